@@ -98,7 +98,7 @@ def _text(values: list[bytes]) -> str | None:
                 "letters of them"
             )
     if sum(map(is_hexadecimal, others)) >= len(others) / 2:
-        return f"{len(others):,} of {len(values):,} values look hexadecimal, {_shown(others[0])}, and none is read so"
+        return f"{len(others):,} of {len(values):,} values look hexadecimal, {_shown(others[0])}: no stream reads that"
     return None
 
 
@@ -114,5 +114,5 @@ def _time(values: list[bytes]) -> str | None:
     for name, unit in UNITS:
         first, last = (number / unit / YEAR_S for number in (numbers[0], numbers[-1]))
         if FIRST_YEAR <= first and last <= LAST_YEAR:
-            return f"its numbers look like times in {name}: of two events of one moment the second would be a duplicate"
+            return f"its numbers look like times in {name}: of two events at one time, the second would be dropped"
     return None

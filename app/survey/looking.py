@@ -194,9 +194,9 @@ def choose(sample: Sample, named: tuple[Candidate, ...] = ()) -> Candidates:
             if Candidate((place,)) not in named:
                 left_out.append((str(place), why))
         elif place.kind == "field" and (fields := fields + 1) > FIELDS_CHOSEN_MOST:
-            left_out.append((str(place), "others come before it"))
+            left_out.append((str(place), "enough more likely candidates are counted; --identity counts it, too"))
         elif len(chosen) - len(named) > IDENTITIES_MOST:
-            left_out.append((str(place), "others come before it"))
+            left_out.append((str(place), "enough more likely candidates are counted; --identity counts it, too"))
         else:
             chosen.append(Candidate((place,)))
     return Candidates(tuple(dict.fromkeys((*chosen, *_sequences(sample, places)))), tuple(left_out))
@@ -243,7 +243,7 @@ class _Places:
         if distinct == 1 and present > 1:
             return "it is the same in all records"
         if repeated > REPEATED_MOST * present and self._others[place] > OTHERS_MOST * repeated:
-            return f"{distinct:,} values in {present:,} records, and the records of one value differ"
+            return f"{distinct:,} values in {present:,} records, and records with the same value there differ elsewhere"
         if place.kind == "field" and not USUAL_ID.search(place.words) and distinct < DISTINCT_LEAST * present:
             return f"{distinct:,} values in {present:,} records"
         return None

@@ -299,7 +299,7 @@ def _bounds(report: Report, each: Finding) -> list[Line]:
     ages = sum(bucket.records for bucket in each.ages + each.ages_across)
     most_ms = max([each.age_most_ms, *(bucket.most for bucket in each.ages_across if bucket.records)])
     if ages < AGES_LEAST:
-        why = f"{ages:,} duplicates with a known age say too little of how late one may come"
+        why = f"{ages:,} duplicates with a known age are too few to show how late a duplicate may come"
         return [Line("inactive_after_s", None, why)]
     if most_ms * AGE_MARGIN > report.span_ms:
         why = (

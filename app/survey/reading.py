@@ -216,8 +216,8 @@ async def answered(asked: Coroutine[Any, Any, Item], where: str, timeout_s: floa
             return await asked
     except TimeoutError:
         raise BrokerUnavailable(
-            f"{where}: Kafka gave nothing within {timeout_s:g} s. Check that it runs, and that this user may read the "
-            "topic (docs/guide/rights.md)"
+            f"{where}: Kafka has sent nothing within {timeout_s:g} s. Check that it runs, and that this user may read "
+            "the topic (docs/guide/rights.md)"
         ) from None
 
 

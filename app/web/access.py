@@ -190,11 +190,11 @@ class Access:
         origin = urlsplit(request.headers.get("Origin", ""))
         if origin.scheme not in {"http", "https"} or origin.netloc.lower() != request.host.lower():
             return (
-                "the browser does not say that this form is of this page. A proxy in front of it has to leave the "
-                "headers Host and Origin as they are"
+                "the header Origin of this form is not the address of this page. A proxy in front of the page has to "
+                "leave the headers Host and Origin as they are"
             )
         if self.token is None or not self.token.has_form_mark(caller.session, mark):
-            return "this form is of another session. Load its page again"
+            return "this form was made for another session. Load its page again"
         return None
 
     def _session(self, request: web.Request) -> str | None:
@@ -226,7 +226,7 @@ class TooManyFailures(Exception):
 
     def __init__(self, wait_s: float) -> None:
         self.wait_s = int(wait_s) + 1
-        super().__init__(f"too many logins of this address have failed. Try again in {self.wait_s} s")
+        super().__init__(f"too many logins from this address have failed. Try again in {self.wait_s} s")
 
 
 ACCESS = web.AppKey("access", Access)

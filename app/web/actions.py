@@ -55,9 +55,9 @@ class Form:
     def __init__(self, fields: Mapping[str, str], known: frozenset[str]) -> None:
         for name, value in fields.items():
             if name not in known:
-                raise SettingsError(f"there is no field {name[:40]!r} here")
+                raise SettingsError(f"this form has no field {name[:40]!r}: leave it out")
             if len(value) > TEXT_MOST:
-                raise SettingsError(f"{name}: at most {TEXT_MOST:,} characters")
+                raise SettingsError(f"{name}: the field takes at most {TEXT_MOST:,} characters")
         self._fields = fields
 
     def text(self, name: str) -> str | None:
@@ -129,7 +129,7 @@ def _resume(settings: Settings, bootstrap: str, form: Form, by: str) -> Done:
     name, _ = settings.stream(form.text("stream"))
     executed, reason = form.is_set(EXECUTE), form.text("reason") or ""
     if executed and not reason:
-        raise SettingsError("reason: say why; it is recorded in the changelog")
+        raise SettingsError("reason: is missing. Write why; the changelog records it")
     flags = {each: form.is_set(each) for each in ("forget", "adopt", "recount")}
     decision = Resume(settings, bootstrap, name, Wanted(form.text("from"), reason, **flags), by)
     numbers = numbers_of(form.text("partition"), decision)
@@ -174,7 +174,7 @@ def _handler(action: Action) -> Callable[[web.Request], Awaitable[web.Response]]
 async def _answer(request: web.Request, action: Action) -> web.Response:
     access, caller = request.app[ACCESS], caller_of(request)
     if not access.may_write(caller):
-        return refusal(request, 403, "to change something takes the token of the page: log in")
+        return refusal(request, 403, "changes through the page need its token: log in")
     fields = await _fields_of(request)
     if (why := access.why_not(request, fields.pop(FORM_MARK, ""))) is not None:
         log.warning("audit", action=action.title, outcome="refused", by=caller.name, address=peer(request), reason=why)

@@ -64,13 +64,13 @@ class Readings:
                 await self._turns.acquire()
         except TimeoutError:
             raise Unanswered(
-                f"others are reading from Kafka on this page just now. Ask again in a moment.{hint}"
+                f"too many requests of this page are reading from Kafka just now. Try again in a moment.{hint}"
             ) from None
         asking = in_thread(work)
         asking.add_done_callback(self._ended)
         await asyncio.wait({asking}, timeout=patience_s)
         if not asking.done():
-            raise Unanswered(f"there is no answer after {patience_s:g} s.{hint}")
+            raise Unanswered(f"the answer was not ready within {patience_s:g} s. Try again.{hint}")
         return asking.result()
 
     def _ended(self, asking: asyncio.Future[Any]) -> None:
@@ -130,6 +130,6 @@ async def answer(
         problem, status = missing_extra(error) or str(error), 503
     if wants_json(request):
         if problem is None and found is None:
-            problem, status = "the address asks nothing; see docs/guide/page.md", 400
+            problem, status = "the address has no parameters to answer; docs/guide/page.md lists them", 400
         return json_response(found) if problem is None else json_refusal(request, status, problem)
     return html_response(request, template, {"found": found, "problem": problem, "asked": asked, **context}, status)

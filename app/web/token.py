@@ -87,7 +87,7 @@ def read_token(path: Path, app: str) -> Token:
     if mode & 0o027:
         raise SettingsError(
             f"web.token_file: other users of this machine may read or write {path} (mode {mode:04o}). "
-            f"Say: chmod 600 {path}"
+            f"Run: chmod 600 {path}"
         )
     text = content.strip().decode("ascii", "replace")
     if not LEAST <= len(text) <= MOST or not all("!" <= letter <= "~" for letter in text):

@@ -233,8 +233,8 @@ class _Reading:
         for message in messages:
             if time.monotonic() > self._ends_at or self._bytes > LIMIT_BYTES:
                 self.found.problems.append(
-                    f"{self.found.topic} was read in part only: there are no more than {LIMIT_S:g} s and "
-                    f"{LIMIT_BYTES >> 20} MiB for it"
+                    f"{self.found.topic} was read in part only: a reading may take {LIMIT_S:g} s and "
+                    f"{LIMIT_BYTES >> 20} MiB at most. Narrow the selection"
                 )
                 return
             self._take(message)

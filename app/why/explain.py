@@ -58,7 +58,7 @@ class Explanation:
         self._settings, self._name, self._bootstrap = settings, name, bootstrap
         self._stream = stream = settings.streams[name]
         if isinstance(stream, Arrivals):
-            raise SettingsError(f"streams.{name}: ask the stream that it belongs to: --stream {stream.of}")
+            raise SettingsError(f"streams.{name}: is internal. Name the stream it belongs to: --stream {stream.of}")
         self._reader = TopicReader(settings, stream, bootstrap)
         self._rules = Rules(stream, self._reader.letters_topic())
         self._rule = self._rules.of()
@@ -118,8 +118,8 @@ class Explanation:
         self._blocked(answer, self._stream.input, span, ranges.input_high, identity, sequence)
         if not answer.arrivals and (cut := [number for number in numbers if ranges.input_begins[number]]):
             answer.limits.append(
-                f"{self._stream.input} partition {cut[0]} begins at offset {ranges.input_begins[cut[0]]:,}: what came "
-                "before is deleted, and cannot be followed"
+                f"{self._stream.input} partition {cut[0]} begins at offset {ranges.input_begins[cut[0]]:,}: earlier "
+                "records are deleted, and cannot be found"
             )
         if self._arrives_in != self._stream.input:
             self._on_their_way(answer, identity, sequence)
@@ -137,8 +137,8 @@ class Explanation:
         if left_out := waiting.keys() - there:
             answer.read_all = False
             answer.limits.append(
-                f"of {len(left_out):,} of {self._reader.partitions:,} partitions only what waits was read: their "
-                "workers know nothing of the identity"
+                f"searched only unread records in {len(left_out):,} of {self._reader.partitions:,} partitions, because "
+                "their workers have never seen the identity"
             )
         return [number for number in numbers if number not in left_out]
 
@@ -254,7 +254,7 @@ class Explanation:
 
     def _waiting(self, place: Place, record: RecordView, sequence: int | None, blocked: str) -> Arrival:
         arrival = Arrival(place, moment(record.timestamp_ms), sequence, "waiting", blocked=blocked)
-        arrival.notes.append("where it belongs to a transaction itself, it counts once that one is committed")
+        arrival.notes.append("if the record belongs to a transaction itself, it counts once that is committed")
         return arrival
 
     def _of_output(self, place: Place, record: RecordView) -> Answer:
@@ -348,13 +348,13 @@ class Explanation:
         answer.arrivals += arrivals
         if begin and arrivals:
             answer.limits.append(
-                f"{topic} partition {number} begins at offset {begin:,}: what came before is deleted, so the first of "
-                "these may be a repeat of it"
+                f"{topic} partition {number} begins at offset {begin:,}: earlier records are deleted, so the first of "
+                "these arrivals may be a repeat of one of them"
             )
         if self._stream.is_bounded and any(each.verdict in DROPPED for each in arrivals):
             answer.limits.append(
-                "identities of this stream are forgotten (max_identities, inactive_after_s): a later copy of a record "
-                "passes as new, and the verdicts here ignore the time of that"
+                "workers forget identities of this stream (max_identities, inactive_after_s), so that a later copy of "
+                "a record passes as new. The verdicts here do not take that into account"
             )
         answer.limits += [f"the identity was forgotten at {moment(at)} (partition {number})" for at in log.forgotten]
         told = [edit for edit in log.edits if edit.has_changed and (edit.kind != FORGET or edit.name == identity)]

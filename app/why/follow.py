@@ -135,8 +135,8 @@ class Following:
         if self._ranges.output_begins[number]:
             return f", which begins at offset {self._ranges.output_begins[number]:,}: what came before is deleted"
         if self._ranges.input_begins[number]:
-            return ": it is a repeat of input that is deleted, or `ratchet verify` names the error"
-        return ", and by the rule it should be: run `ratchet verify`"
+            return ": either it repeats a deleted record, or something is wrong: run `ratchet verify`"
+        return ", although by the rule it should be: run `ratchet verify`"
 
     def _find_kept(self, number: int, arrivals: list[Arrival]) -> None:
         """Find the dropped records in the topic of duplicates."""

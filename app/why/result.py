@@ -46,7 +46,7 @@ def find_rows(
     for each in sinks_of(settings, name) if wanted else []:
         if each.sink.from_input:
             limits.append(
-                f"sink {each.sink.name} reads the input itself (from_input), so that its rows are not looked for"
+                f"sink {each.sink.name} reads the input itself (from_input), so that its rows are not searched"
             )
             continue
         try:
@@ -80,7 +80,7 @@ def _find(
         limits: list[str] = []
         if kept.kind == "totals" or kept.sql is not None or kept.transform is not None:
             what = "kind totals" if kept.kind == "totals" else "a query or transform"
-            limits.append(f"the rows of {table} are of many records ({what}): the row of a record is unknown")
+            limits.append(f"a row of {table} stands for many records ({what}): the row of one record is unknown")
         else:
             rows, is_whole = _offsets(location, wanted, within, rejects=False)
             for place, result in list(found.items()):

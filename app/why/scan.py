@@ -98,7 +98,7 @@ class Scan:
         found = self.bounded(
             self._reader.records_between(topic, spans, committed=False),
             lambda item: _size(item[1:]),
-            lambda item: f"what waits in {topic} was read in part only",
+            lambda item: f"the unread records of {topic} were searched in part only",
         )
         for number, _, record in found:
             yield number, record

@@ -145,7 +145,7 @@ async def _letters(
         try:
             return found, await asking
         except RatchetError as error:
-            found.problems.append(f"which of them were replayed is not known: {error}")
+            found.problems.append(f"it is not known which dead letters were sent again: {error}")
             return found, None
     finally:
         await asyncio.wait({asking}, timeout=END_S)  # not in the midst of connecting, which would leave a socket open
@@ -183,10 +183,10 @@ def wanted_of(settings: Settings, name: str, asked: Mapping[str, str], most: int
         identity = parse_parts(settings.streams[name].identity, texts, digits)
     partition, offset = parse_partition(asked.get("partition")), parse_offset(asked.get("offset"))
     if offset is not None and partition is None:
-        raise QueryError("the offset is of one partition: give partition as well")
+        raise QueryError("offset: needs its partition. Give partition as well")
     reason = asked.get("reason") or None
     if reason is not None and len(reason) > REASON_MOST:
-        raise QueryError(f"the reason has {len(reason):,} characters; {REASON_MOST} are the most")
+        raise QueryError(f"the reason has {len(reason):,} characters; it may have {REASON_MOST} at most")
     limit = asked.get("limit") or str(usual)
     if not re.fullmatch(r"[0-9]{1,6}", limit) or not 1 <= int(limit) <= most:
         raise QueryError(f"the limit must be a whole number from 1 to {most}")

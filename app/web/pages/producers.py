@@ -42,7 +42,7 @@ async def producers_page(request: web.Request) -> web.StreamResponse:
             bootstrap = request.app[BOOTSTRAP]
             published = await read(request, lambda: read_published(impatient(settings), bootstrap))
         except RatchetError as error:
-            page.problems.append(f"what producers say that they have published is not known: {error}")
+            page.problems.append(f"the producers' own progress is not known: {error}")
             return page
         return with_published(page, published.get(topic, {}), after, limit)
 

@@ -46,8 +46,9 @@ def of_stream(name: str, proof: Proof | None, stream: StreamView) -> dict[str, A
             )
             if end is not None and end < to[0]:
                 problems.append(
-                    f"input partition {number} ends at offset {end:,}, before the proven offsets: it was deleted and "
-                    "created again, or has lost its end, and the proof is of the former log"
+                    f"input partition {number} ends at offset {end:,}, before the proven offsets: the topic was "
+                    "deleted and created again, or has lost its end. The proof is about the former records. Run the "
+                    "command again"
                 )
     since = [row["since"] for row in rows]
     return {

@@ -350,7 +350,7 @@ async def test_a_program_with_the_token_needs_no_mark(settings: Callable[..., Se
             ("policy", {"stream": "", "deduplicate": "maybe"}, "say on, off or unset"),
             ("policy", {"other": "x"}, "no field 'other'"),
             ("dead-letters", {"offset": "7"}, "Give --partition as well"),
-            ("resume", {"execute": "1"}, "reason: say why"),
+            ("resume", {"execute": "1"}, "reason: is missing. Write why"),
         ):
             async with http.post(f"{url}/actions/{path}", data=fields, headers={**BEARER, **JSON}) as response:
                 assert response.status == 400
@@ -365,7 +365,7 @@ async def test_a_user_of_the_proxy_writes_with_the_token_alone(settings: Callabl
         ada = {"X-User": "ada", **JSON}
         async with http.post(f"{url}/actions/policy", data=FORM, headers=ada) as response:
             assert response.status == 403
-            assert "takes the token" in (await response.json())["error"]
+            assert "need its token" in (await response.json())["error"]
         with capture_logs() as said:
             async with http.post(f"{url}/actions/policy", data=FORM, headers={**ada, **BEARER}) as response:
                 assert response.status == 400

@@ -96,7 +96,7 @@ def test_each_arrival_is_judged_and_followed(broker: str, new_topic: NewTopic) -
     left_out = asked(stage).of_identity(b"b", None, None, {0: 8})
     assert (left_out.arrivals, left_out.exit_code) == ([], ExitCode.NOT_ALL_READ)
     assert left_out.limits == [
-        "of 1 of 1 partitions only what waits was read: their workers know nothing of the identity"
+        "searched only unread records in 1 of 1 partitions, because their workers have never seen the identity"
     ]
 
     nothing = asked(stage).of_identity(b"a", 5)
@@ -116,7 +116,7 @@ def test_what_the_output_lacks_or_has_too_often_is_said(broker: str, new_topic: 
     stage.write(1, 0, [sent[1], sent[2]])
     stage.commit(3)
     (lost,) = asked(stage).of_identity(b"a", 1).arrivals
-    assert "and by the rule it should be: run `ratchet verify`" in lost.notes[-1]
+    assert "although by the rule it should be: run `ratchet verify`" in lost.notes[-1]
     twice = asked(stage).of_identity(b"a", 2)
     assert [each.forwarded and each.forwarded.offset for each in twice.arrivals] == [0, None]
     assert not twice.limits  # without bounds the output is read up to the first only
@@ -175,7 +175,7 @@ def test_a_question_about_one_record_asks_about_its_partition_only(
     known_nowhere = dict.fromkeys(set(range(32)) - {7}, 0)
     answer, sizes = question(lambda explanation: explanation.of_identity(b"a", 1, range(32), known_nowhere))
     assert verdicts(answer) == [(0, "fresh", None), (1, "duplicate", 1)]
-    assert "of 31 of 32 partitions only what waits was read" in answer.limits[0]
+    assert "searched only unread records in 31 of 32 partitions" in answer.limits[0]
     assert sizes[:4] == [31, 31, 31, 1]
     answer, sizes = question(lambda explanation: explanation.of_identity(b"b", 1, range(32), known_nowhere))
     assert [(each.at.partition, each.verdict) for each in answer.arrivals] == [(9, "waiting")]
