@@ -182,7 +182,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
             )
         found += self.rule_differences(now)
         held, holds = self.rule.get("output", RECORDS), now.rule.get("output", RECORDS)
-        if held not in (holds, UNDECIDED):
+        if UNDECIDED not in (held, holds) and held != holds:
             found.append(f"its output was {held}, and is {holds} here (`ratchet worker --app`)")
         for part in (INPUT, OUTPUT, CHANGELOG, POLICY):
             if self.has_other_topic(part, now):

@@ -11,7 +11,16 @@ import pytest
 from kafka_ratchet.errors import ChangelogLost, ForeignOffset, OwnerDiffers, TopicReplaced
 from kafka_ratchet.transport.client.cluster import Committed
 from kafka_ratchet.transport.lane_spec import LaneSpec
-from kafka_ratchet.transport.owner import DuplicatesFrom, JudgingFrom, Owner, Topic, states_its_form
+from kafka_ratchet.transport.owner import (
+    AGENTS,
+    RECORDS,
+    UNDECIDED,
+    DuplicatesFrom,
+    JudgingFrom,
+    Owner,
+    Topic,
+    states_its_form,
+)
 from kafka_ratchet.transport.resumption import agreed_owner, agreed_position, with_duplicates, with_judging
 from kafka_ratchet.transport.transactions.requests import offset_metadata
 
@@ -131,6 +140,14 @@ def test_how_records_are_judged_is_said_with_the_offset_it_holds_from() -> None:
     assert back.judging == (*on.judging, JudgingFrom(8, {}))
     assert Owner.unpack(back.pack()[1]) == back
     assert back.differences(owner) == []
+
+
+def test_an_output_that_is_not_known_yet_is_no_difference() -> None:
+    """`ratchet resume` does not know the program: it listed a difference that was none."""
+    records, agents = (Owner("app", "events", {"output": output}, {}) for output in (RECORDS, AGENTS))
+    unknown = Owner("app", "events", {"output": UNDECIDED}, {})
+    assert records.differences(unknown) == unknown.differences(records) == []
+    assert len(records.differences(agents)) == 1
 
 
 def test_a_take_over_keeps_what_was_said_before() -> None:
