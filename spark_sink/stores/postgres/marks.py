@@ -79,12 +79,21 @@ class Marks:
             if was_filled and not filled and relation != self.cleared:
                 # TRUNCATE gives a table another file. A partitioned table has none of its own.
                 how = "TRUNCATE" if filenode != was_filenode else "DELETE, or TRUNCATE of its partitions"
+                if self._is_unlogged(database, relation):
+                    how = f"a crash of PostgreSQL, which empties UNLOGGED tables, or {how}"
                 return relation, f"table {relation} was emptied ({how})"
         return "", ""
 
     def number(self, database: Database, relation: str) -> tuple[int, int]:
         """Return the oid of a table, and the number of its file, which a TRUNCATE changes."""
         return self._look(database, relation)[:2]
+
+    def _is_unlogged(self, database: Database, relation: str) -> bool:
+        name = self._state.literal(self._state.table(relation).as_string(None))
+        found = self._state.run(
+            database, "SELECT relpersistence = 'u' FROM pg_class WHERE oid = to_regclass({name})", name=name
+        )
+        return bool(found and found[0][0])
 
     def _look(self, database: Database, relation: str) -> tuple[int, int, bool]:
         """Return the oid of a table, its file number, and whether it has rows; oid 0: the table does not exist."""

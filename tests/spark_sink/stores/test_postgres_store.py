@@ -522,6 +522,20 @@ def test_a_table_that_another_empties_is_noticed(
     assert place.rows() == []
 
 
+def test_an_unlogged_table_that_is_empty_may_have_lost_its_rows_in_a_crash(
+    place: PostgresSite, schema: StructType, frame: Callable[..., DataFrame]
+) -> None:
+    holder = place.make()
+    holder.open(schema)
+    holder.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1})
+    with place.connect() as database:
+        table = sql.Identifier(place.schema, place.table)
+        database.execute(sql.SQL("ALTER TABLE {} SET UNLOGGED").format(table))
+        database.execute(sql.SQL("TRUNCATE {}").format(table))
+    with pytest.raises(RowsLost, match=r"was emptied \(a crash of PostgreSQL, which empties UNLOGGED tables, or "):
+        place.make().offsets()
+
+
 def test_staged_rows_that_are_gone_move_no_offset(
     place: PostgresSite, schema: StructType, frame: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
