@@ -248,8 +248,8 @@ class Comparer:
     def run(self, progress: Progress | None = None) -> Comparison:
         """Read both sides and compare them.
 
-        The target is read first, then the source up to a later end, so that the source has the record of each row in
-        the target. Records that came to the source in between count as in flight.
+        The target is read up to an earlier moment than the source, so that the source has the record of each row in
+        the target. Records that came to a topic in between count as in flight.
 
         Raises:
             SourceError: a side cannot be read.
@@ -259,11 +259,8 @@ class Comparer:
         since, until = self._bounds(now_ms)
         result = Comparison(str(self._source), str(self._target), _names(self._by), _names(self._compared))
         with ExitStack() as stack:
-            source, target = self._open("source"), None
-            stack.callback(source.close)
-            edges = _edges(source)
-            target = self._open("target")
-            stack.callback(target.close)
+            self._engine.begin()
+            source, target, edges = self._opened(stack)
             if isinstance(source, TableSide) and (since or until or self._grace_s) and source.timestamp is None:
                 raise SettingsError(
                     f"--since, --until and --grace need the time column of {self._source}. Name it with --timestamp "
@@ -271,7 +268,6 @@ class Comparer:
                 )
             by = [exact(kind) for kind in self._kinds(source, target, self._by)]
             compared = self._kinds(source, target, self._compared)
-            self._engine.begin()
             self._require_same_types(source, target, [*by, *compared])
             ends: dict[Name, dict[int, int]] = {}
             sides: tuple[tuple[Name, TopicSide | TableSide], ...] = (("target", target), ("source", source))
@@ -314,6 +310,25 @@ class Comparer:
             if place is not None:
                 result.first_without_identity[name] = side.where(*place)
 
+    def _opened(self, stack: ExitStack) -> tuple[TopicSide | TableSide, TopicSide | TableSide, dict[int, int] | None]:
+        """Open both sides, the target for an earlier moment; return them and the edges of a topic as source.
+
+        A topic is read up to an end that is fixed when it is read, a table as of its opening. So a table as source is
+        opened last, once the target's end is fixed: the source would lack rows that came to both in between.
+        """
+        if self._source.is_topic:
+            source = self._open("source")
+            stack.callback(source.close)
+            edges = _edges(source)
+        target = self._open("target")
+        stack.callback(target.close)
+        if not self._source.is_topic:
+            if isinstance(target, TopicSide):
+                self._go_on("target", target)
+            source, edges = self._open("source"), None
+            stack.callback(source.close)
+        return source, target, edges
+
     def _open(self, name: Name) -> TopicSide | TableSide:
         options = self._options
         address = self._source if name == "source" else self._target
@@ -349,10 +364,10 @@ class Comparer:
 
     def _keep(self, name: Name, side: TopicSide | TableSide, wanted: Wanted, progress: Progress | None) -> None:
         """Read one side and store its rows in the engine."""
-        if isinstance(side, TopicSide):
-            self._go_on(name, side)
-        else:
+        if not isinstance(side, TopicSide):
             self._engine.forget(name)
+        elif not side.is_end_fixed:
+            self._go_on(name, side)
         read = 0
         address = str(self._source if name == "source" else self._target)
         for rows in side.rows(wanted):

@@ -100,6 +100,11 @@ class TopicSide:
         held = offset_ranges(self._committed, self.topic, self._count, self._settings.kafka_timeout_s)
         return dict(enumerate(held))
 
+    @property
+    def is_end_fixed(self) -> bool:
+        """Return True once the offsets are fixed at which reading ends."""
+        return self._ends is not None
+
     def fix_end(self) -> None:
         """Fix the offsets at which reading ends, and count the records held back by open transactions."""
         high = offset_ranges(self._all, self.topic, self._count, self._settings.kafka_timeout_s)
