@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -136,6 +137,8 @@ class Sink:
         self._engine = _engine(options)
         if self._location is not None:
             self._with_engine(self._location)
+        self._lock = threading.RLock()
+        """Held from the choice of the store to the end of a commit: queries of one sink run in several threads."""
         self._store: ResultStore | None = None
         self._topic: tuple[str, int] = ("", 0)
         """Name and id of the topic that the store is open for."""
@@ -184,10 +187,11 @@ class Sink:
             with_headers=True,
             splits=True,
         )
-        self.close()  # each loop is a separate run
-        store = self._open_store(spark, topic, planner.topic_id())
-        require_first_job(job, store)
-        stored = store.offsets()
+        with self._lock:
+            self.close()  # each loop is a separate run
+            store = self._open_store(spark, topic, planner.topic_id())
+            require_first_job(job, store)
+            stored = store.offsets()
         offset_range = planner.offset_range()
         warn_of_missing_beginning(offset_range, stored)
         start = resume(offset_range, stored)
@@ -236,7 +240,8 @@ class Sink:
             SchemaDiffers: the table has other columns.
             StoreError: the table cannot be written; nothing of this call is visible.
         """
-        return self._commit(dataframe, batch.topic, dict(batch.start), dict(batch.end))
+        with self._lock:
+            return self._commit(dataframe, batch.topic, dict(batch.start), dict(batch.end))
 
     # -- Structured Streaming
 
@@ -273,7 +278,7 @@ class Sink:
                 "committed its offsets: the rows of this call are not in the table. Make one DataFrame of all rows "
                 "(union), or use a table and a sink for each part"
             )
-        with given.source_client() as client:
+        with self._lock, given.source_client() as client:
             topic_id = client.topic_id()
             is_new = self._commit_micro_batch(dataframe, number, given, client, topic_id)
             if is_new and client.topic_id() != topic_id:
@@ -347,9 +352,10 @@ class Sink:
 
     def close(self) -> None:
         """Close the connection to the table."""
-        if self._store is not None:
-            self._store.close()
-        self._store, self._offsets, self._schema, self._generation = None, None, None, None
+        with self._lock:
+            if self._store is not None:
+                self._store.close()
+            self._store, self._offsets, self._schema, self._generation = None, None, None, None
 
     def __getstate__(self) -> dict[str, Any]:
         """Refuse to be copied by Spark Connect, which sends copies of foreachBatch functions to its server."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 
 from kafka_ratchet.spark_sink import exactly_once
 from kafka_ratchet.spark_sink.library import Sink
-from kafka_ratchet.spark_sink.spark.micro_batch import NO_DATA_MICRO_BATCHES
+from kafka_ratchet.spark_sink.spark.micro_batch import NO_DATA_MICRO_BATCHES, micro_batch
 from tests.markers import partition_ends
 
 NewTopic = Callable[..., str]
@@ -45,9 +46,9 @@ def fill(broker: str, topic: str, numbers: range, partition: int = 0) -> None:
     assert producer.flush(30) == 0
 
 
-def read(spark: SparkSession, broker: str, topic: str, starting: str = "earliest") -> DataFrame:
+def read(spark: SparkSession, broker: str, topic: str, starting: str = "earliest", **options: str | int) -> DataFrame:
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker).option("subscribe", topic)
-    return reader.option("startingOffsets", starting).load()
+    return reader.options(startingOffsets=starting, **options).load()
 
 
 def rows(records: DataFrame) -> DataFrame:
@@ -170,3 +171,30 @@ def test_rows_of_micro_batches_without_records_are_refused_at_the_first_one(
     assert DeltaTable(str(tmp_path / "again")).to_pyarrow_table()["count"].to_pylist() == [1] * 9
     run(frame, again.batch, checkpoint, lambda: fill(broker, topic, range(20, 21)))
     assert DeltaTable(str(tmp_path / "again")).to_pyarrow_table()["count"].to_pylist() == [1] * 10
+
+
+@pytest.mark.parametrize("topics", [1, 2])
+def test_queries_of_one_sink_wait_for_each_other(
+    topics: int, spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_by = [new_topic(1) for _ in range(topics)] * (3 - topics)
+    for number, topic in enumerate(read_by[:topics]):
+        fill(broker, topic, range(number * 10, number * 10 + 10))
+    sink, both = exactly_once(str(tmp_path / "t"), job="orders"), threading.Barrier(2)
+
+    def at_once(frame: DataFrame) -> object:
+        both.wait(60)
+        return micro_batch(frame)
+
+    monkeypatch.setattr("kafka_ratchet.spark_sink.library.micro_batch", at_once)
+    queries = [
+        rows(read(spark, broker, topic, maxOffsetsPerTrigger=5))
+        .writeStream.foreachBatch(sink.batch)
+        .option("checkpointLocation", str(tmp_path / f"checkpoint {number}"))
+        .trigger(availableNow=True)
+        .start()
+        for number, topic in enumerate(read_by)
+    ]
+    for query in queries:
+        assert query.awaitTermination(120)
+    assert ids(tmp_path / "t") == list(range(10 * topics))

@@ -26,6 +26,7 @@ TESTS: Final = (
     "tests/spark_sink/test_from_input.py",
     "tests/spark_sink/test_library.py",
     "tests/spark_sink/test_many_topics.py",
+    "tests/spark_sink/test_micro_batches.py",
     "tests/spark_sink/test_sink_killed.py",
     "tests/spark_sink/test_twenty_lines.py",
     "tests/spark_sink/test_verify_results.py",
