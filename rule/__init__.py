@@ -1,4 +1,4 @@
-"""Rule of deduplication: identity, sequence, window and verdict of a record, and the settings of all that.
+"""Rule of deduplication: the verdict on a record from its identity, sequence and window, and the rule's settings.
 
-`examples` of it, run against every implementation, are in `tests/rule`.
+`tests/rule` contains `examples` of the rule, which are run against every implementation.
 """

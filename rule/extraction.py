@@ -1,4 +1,4 @@
-"""Readers of sequences and identities: from a header (compiled), a field of a JSON value, or the user's own function.
+"""Extraction of sequences and identities from a header (compiled), a field of a JSON value, or a user's function.
 
 Identities in the columns of a batch are read by `kafka_ratchet.rule.identities.in_columns`.
 """
@@ -45,17 +45,24 @@ from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch
 log = structlog.get_logger(__name__)
 
 Sequences = tuple[NDArray[np.int64], NDArray[np.uint8]]
-"""sequences int64[records] (-1 where there is none), reasons uint8[records]"""
+"""Sequence of each record as int64[records], -1 for none; and the reason for none as uint8[records]."""
 
 
 Spans = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-"""starts, lengths and times of a header, each int64[records]"""
+"""Start, length and number of occurrences of a header in each record, each as int64[records]."""
 
 Found = TypeVar("Found")
 
 
 class Record(NamedTuple):
-    """Argument of a user's extractor. timestamp_ms: since the epoch."""
+    """Record as a user's extractor receives it.
+
+    Args:
+        key: key of the record.
+        value: value of the record.
+        headers: headers of the record.
+        timestamp_ms: milliseconds since 1970.
+    """
 
     key: bytes | None
     value: bytes | None
@@ -64,10 +71,10 @@ class Record(NamedTuple):
 
 
 class Reader(Protocol):
-    """Reader of a sequence per record: from a header, a field of the value, or a user's function."""
+    """Reader of each record's sequence, from a header, a field of the value, or a user's function."""
 
     def __call__(self, batch: RecordBatch) -> Sequences:
-        """Sequences and reasons of the batch's records, in their order."""
+        """Return the sequences of the batch's records, and the reasons for missing ones, in order."""
 
 
 FORMS: Final = {
@@ -79,9 +86,11 @@ FORMS: Final = {
 
 
 def reader_for(source: SequenceSource, form: SequenceForm = SequenceForm.GUESS) -> Reader:
-    """Return the reader of sequences from this source.
+    """Return the reader of sequences from a source.
 
-    form: form of a header; the other sources have one of their own.
+    Args:
+        source: source of the sequences.
+        form: form of a sequence in a header; it does not matter for other sources.
 
     Raises:
         SettingsError: the user's function cannot be imported.
@@ -95,9 +104,11 @@ def reader_for(source: SequenceSource, form: SequenceForm = SequenceForm.GUESS) 
 
 
 def from_header(batch: RecordBatch, form: int) -> Sequences:
-    """Read sequences from the lane's first header in one compiled pass.
+    """Read the sequences from the lane's first header, in one compiled pass.
 
-    form: as in `kafka_ratchet.rule.parts`.
+    Args:
+        batch: batch with the header in its columns.
+        form: form of the sequences, see `kafka_ratchet.rule.parts`.
     """
     columns = batch.columns
     spans = columns[records.FIRST], columns[records.FIRST_LENGTH], columns[records.FIRST_TIMES]
@@ -105,7 +116,7 @@ def from_header(batch: RecordBatch, form: int) -> Sequences:
 
 
 def from_spans(batch: RecordBatch, spans: Spans, form: int) -> Sequences:
-    """Extract sequences from header values found before."""
+    """Read the sequences from header values located before."""
     sequences = np.empty(batch.count, np.int64)
     reasons = np.empty(batch.count, np.uint8)
     parts.read_sequences(batch.data, *spans, form, sequences, reasons)
@@ -113,7 +124,10 @@ def from_spans(batch: RecordBatch, spans: Spans, form: int) -> Sequences:
 
 
 def find_headers(batch: RecordBatch, names: Sequence[bytes]) -> list[Spans]:
-    """Find headers in each record, in one pass; batches of a lane have those of its stream in their columns."""
+    """Find headers by name in each record, in one pass.
+
+    It is for batches that do not have these headers in their columns, unlike those of a lane.
+    """
     starts, lengths = np.empty((2, len(names), batch.count), np.int64)
     ends = np.cumsum([len(name) for name in names], dtype=np.int64)
     begins = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
@@ -125,12 +139,12 @@ def find_headers(batch: RecordBatch, names: Sequence[bytes]) -> list[Spans]:
 
 
 def all_alike(batch: RecordBatch) -> Sequences:
-    """Return 0 for every record, so that the first of each identity is fresh: there are no sequences."""
+    """Return sequence 0 for every record, so that only the first record of each identity is fresh."""
     return np.zeros(batch.count, np.int64), np.zeros(batch.count, np.uint8)
 
 
 def _one_by_one(batch: RecordBatch, read: Callable[[RecordBatch, int], int | str]) -> Sequences:
-    """Read sequences with one Python call per record: about a microsecond for a JSON field."""
+    """Read sequences with one Python call per record, in about a microsecond for a JSON field."""
     sequences = np.full(batch.count, -1, np.int64)
     reasons = np.zeros(batch.count, np.uint8)
     for i in range(batch.count):
@@ -148,7 +162,8 @@ def _one_by_one(batch: RecordBatch, read: Callable[[RecordBatch, int], int | str
 
 _INTEGER: Final = re.compile(rb'(")?(-?[0-9]+)(?(1)"|)')
 _DIGITS_MOST: Final = 20
-"""2^63 - 1 has 19 digits. More need no conversion to be judged, and converting a megabyte of digits takes seconds."""
+"""Maximum digits of a text to convert to a number: 2^63 - 1 has 19, and converting a megabyte of digits takes
+seconds."""
 
 
 def _field(path: str) -> Callable[[RecordBatch, int], int | str]:
@@ -162,9 +177,10 @@ def _field(path: str) -> Callable[[RecordBatch, int], int | str]:
 
 
 def field_reader(path: str, missing: str) -> Callable[[bytes | None], bytes | str]:
-    """Reads the JSON text that stands at a path of a value, or the reason why there is none: `missing` or another.
+    """Return a function that reads the JSON text at a path of a value.
 
-    Decodes only what lies on the path; each value on it stays JSON text, so that 1.0 is not taken for an integer.
+    It decodes only the levels on the path; the result stays JSON text, so that 1.0 does not count as an integer. If
+    there is no such text, it returns the reason: `missing` or another one.
     """
     decoders: list[Callable[[bytes], Any]] = [
         # Fields of a Struct have to be identifiers; the name in the JSON text is given by `rename`.
@@ -197,7 +213,7 @@ def field_reader(path: str, missing: str) -> Callable[[bytes | None], bytes | st
 
 
 def parse_integer(text: bytes) -> int | str:
-    """Return a JSON integer, or a JSON string of decimal digits; otherwise the reason against it."""
+    """Return the number of a JSON integer, or of a JSON string of decimal digits; otherwise the reason against it."""
     if text.startswith(b'"') and b"\\" in text:  # digits may be written as escapes
         try:
             text = b'"' + msgspec.json.decode(text, type=str).encode() + b'"'
@@ -233,10 +249,14 @@ def _function(name: str) -> Callable[[RecordBatch, int], int | str]:
 
 
 def imported(name: str, setting: str) -> Callable[[Record], Any]:
-    """Return a user's function, by "module:function". setting: its purpose.
+    """Import a user's function from "module:function".
+
+    Args:
+        name: the function, as module:function.
+        setting: setting that names the function, for messages.
 
     Raises:
-        SettingsError: it cannot be imported, or is no function.
+        SettingsError: the function cannot be imported, or is not callable.
     """
     module, _, function = name.partition(":")
     try:
@@ -250,7 +270,14 @@ def imported(name: str, setting: str) -> Callable[[Record], Any]:
 
 
 def called(extract: Callable[[Record], Found], name: str, batch: RecordBatch, index: int) -> Found | str:
-    """Return the result of a user's extractor; "extractor-failed" where it raises. name: its name, for the log."""
+    """Call a user's extractor on a record, and return its result; "extractor-failed" if it raises.
+
+    Args:
+        extract: the extractor.
+        name: name of the extractor, for the log.
+        batch: batch with the record.
+        index: index of the record.
+    """
     record = Record(batch.key(index), batch.value(index), batch.headers(index), int(batch.timestamps[index]))
     try:
         return extract(record)
@@ -265,17 +292,19 @@ def called(extract: Callable[[Record], Found], name: str, batch: RecordBatch, in
 
 
 class IdentityReader(Protocol):
-    """Identity extractor of a batch."""
+    """Reader of the identity of each record in a batch."""
 
     def __call__(self, batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
         """Return the records' identities.
 
-        reasons: uint8[records]; where it is NONE, the reason of a missing identity is put in.
+        Args:
+            batch: the batch.
+            reasons: uint8[records]; NONE is replaced by the reason if an identity is missing.
         """
 
 
 def computed_identity_reader(identity: Identity) -> IdentityReader | None:
-    """Return the extractor of such identities; None where they stand in the batch's columns.
+    """Return the reader of computed identities; None: the identities are columns of the batch.
 
     Raises:
         SettingsError: the user's function cannot be imported.
@@ -287,7 +316,7 @@ def computed_identity_reader(identity: Identity) -> IdentityReader | None:
 
 
 def identity_reader(identity: Identity) -> IdentityReader:
-    """Return the reader of such identities, with a reason for each record without one.
+    """Return the reader of identities, which also notes the reason for each missing one.
 
     Raises:
         SettingsError: the user's function cannot be imported.
@@ -296,7 +325,7 @@ def identity_reader(identity: Identity) -> IdentityReader:
 
 
 def identity_reader_by_name(identity: Identity) -> IdentityReader:
-    """Return the extractor of identities for batches fetched without names of headers.
+    """Return the reader of identities for batches without header columns.
 
     Raises:
         SettingsError: the user's function cannot be imported.
@@ -329,7 +358,10 @@ def _header(name: bytes, batch: RecordBatch, reasons: NDArray[np.uint8]) -> Iden
 def identities_of(batch: RecordBatch, spans: Spans, reasons: NDArray[np.uint8]) -> Identities:
     """Return the identities in header values that `find_headers` has located.
 
-    reasons: uint8[records]; a record without an identity gets its reason here, unless it has another already
+    Args:
+        batch: the batch.
+        spans: location of the header in each record.
+        reasons: uint8[records]; NONE is replaced by the reason if an identity is missing.
     """
     found = Identities(batch.data, *spans, least=1)
     _note(reasons, found)
@@ -343,9 +375,12 @@ def _note(reasons: NDArray[np.uint8], found: Identities) -> None:
 def _identities(
     read: Callable[[RecordBatch, int], bytes | str], batch: RecordBatch, reasons: NDArray[np.uint8]
 ) -> Identities:
-    """Extract identities with one Python call per good record.
+    """Extract identities with one Python call per valid record.
 
-    read: returns the identity, or the reason against it.
+    Args:
+        read: function that returns the identity, or the reason against it.
+        batch: the batch.
+        reasons: uint8[records]; NONE is replaced by the reason if an identity is missing.
     """
     lengths = np.full(batch.count, -1, np.int64)
     found = []
@@ -365,7 +400,7 @@ def _identities(
 
 
 def _joined(readers: Sequence[IdentityReader], batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
-    """Join all parts of each record's identity, as `kafka_ratchet.rule.identity.joined` does."""
+    """Join the parts of each record's identity, as `kafka_ratchet.rule.identity.joined` does."""
     found = [read(batch, reasons) for read in readers]
     lengths = np.zeros(batch.count, np.int64)
     for each in found:
@@ -394,7 +429,7 @@ def _identity_field(path: str) -> Callable[[RecordBatch, int], bytes | str]:
 
 
 def parse_id(text: bytes) -> bytes | str:
-    """Return the identity of a JSON text or whole number; otherwise the reason against it."""
+    """Return the identity in a JSON text or integer; otherwise the reason against it."""
     if text.startswith(b'"'):
         try:
             return msgspec.json.decode(text, type=str).encode()

@@ -1,4 +1,4 @@
-"""The forms of sequences, looked at record by record: verify's own reading of `kafka_ratchet.rule.number_forms`."""
+"""Record by record check of the form of sequences: verify's own version of `kafka_ratchet.rule.number_forms`."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ Dismisses = Callable[[int, int, int], bool]
 
 
 def number_look() -> tuple[Callable[[int, int], int], Dismisses]:
-    """Return functions that look at eight-byte numbers.
+    """Return the two functions that examine eight-byte numbers.
 
-    The first one takes a number and the last one of its identity, and returns the form; 0 for none. The second one
-    takes a form, a doubtful number and a neighbour, and returns whether the neighbour speaks for big-endian. They are
-    nested and need nothing of this package, so Spark can send them to its executors.
+    The first function has a number and the last one of its identity as arguments, and returns the form that the number
+    seems to have; 0: none. The second function has a form, a doubtful number and a neighbour as arguments, and returns
+    whether the neighbour suggests that the numbers are big-endian. Both are nested functions that do not need this
+    package, so that Spark can send them to its executors.
     """
     little, floating, near, far, step_most = forms.LITTLE, forms.FLOATING, forms.NEAR, forms.FAR, forms.STEP
     first_byte, short, least, double_step = forms.FIRST_BYTE, forms.SHORT, forms.LEAST, forms.DOUBLE_STEP
     next_to, near_neighbour = forms.NEXT_TO, forms.NEAR_NEIGHBOUR
 
     def swapped(number: int) -> int:
-        """Return the signed number of the same eight bytes in the other order."""
+        """Return the signed number in the same eight bytes, read in the other order."""
         return int.from_bytes(number.to_bytes(8, "big", signed=True), "little", signed=True)
 
     def double(number: int) -> int:
-        """Return the whole number in a little-endian double, from 1 to 2^53; -1 for none."""
+        """Return the integer in a little-endian double, from 1 to 2^53; -1: it contains none."""
         import struct
 
         (found,) = struct.unpack("<d", number.to_bytes(8, "big", signed=True))
         return int(found) if 1 <= found < 1 << 53 and found == int(found) else -1
 
     def goes_on(number: int, last: int) -> bool:
-        """Tell whether a number is next to the last one as little-endian, and far from it as big-endian."""
+        """Return whether a number is close to the last one as little-endian, but far from it as big-endian."""
         step = swapped(number) - swapped(last)
         if swapped(last) < 0 or step <= 0:
             return False
@@ -75,7 +76,7 @@ _form, _dismisses = number_look()
 
 @dataclass(slots=True)
 class Waiting:
-    """A doubt that the next integers may still dismiss."""
+    """Doubt about a sequence's form, which one of the next integers may still dismiss."""
 
     offset: int
     text: bytes
@@ -86,14 +87,18 @@ class Waiting:
 
 
 class FormLook:
-    """The first sequence of a partition that seems to have another form than it is read in.
+    """Finder of the first sequence in a partition that seems to have another form than the configured one.
 
     Attributes:
-        found: offset and sentence; None where there is none
+        found: offset and sentence about that sequence; None: there is none.
     """
 
     def __init__(self, header: str) -> None:
-        """Look at nothing yet. header: name, with the sequence."""
+        """Start without records.
+
+        Args:
+            header: name of the header with the sequence.
+        """
         self.found: tuple[int, str] | None = None
         self._header = header
         self._before: deque[int] = deque(maxlen=forms.NEIGHBOURS)
@@ -101,12 +106,12 @@ class FormLook:
         self._hexadecimal = self._decimal = 0
 
     def add(self, offset: int, text: bytes | None, last: int) -> None:
-        """Look at the next record.
+        """Examine the next record.
 
         Args:
-            offset: of the input
-            text: value of the header; None where it has none, or several
-            last: last sequence of its identity; -1 where it has none, or the record is invalid
+            offset: input offset of the record
+            text: value of the header; None: the record has none, or several
+            last: last sequence of the record's identity; -1: it has none, or the record is invalid
         """
         if self.found is not None or not text:
             return
@@ -119,7 +124,7 @@ class FormLook:
                 self._add_integer(offset, text, last)
 
     def finish(self) -> None:
-        """Take doubts for founded that no later integer can dismiss."""
+        """Accept the doubts that remain once no further integers can dismiss them."""
         if self.found is None and self._waiting:
             first = self._waiting[0]
             self._note(first.offset, first.text, first.last, first.form)
@@ -147,7 +152,7 @@ class FormLook:
         self._before.append(number)
 
     def _settle(self, number: int) -> None:
-        """Have the next integer dismiss doubts before it, or let it be the last that could."""
+        """Dismiss earlier doubts that the next integer contradicts, and accept those after enough neighbours."""
         left = []
         for each in self._waiting:
             if _dismisses(each.form, each.number, number):

@@ -1,4 +1,4 @@
-"""The compiled look at the sequences of a batch, next to the last ones of their identities."""
+"""Compiled check of the form of a batch's sequences, each compared with the last one of its identity."""
 # mypy: disallow-untyped-decorators=False
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ I64 = NDArray[np.int64]
 
 @compiled(inline="always")
 def _reversed(number: np.int64) -> Any:
-    """Return the number of the same eight bytes in the other order."""
+    """Return the number in the same eight bytes, read in the other order."""
     left, made = np.uint64(number), np.uint64(0)
     for _ in range(8):
         made = (made << np.uint64(8)) | (left & np.uint64(255))
@@ -54,7 +54,7 @@ def _reversed(number: np.int64) -> Any:
 
 @compiled(inline="always")
 def _double(bits: np.int64) -> Any:
-    """Return the whole number in a double of these bits, from 1 to 2^53; -1 for none."""
+    """Return the integer in a double with these bits, from 1 to 2^53; -1: it contains none."""
     exponent = (bits >> 52) - 1023
     if exponent < 0 or exponent > 52:
         return np.int64(-1)
@@ -65,7 +65,7 @@ def _double(bits: np.int64) -> Any:
 
 @compiled(inline="always")
 def _goes_on(number: np.int64, last: np.int64) -> bool:
-    """Tell whether a number is next to the last one as little-endian, and far from it as big-endian."""
+    """Return whether a number is close to the last one as little-endian, but far from it as big-endian."""
     little, little_last = _reversed(number), _reversed(last)
     if little < 0 or little_last < 0 or little <= little_last:
         return False
@@ -88,7 +88,7 @@ def _integer(data: U8, start: int) -> Any:
 
 @compiled()
 def _is_decimal(data: U8, start: int) -> bool:
-    """Tell whether eight bytes are digits, or a minus and digits."""
+    """Return whether eight bytes are digits, or a minus and digits."""
     for q in range(start + 1 if data[start] == MINUS else start, start + 8):
         if data[q] < 48 or data[q] > 57:
             return False
@@ -105,7 +105,7 @@ def _is_printable(data: U8, start: int) -> bool:
 
 @compiled(inline="always")
 def _speaks_for_it(number: np.int64, other: np.int64) -> bool:
-    """Tell whether a neighbour is near as big-endian, and not as little-endian."""
+    """Return whether a neighbour is close as big-endian, but not as little-endian."""
     if number == other or number < 0 or other < 0:
         return False
     distance = abs(number - other)
@@ -116,13 +116,13 @@ def _speaks_for_it(number: np.int64, other: np.int64) -> bool:
 
 @compiled(inline="always")
 def _counts_beside(number: np.int64, other: np.int64) -> bool:
-    """Tell whether a neighbour is a few numbers away, and no double."""
+    """Return whether a neighbour differs by a few numbers, and is no double."""
     return bool(number != other and abs(number - other) <= DOUBLE_STEP and _double(_reversed(other)) < 0)
 
 
 @compiled()
 def _is_among_its_like(data: U8, starts: I64, lengths: I64, row: int, recent: I64, form: int) -> bool:
-    """Tell whether integers around a record say that it is big-endian, as where older records are sent again."""
+    """Return whether integers around a record suggest that it is big-endian, as when older records are sent again."""
     number = _integer(data, starts[row])
     for i in range(max(row - NEIGHBOURS, 0), min(row + NEIGHBOURS + 1, len(starts))):
         if lengths[i] == 8:
@@ -138,7 +138,7 @@ def _is_among_its_like(data: U8, starts: I64, lengths: I64, row: int, recent: I6
 
 @compiled()
 def remember(data: U8, starts: I64, lengths: I64, recent: I64) -> None:
-    """Keep the last integers of a batch, int64[NEIGHBOURS]; -1 for none."""
+    """Store the last integers of a batch in `recent`, int64[NEIGHBOURS]; -1: none."""
     for i in range(max(len(starts) - NEIGHBOURS, 0), len(starts)):
         if lengths[i] == 8:
             for q in range(NEIGHBOURS - 1):
@@ -154,15 +154,15 @@ def scan(data: U8, starts: I64, lengths: I64, verdicts: U8, invalid: int, agains
 
     Args:
         data: uint8[bytes]
-        starts: int64[records], where each sequence begins
-        lengths: int64[records], its bytes; negative for none
+        starts: int64[records], position of each sequence
+        lengths: int64[records], bytes of each sequence; negative: none
         verdicts: uint8[records]
-        invalid: verdict of records without a last sequence.
-        against: int64[records], last sequence of its identity before each record; -1 for none
-        recent: int64[NEIGHBOURS], the integers before the first record; -1 for none
+        invalid: verdict of records without a last sequence
+        against: int64[records], last sequence of the identity before each record; -1: none
+        recent: int64[NEIGHBOURS], integers before the first record; -1: none
 
     Returns:
-        (its row or NO_ROW, the form)
+        Index of the record, or NO_ROW; and the form.
     """
     for i in range(len(starts)):
         if lengths[i] != 8:
@@ -194,7 +194,7 @@ def scan(data: U8, starts: I64, lengths: I64, verdicts: U8, invalid: int, agains
 
 
 class FormWatch:
-    """Looks at the sequences of one partition, from where it was taken over."""
+    """Checker of the sequences in one partition, from its take-over on."""
 
     def __init__(self) -> None:
         self._recent = np.full(NEIGHBOURS, -1, np.int64)
@@ -210,9 +210,13 @@ class FormWatch:
         against: I64,
         not_numbers: NDArray[np.intp],
     ) -> Doubt | None:
-        """Return the first doubt in a batch; see `scan`. not_numbers: rows without a number.
+        """Return the first doubt in a batch, see `scan`; None: there is none.
 
-        A batch with a doubt leaves no trace, so that it raises the doubt again when it is read again.
+        A batch with a doubt changes nothing here, so that it causes the doubt again when it is read again.
+
+        Args:
+            data, starts, lengths, verdicts, invalid, against: see `scan`.
+            not_numbers: indices of records without a number.
         """
         row, form = scan(data, starts, lengths, verdicts, invalid, against, self._recent)
         if row != NO_ROW:

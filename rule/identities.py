@@ -1,4 +1,4 @@
-"""Byte spans of each record's identity, in the batch itself or in bytes made from it."""
+"""Location of each record's identity, in the bytes of the batch or in bytes computed from it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 ONCE: Final = np.empty(0, np.int64)
-"""Times, where none is there more than once."""
+"""Value of `Identities.times` if no identity occurs more than once."""
 
 
 class Identities(NamedTuple):
     """Identities of a batch, one per record.
 
-    data: uint8[bytes], read-only: the passes are compiled for that.
-    begins: int64[records], start of the identity in data.
-    lengths: int64[records], length in bytes; negative where there is none.
-    times: int64[records], number of occurrences; or `ONCE`.
-    least: smallest length; a shorter identity is missing.
+    Args:
+        data: uint8[bytes] with the identities, read-only, because the passes are compiled for that.
+        begins: int64[records], start of each identity in `data`.
+        lengths: int64[records], bytes of each identity; negative: the record has none.
+        times: int64[records], number of occurrences in the record; or `ONCE`.
+        least: minimum length; a shorter identity counts as missing.
     """
 
     data: NDArray[np.uint8]
@@ -32,16 +33,16 @@ class Identities(NamedTuple):
     least: int = 0
 
     def of(self, index: int) -> bytes:
-        """Those bytes of a record; none where it has none."""
+        """Return the bytes of a record's identity; empty: the record has none."""
         start = int(self.begins[index])
         return self.data[start : start + max(0, int(self.lengths[index]))].tobytes()
 
 
 def in_columns(batch: RecordBatch, identity: Identity) -> Identities:
-    """Identities that stand in the batch's columns: the partition (the empty one), the key, one header.
+    """Return the identities from the batch's columns: of the partition (all empty), the key, or one header.
 
     Raises:
-        ValueError: this one has to be read from each record.
+        ValueError: the identity is no column, and has to be read from each record.
     """
     columns = batch.columns
     if identity == Identity.PARTITION:

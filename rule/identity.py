@@ -1,4 +1,4 @@
-"""Identity and sequence source of a stream's verdicts."""
+"""Identity of records, and source of their sequences, as a stream's settings name them."""
 
 from __future__ import annotations
 
@@ -11,35 +11,38 @@ from functools import lru_cache
 from typing import ClassVar, Final, Literal
 
 PRODUCER_HEADER = "ratchet-producer"
-"""Header with the producer's name, UTF-8. Set by producers/; any client may set it."""
+"""Header with the producer's name in UTF-8. Producers of this package write it; any client may write it."""
 
 SEQUENCE_HEADER = "ratchet-sequence"
-"""Header with the record's sequence: 8-byte big-endian signed integer, or decimal text."""
+"""Header with the record's sequence: an 8-byte big-endian signed integer, or decimal text."""
 
 SEQUENCE_MAX = 2**63 - 1
-"""Sequences are signed 64-bit and not negative: -1 stands for "nothing yet" (PIP-6, getLastSequenceId)."""
+"""Maximum sequence: sequences are signed 64-bit and not negative, and -1 stands for "none yet" (PIP-6,
+getLastSequenceId)."""
 
 MAX_IDENTITY_BYTES = 1024
-"""Longer identities are invalid: each one is kept in memory and in the changelog for as long as it lives."""
+"""Maximum bytes of an identity; longer ones are invalid, because each is kept in memory and in the changelog."""
 
 PARTS_MOST: Final = 8
-"""Parts of an identity."""
+"""Maximum number of parts of an identity."""
 
 _PLACES: Final = "header:NAME, field:PATH or function:module:name"
 
 _BETWEEN_PARTS: Final = re.compile(r"\s*,\s*(?=key\s*(?:,|$)|(?:header|field|function):)")
-"""A comma within a header's name, or between quotes in a field's path, stays in it."""
+"""Pattern of a comma between parts. A comma in a header's name, or between quotes in a field's path, does not match."""
 
 _NAME: Final = re.compile(r'"([^"\\]*)"|([^."\\]+)')
-"""Field name in a path: bare, or between quotes."""
+"""Pattern of a field name in a path: without quotes, or between quotes."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdentityPart:
-    """One thing that an identity is made of.
+    """One part of an identity.
 
-    kind      "header": name is the header's name; "field": name is a path in the JSON value, as `path_names`
-              reads it; "function": name is "module:function", called with each record; the others have no name
+    Args:
+        kind: source of the part.
+        name: name of a "header"; path of a "field" in the JSON value, see `path_names`; "module:function" of a
+            "function"; empty for the other kinds.
     """
 
     kind: Literal["partition", "key", "producer", "header", "field", "function"]
@@ -47,10 +50,10 @@ class IdentityPart:
 
     @classmethod
     def parse(cls, text: str) -> IdentityPart:
-        """Read "producer", "key", "partition", "header:NAME", "field:a.b" or "function:module:name".
+        """Parse "producer", "key", "partition", "header:NAME", "field:a.b" or "function:module:name".
 
         Raises:
-            ValueError: with a sentence that says what to write instead.
+            ValueError: the text is no such part; the error contains the remedy.
         """
         match text.partition(":"):
             case "partition" | "key" | "producer" as word, "", "":
@@ -65,13 +68,13 @@ class IdentityPart:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of a sequence. State is always kept per input partition.
+    """Identity of a record, which its sequence belongs to; state is always kept per input partition.
 
     PARTITION  one sequence per partition (the ValueTransformer approach)
-    KEY        one per record key
-    PRODUCER   one per producer name, from the header `ratchet-producer` (PIP-6)
+    KEY        one sequence per record key
+    PRODUCER   one sequence per producer name, from the header `ratchet-producer` (PIP-6)
 
-    Others are read by `parse`. Where there are several parts, an identity is all of them: `joined`.
+    `parse` reads further ones. An identity of several parts consists of all of them, see `joined`.
     """
 
     parts: tuple[IdentityPart, ...]
@@ -82,10 +85,10 @@ class Identity:
 
     @classmethod
     def parse(cls, given: str | Sequence[str]) -> Identity:
-        """Read one part, or several: a list, a JSON list, or parts with commas between them.
+        """Parse one part, or several: a list, a JSON list, or parts separated by commas.
 
         Raises:
-            ValueError: with a sentence that says what to write instead.
+            ValueError: the text is no identity; the error contains the remedy.
         """
         texts = _texts(given) if isinstance(given, str) else list(given)
         if not texts:
@@ -108,14 +111,14 @@ class Identity:
     def __str__(self) -> str:
         """Return the identity as in the settings.
 
-        Several parts, or one with a comma, are a JSON list, so that `parse` reads the same.
+        Several parts, or one with a comma, become a JSON list, so that `parse` returns the same identity.
         """
         texts = [str(part) for part in self.parts]
         return texts[0] if len(split_parts(texts[0])) == len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
 
     @property
     def header(self) -> str | None:
-        """Return the header with the identity; None where it is computed otherwise."""
+        """Return the name of the header with the identity; None: it is no header."""
         (part, *more) = self.parts
         if more or part.kind not in ("header", "producer"):
             return None
@@ -123,7 +126,7 @@ class Identity:
 
     @property
     def is_computed(self) -> bool:
-        """Return True if it must be read from each record: it is not the partition, the key or one header."""
+        """Return True if the identity is computed from each record: it is not the partition, the key or one header."""
         return len(self.parts) > 1 or self.parts[0].kind in ("field", "function")
 
 
@@ -133,11 +136,9 @@ Identity.PRODUCER = Identity((IdentityPart("producer"),))
 
 
 def joined(parts: Sequence[bytes]) -> bytes:
-    """Join the parts of an identity, each after its length as a varint.
+    """Join the parts of an identity, each preceded by its length as a varint.
 
-    The varint has 7 bits a byte, the lowest first.
-
-    So ("a", "bc") and ("ab", "c") are two.
+    The varint has 7 bits per byte, lowest first. So ("a", "bc") and ("ab", "c") give different identities.
     """
     made = bytearray()
     for part in parts:
@@ -163,7 +164,7 @@ def _texts(given: str) -> list[str]:
 
 
 def split_parts(given: str) -> list[str]:
-    """Split parts at the commas between them, and never between a field's quotes."""
+    """Split parts at the commas between them, but never inside a field's quotes."""
     texts, start = [], 0
     for comma in _BETWEEN_PARTS.finditer(given):
         text = given[start : comma.start()]
@@ -177,10 +178,10 @@ def split_parts(given: str) -> list[str]:
 def path_names(path: str) -> tuple[str, ...]:
     """Return the field names of a path in a JSON value.
 
-    Dots are between names. A name with a dot stands between quotes: `"event.id".x` has two names.
+    Names are separated by dots. A name that contains a dot is written in quotes: `"event.id".x` has two names.
 
     Raises:
-        ValueError: with a sentence that says what to write instead.
+        ValueError: the path is invalid; the error contains the remedy.
     """
     names: list[str] = []
     at = 0
@@ -200,7 +201,7 @@ def path_names(path: str) -> tuple[str, ...]:
 
 
 def path_of(names: Sequence[str]) -> str | None:
-    """Write field names as a path; None where no path can name them."""
+    """Return field names as a path; None: no path can name them."""
     if any('"' in name or "\\" in name or not name.isprintable() for name in names):
         return None
     return ".".join(name if name and not {".", ",", " "} & set(name) else f'"{name}"' for name in names)
@@ -209,7 +210,7 @@ def path_of(names: Sequence[str]) -> str | None:
 class SequenceForm(StrEnum):
     """Form of a sequence in a header.
 
-    GUESS    decimal text where it reads as that, else eight bytes, big-endian
+    GUESS    decimal text if the bytes can be read as such, else eight bytes, big-endian
     TEXT     decimal text only
     INTEGER  eight bytes, big-endian, only
     LITTLE_ENDIAN  eight bytes, little-endian, only
@@ -225,9 +226,10 @@ class SequenceForm(StrEnum):
 class SequenceSource:
     """Source of a record's sequence.
 
-    kind      "header": name is the header's name; "field": name is a path in the JSON value, as `path_names`
-              reads it; "function": name is "module:function", called with each record; "none": there is no
-              sequence, and an identity is either seen or not
+    Args:
+        kind: "none": there is no sequence, and an identity is either seen or not.
+        name: name of a "header"; path of a "field" in the JSON value, see `path_names`; "module:function" of a
+            "function".
     """
 
     kind: Literal["header", "field", "function", "none"]
@@ -235,10 +237,10 @@ class SequenceSource:
 
     @classmethod
     def parse(cls, text: str) -> SequenceSource:
-        """Read "header:NAME", "field:a.b", "function:module:name" or "none".
+        """Parse "header:NAME", "field:a.b", "function:module:name" or "none".
 
         Raises:
-            ValueError: with a sentence that says what to write instead.
+            ValueError: the text is no source; the error contains the remedy.
         """
         if text == "none":
             return cls("none")
@@ -262,7 +264,11 @@ class SequenceSource:
 
 
 def _place(kind: str, name: str, text: str) -> str:
-    """Return the name of a header, field or function; raises ValueError for an invalid one."""
+    """Return the name of a header, field or function.
+
+    Raises:
+        ValueError: the name is invalid.
+    """
     if not name:
         raise ValueError(f"{text!r} names no place; write {_PLACES}")
     if not name.isprintable():

@@ -38,21 +38,24 @@ from kafka_ratchet.transport.batch.compiled import compiled
 USED, ARENA, CHANGED, KNOWN, TOUCHED = range(5)
 
 FRESH, DUPLICATE, INVALID, TOO_LATE, CONFLICT = range(5)
-"""Verdicts, uint8. The last two only where a stream has the settings for them."""
+"""Verdicts, uint8. TOO_LATE and CONFLICT occur only if a stream has the settings for them."""
 
 JUMP = 1 << 40
-"""A sequence so far above its identity's last is reported. Counting a million records a second takes 12 days to it."""
+"""Minimum rise above an identity's last sequence to report as a jump. Counting a million records a second takes 12 days
+for it."""
 
 FILE_STEPS_MOST = 1 << 10
 FILE_BYTE_MOST = 1 << 32
-"""Bounds of a step between files. In a set of files each has 2^40 sequences, one for each byte of it
-(`kafka_ratchet.producers.file_set`), so the next file's first record may be more than JUMP above the last one of this
-file. A partition may miss records of a thousand files, and its first record of a file begins within four gigabytes. A
-random number passes both bounds once in two million; milliseconds after a time in seconds do not before 2039."""
+"""Bounds of a step between files, which is no jump. In a set of files each file has 2^40 sequences, one for each of its
+bytes (`kafka_ratchet.producers.file_set`), so the first record of the next file may be more than JUMP above the last
+one of this file. A partition may lack records of a thousand files, and its first record of a file begins within four
+gigabytes. A random number is within both bounds once in two million; milliseconds after a time in seconds are not
+before 2039."""
 
 FIRST_MOST = 1 << 61
-"""A first sequence above this is reported too: there is no last to compare it with. Eight printable characters, read
-as an integer, are all above it (0x20 is the lowest), and timestamps in nanoseconds are below it until the year 2043."""
+"""Maximum first sequence of an identity. A higher one is reported, because there is no last one to compare it with.
+Eight printable characters, read as an integer, are all above it (0x20 is the lowest), and timestamps in nanoseconds are
+below it until the year 2043."""
 
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
@@ -63,7 +66,7 @@ U32 = NDArray[np.uint32]
 
 @compiled()
 def is_jump(last: np.int64, sequence: np.int64) -> np.bool:
-    """Return whether a sequence that rises is so far above the last one (-1: none) that it is reported."""
+    """Return whether a rising sequence is a jump from the last one (-1: none), which is to be reported."""
     if last < 0:
         return sequence > FIRST_MOST
     is_far = sequence // JUMP - last // JUMP > FILE_STEPS_MOST or sequence % JUMP > FILE_BYTE_MOST
@@ -72,7 +75,7 @@ def is_jump(last: np.int64, sequence: np.int64) -> np.bool:
 
 @compiled()
 def fold(a: np.uint64, b: np.uint64) -> np.uint64:
-    """Return the two halves of the 128-bit product a * b, one xor the other."""
+    """Return the xor of the two halves of the 128-bit product a * b."""
     half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
     a_low, a_high, b_low, b_high = a & low, a >> half, b & low, b >> half
     first, second = a_low * b_high, a_high * b_low
@@ -82,17 +85,17 @@ def fold(a: np.uint64, b: np.uint64) -> np.uint64:
 
 @compiled(inline="always")
 def multiplier_of(seed: np.uint64) -> np.uint64:
-    """Return the odd multiplier of `fold`."""
+    """Return the odd multiplier for `fold`, from a seed."""
     return (((seed << np.uint64(32)) | (seed >> np.uint64(32))) ^ np.uint64(0xD6E8FEB86659FD93)) | np.uint64(1)
 
 
 @compiled()
 def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
-    """Return a seeded 64-bit hash of data[start:start+length], eight bytes at a time; never 0.
+    """Return a seeded 64-bit hash of data[start:start+length], computed from eight bytes at a time; never 0.
 
-    The seed is in the multiplier and the product is folded, as in wyhash: with a known multiplier, or the lower half
-    of the product alone, two words can be chosen so that their differences cancel out for every seed. The words are
-    read without a loop of their own, which lets the compiler read each at once: 11 ns and not 42 for 16 bytes.
+    The seed is in the multiplier and the product is folded, as in wyhash: with a known multiplier, or with the lower
+    half of the product alone, two words could be chosen that cancel out for every seed. The words are read without a
+    loop of their own, so that the compiler reads each at once: 11 ns instead of 42 for 16 bytes.
     """
     prime = np.uint64(0x9E3779B97F4A7C15)
     multiplier = multiplier_of(seed)
@@ -119,9 +122,9 @@ def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
 def find(
     data: U8, start: int, length: int, seed: np.uint64, hashes: U64, starts: I64, lengths: I32, arena: U8
 ) -> tuple[np.int64, np.uint64]:
-    """Return (slot of an identity, its hash).
+    """Find an identity, and return its slot and its hash.
 
-    A negative slot is -1 minus the empty slot where a missing identity belongs.
+    If the identity is missing, the slot is negative: -1 minus the index of the empty slot where it belongs.
     """
     h = hash_of(data, start, length, seed)
     mask = len(hashes) - 1
@@ -136,7 +139,7 @@ def find(
 
 @compiled(inline="always")
 def why_none(times: int, length: int, least: int, longest: int) -> int:
-    """Return why the bytes are no identity; NONE where they are one."""
+    """Return the reason why bytes are no identity; NONE: they are one."""
     if times > 1:
         return IDENTITY_REPEATED
     if length < least:
@@ -146,7 +149,7 @@ def why_none(times: int, length: int, least: int, longest: int) -> int:
 
 @compiled()
 def note(spans: I64, times: I64, least: int, longest: int, reasons: U8) -> None:
-    """Fill in the reason of good records without an identity; arguments as in `judge`."""
+    """Fill in the reasons of valid records without an identity; see `judge` for the arguments."""
     for i in range(len(spans)):
         if reasons[i] == NONE:
             reasons[i] = why_none(times[i] if len(times) else 1, spans[i], least, longest)
@@ -167,7 +170,14 @@ def insert(
     arena: U8,
     sizes: I64,
 ) -> None:
-    """Put an identity that the map does not have into an empty slot; h is its hash. The arena must have room."""
+    """Store a missing identity in an empty slot; the arena must have room.
+
+    Args:
+        data, start, length: bytes of the identity.
+        slot: the empty slot.
+        h: hash of the identity.
+        hashes, starts, lengths, pushed, changed, arena, sizes: the map.
+    """
     hashes[slot] = h
     starts[slot] = sizes[ARENA]
     lengths[slot] = length
@@ -201,23 +211,23 @@ def judge(
     undo: I64,
     sizes: I64,
 ) -> tuple[np.int64, np.int64, np.int64]:
-    """Judge every record, in offset order; only fresh records move `pushed`.
+    """Judge every record in the order of offsets; only fresh records change `pushed`.
 
     Args:
-        data: uint8[bytes] of the identities.
-        begins, spans: int64[records], start and length of each identity; negative for none.
-        times: int64[records], number of identities in the record; or int64[0], where none has more than one.
-        least, longest: bytes of the shortest and the longest identity allowed.
+        data: uint8[bytes] with the identities.
+        begins, spans: int64[records], start and length of each identity; a negative length: none.
+        times: int64[records], number of identities in each record; or int64[0]: none has more than one.
+        least, longest: minimum and maximum bytes of an identity.
         sequences: int64[records].
-        reasons: uint8[records], NONE where the sequence is good; identity reasons are added here.
+        reasons: uint8[records], NONE if the sequence is valid; reasons about identities are added here.
         verdicts: uint8[records], filled here.
-        against: int64[records], filled here with the last sequence before each record, -1 for none; or int64[0].
+        against: int64[records], filled with the last sequence before each record, or -1; int64[0]: not needed.
         seed: seed of the hash.
         hashes, starts, lengths, pushed, changed, arena, slots, undo, sizes: the map, with room for all records.
 
     Returns:
-        (number of sequences that jumped, see `is_jump`; index of the last of them, or -1; the sequence before that
-        jump, -1 for none).
+        Number of sequences that jumped, see `is_jump`; index of the last of them, or -1; and the sequence before that
+        jump, or -1.
     """
     jumps, jumped, jumped_from = np.int64(0), np.int64(-1), np.int64(-1)
     for i in range(len(begins)):
@@ -271,12 +281,12 @@ def locate(
     arena: U8,
     sizes: I64,
 ) -> None:
-    """Find the slot of every record's identity, before the verdict.
+    """Find the slot of every record's identity, before it is judged.
 
     Args:
         data, begins, spans, times, least, longest, reasons: as in `judge`.
-        verdicts: uint8[records], INVALID is filled in here.
-        where: int64[records], filled here; -1 where the record is invalid.
+        verdicts: uint8[records], set to INVALID for invalid records.
+        where: int64[records], filled with the slots; -1: the record is invalid.
         seed, hashes, starts, lengths, pushed, changed, arena, sizes: the map, with room for all records.
     """
     for i in range(len(begins)):

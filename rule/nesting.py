@@ -1,7 +1,7 @@
-"""A bound on nested JSON, because each runtime gives up at another depth.
+"""Limit of nested JSON, because each runtime fails at another depth.
 
 `json` and `msgspec` stop where Python's stack ends, which depends on the version and on the caller. Every reader of a
-record's value asks here first, so that a record has one verdict everywhere.
+record's value calls this first, so that a record has one verdict everywhere.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Final, TypeVar
 import numpy as np
 
 NESTING_MOST: Final = 512
-"""Objects and lists that may be open at once; a value with more of them is not read as JSON."""
+"""Maximum number of objects and lists open at once; a value with more is not read as JSON."""
 
 SHALLOW_BYTES: Final = 2 * NESTING_MOST
-"""A value of at most so many bytes cannot be nested too deep: each level has a bracket on both sides."""
+"""Maximum bytes of a value that cannot be nested too deep, because each level has a bracket on both sides."""
 
 _STRINGS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _STEPS: Final = np.zeros(256, np.int8)
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 def is_too_deep(value: bytes) -> bool:
-    """Tell whether JSON text opens more than `NESTING_MOST` objects and lists at once."""
+    """Return whether JSON text opens more than `NESTING_MOST` objects and lists at once."""
     if len(value) <= SHALLOW_BYTES or value.count(b"[") + value.count(b"{") <= NESTING_MOST:
         return False
     bare = np.frombuffer(_STRINGS.sub(b"", value), np.uint8)
@@ -38,7 +38,7 @@ def is_too_deep(value: bytes) -> bool:
 
 
 def decoded(decode: Callable[[Text], Result], value: Text) -> Result:
-    """Decode JSON text within `NESTING_MOST`, however little of the caller's stack is left.
+    """Decode JSON text within `NESTING_MOST`, even if little of the caller's stack is left.
 
     Raises:
         Exception: as `decode` does.

@@ -1,9 +1,9 @@
 """Signs that sequences are written in another form than they are read in.
 
-Eight bytes are read as a big-endian integer, and digits as decimal text, where a stream does not say how its sequences
-are written. A little-endian counter read so jumps up and down, and most of it looks like duplicates. So each record is
-looked at next to the last one of its identity: a record that would be dropped, and that goes on from the last one in
-another form, is a doubt. Docs/decisions/0078 has the bounds and their limits.
+If a stream does not configure a form, eight bytes are read as a big-endian integer, and digits as decimal text. A
+little-endian counter then jumps up and down, and most of its records look like duplicates. So each record is compared
+with the last one of its identity: a record that would be dropped, although in another form it follows the last one, is
+a doubt. docs/decisions/0078 contains the bounds and their limits.
 """
 
 from __future__ import annotations
@@ -13,50 +13,57 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 LITTLE, FLOATING, LETTERS, HEXADECIMAL = 1, 2, 3, 4
-"""Forms that a sequence seems to have."""
+"""Forms that a sequence may seem to have."""
 NEAR, FAR = 1 << 48, 1 << 56
-"""Bounds of the distance to the last sequence: in the doubted form, and as it is read.
+"""Bounds of the distance to the last sequence: below NEAR in the suspected form, and from FAR on as it is read.
 
-An old number sent again is far below the last one as well: ids with a time in them (snowflakes) by 198 days at least.
+An old number sent again is also far below the last one: ids that contain a time (snowflakes) by 198 days at least.
 """
 STEP, FIRST_BYTE = 256, 1 << 56
-"""Bounds of a step at the beginning of a little-endian counter, where the reading as big-endian rises as well."""
+"""Bounds of a step at the beginning of a little-endian counter, where the numbers also rise if read as big-endian."""
 NEIGHBOURS = 8
-"""Eight-byte integers on either side that speak for the reading as big-endian, where they are near in it alone."""
+"""Number of eight-byte integers on either side to compare with. They suggest big-endian if they are close only in that
+reading."""
 NEXT_TO, NEAR_NEIGHBOUR = 1 << 48, 1 << 53
-"""Bounds of the distance to such a neighbour; the second one where it is not near as little-endian."""
+"""Bounds of the distance to a neighbour; the second one if the neighbour is not close as little-endian."""
 DOUBLE_STEP = 8
-"""Bound of a step between floating point numbers that count."""
+"""Maximum step between floating point numbers that count."""
 SHORT = 1 << 52
-"""A little-endian number below it is a counter or a time, where its reading as big-endian is negative."""
+"""Bound of a little-endian counter or time, for numbers that a big-endian reading makes negative."""
 LEAST = -(1 << 63)
-"""Usual mark of a missing number. It is a dead letter, and no doubt, although 128 as little-endian."""
+"""Usual marker of a missing number. It becomes a dead letter, and causes no doubt although it is 128 as
+little-endian."""
 
 SPACE, TILDE, MINUS = 32, 126, 45
 ONE_BYTE, MOST_BYTE = 0x3F, 0x43
-"""Last bytes of the little-endian doubles 1 and 2^53."""
+"""Last bytes of the doubles 1 and 2^53 in little-endian order."""
 
 SHOWN_BYTES: Final = 32
 HEX_LEAST, HEX_SHARE = 3, 0.2
-"""Least number and share of hexadecimal texts for a doubt about those of digits."""
+"""Minimum number and share of hexadecimal texts that cause a doubt about decimal ones."""
 HEX_LOOKED_AT: Final = 256
-"""Records without a number, at most, to compare in one batch."""
+"""Maximum number of records without a number to examine in one batch."""
 HEX: Final = "(?=.*[0-9])(?=.*[A-Fa-f])(?![0-9]+[eE][0-9]+$)[0-9A-Fa-f]{2,}"
-"""Pattern of a whole hexadecimal text, in Python and in Java."""
+"""Pattern of a whole hexadecimal text, for Python and Java."""
 DIGITS: Final = 19
-"""Digits of 2^63; fewer are a sequence."""
+"""Number of digits of 2^63; a text with fewer digits is a sequence."""
 _HEX: Final = re.compile(HEX.encode())
 
 
 class Doubt(NamedTuple):
-    """A record with a sequence that seems to have another form. form: LITTLE, FLOATING, LETTERS or HEXADECIMAL."""
+    """Record with a sequence that seems to have another form.
+
+    Args:
+        row: index of the record.
+        form: LITTLE, FLOATING, LETTERS or HEXADECIMAL.
+    """
 
     row: int
     form: int
 
 
 def is_hexadecimal(text: bytes) -> bool:
-    """Tell whether a text is a hexadecimal number with digits and letters, and no decimal one with an exponent."""
+    """Return whether a text is a hexadecimal number with digits and letters, and no decimal number with an exponent."""
     return _HEX.fullmatch(text) is not None
 
 
@@ -74,13 +81,14 @@ SENTENCES: Final = {
     "and those of digits would be read as decimal ones. To read them, set sequence = "
     f'"function:MODULE:NAME"; or {TEXT_FORM}',
 }
-"""Sentences by form."""
+"""Sentences about a doubt, by form."""
 
 
 def sentence_maker() -> Callable[[int, str, bytes, int], str]:
-    """Return a function that makes the sentence of a form, the header's name, its value and the last sequence.
+    """Return a function that makes the sentence about a doubt.
 
-    It is nested and needs nothing of this package, so Spark can send it to its executors.
+    Its arguments are the form, the header's name, its value and the last sequence. It is a nested function that does
+    not need this package, so that Spark can send it to its executors.
     """
     sentences, shown = SENTENCES, SHOWN_BYTES
 
@@ -101,12 +109,12 @@ _made = sentence_maker()
 
 
 def sentence(doubt: Doubt, name: str, text: bytes, last: int) -> str:
-    """Return the sentence about a doubtful sequence, with the setting to write.
+    """Return the sentence about a doubtful sequence, which names the setting to write.
 
     Args:
-        doubt: row and form
-        name: of the header
-        text: its value
-        last: the last sequence of its identity, as it was read; -1 for none
+        doubt: the doubt
+        name: name of the header
+        text: value of the header
+        last: last sequence of the identity, as it was read; -1: none
     """
     return _made(doubt.form, name, text, last)

@@ -1,7 +1,7 @@
-"""Compiled passes for parts of an identity and sequences in records: headers by name, numbers.
+"""Compiled passes that read headers by name, sequences, and parts of identities from records.
 
-They never raise and read nothing outside the given spans. A place is a header to find. The results of all places are
-two arrays, int64[places, records]: start and length, or ABSENT or REPEATED.
+They never raise, and read nothing outside the given spans. A place is a header to find. The results of all places are
+two arrays, int64[places, records]: start and length, or ABSENT or REPEATED instead of the length.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ GUESS, TEXT, INTEGER, LITTLE = 0, 1, 2, 3
 """Forms of a sequence in a header, see `kafka_ratchet.rule.identity.SequenceForm`."""
 
 ABSENT = -2
-"""Length of a place that a record does not have. The length of a null is -1."""
+"""Length of a header that a record does not have; the length of a null is -1."""
 
 REPEATED = -3
 """Length of a header that a record has more than once."""
 
 VARINT_BYTE_MOST = 0x7F
-"""Largest number that is one byte as an unsigned varint."""
+"""Largest number that one byte of an unsigned varint can store."""
 
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
@@ -48,7 +48,7 @@ def eight_bytes(data: U8, start: int, is_little: bool) -> np.int64:
 
 @compiled(inline="always")
 def is_decimal(data: U8, start: int, length: int) -> bool:
-    """Tell whether bytes are decimal digits, with or without a minus before them."""
+    """Return whether bytes are decimal digits, perhaps after a minus."""
     first = start + 1 if length > 1 and data[start] == 45 else start
     for q in range(first, start + length):
         if data[q] < 48 or data[q] > 57:
@@ -58,10 +58,10 @@ def is_decimal(data: U8, start: int, length: int) -> bool:
 
 @compiled(inline="always")
 def number_of(data: U8, start: int, length: int, form: int) -> tuple[np.int64, int]:
-    """Return the sequence in some bytes, -1 where there is none, and the reason for that.
+    """Return the sequence in some bytes, or -1 with the reason for none.
 
-    GUESS takes eight bytes that read as decimal text (digits, or a minus and digits) as text, and any other eight
-    bytes as a big-endian integer.
+    In the form GUESS, eight bytes of decimal text (digits, or a minus and digits) count as text; any other eight bytes
+    count as a big-endian integer.
     """
     none = np.int64(-1)
     if length <= 0:
@@ -87,16 +87,16 @@ def number_of(data: U8, start: int, length: int, form: int) -> tuple[np.int64, i
 def read_sequences(
     data: U8, starts: I64, lengths: I64, times: I64, form: int, sequences: I64, reasons: NDArray[np.uint8]
 ) -> None:
-    """Read the sequence in one place of each record.
+    """Read the sequence in one header of each record.
 
     Args:
         data: uint8[bytes].
-        starts: int64[records].
-        lengths: int64[records], negative for none.
-        times: int64[records], occurrences of the header; int64[0] for one in every record.
-        form: of the sequences.
-        sequences: int64[records], filled; -1 for none.
-        reasons: uint8[records], filled.
+        starts: int64[records], position of each header's value.
+        lengths: int64[records], bytes of each header's value; negative: none.
+        times: int64[records], number of occurrences of the header; int64[0]: one in every record.
+        form: form of the sequences.
+        sequences: int64[records], filled with the sequences; -1: none.
+        reasons: uint8[records], filled with the reasons for none.
     """
     for i in range(len(starts)):
         if len(times) and times[i] > 1:
@@ -107,7 +107,7 @@ def read_sequences(
 
 @compiled(inline="always")
 def same_text(data: U8, at: int, names: U8, start: int, length: int) -> bool:
-    """Tell whether bytes are those of a name."""
+    """Return whether bytes are those of a name."""
     if length > 0 and data[at + length - 1] != names[start + length - 1]:
         return False  # the end first: names of one program begin alike
     for q in range(length):
@@ -123,13 +123,13 @@ def find_headers(
     """Find the values of some headers in each record.
 
     Args:
-        data: uint8[bytes], of a sound record batch.
-        columns: its columns.
-        names: uint8[bytes], of the headers, one after the other.
-        name_starts: int64[places].
-        name_ends: int64[places].
-        starts: int64[places, records], filled.
-        lengths: int64[places, records], filled.
+        data: uint8[bytes] of an undamaged record batch.
+        columns: columns of the batch.
+        names: uint8[bytes], names of the headers, one after the other.
+        name_starts: int64[places], start of each name.
+        name_ends: int64[places], end of each name.
+        starts: int64[places, records], filled with the positions of the values.
+        lengths: int64[places, records], filled with the bytes of the values, ABSENT or REPEATED.
     """
     wanted = len(name_starts)
     for i in range(columns.shape[1]):
@@ -152,15 +152,15 @@ def find_headers(
 
 @compiled()
 def append_part(data: U8, begins: I64, lengths: I64, is_good: NDArray[np.bool_], out: U8, at: I64) -> None:
-    """Write a part of each good record's identity, with its length as a varint before it.
+    """Write one part of each valid record's identity, preceded by its length as a varint.
 
     Args:
         data: uint8[bytes]
-        begins: int64[records], as `kafka_ratchet.rule.identities.Identities` has them
-        lengths: int64[records]
-        is_good: bool[records]
-        out: uint8[bytes]
-        at: int64[records], where each record's part begins in out; moved past it here
+        begins: int64[records], see `kafka_ratchet.rule.identities.Identities`
+        lengths: int64[records], bytes of each part
+        is_good: bool[records], True for valid records
+        out: uint8[bytes] to write to
+        at: int64[records], position of each record's part in `out`; advanced past the part here
     """
     for i in range(len(begins)):
         if not is_good[i]:

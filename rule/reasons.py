@@ -1,4 +1,4 @@
-"""Reasons of invalid records: the number in compiled passes, and the name in messages."""
+"""Reasons why records are invalid: a number in compiled passes, and a name in messages."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from typing import Final
     IDENTITY_NOT_TEXT,
     VALUE_SCHEMA_REGISTRY,
 ) = range(14)
-"""Numbers, uint8. NONE: the record is valid."""
+"""Numbers of the reasons, uint8. NONE: the record is valid."""
 
 LATE: Final = "too-late"
 CONTENT_DIFFERS: Final = "content-differs"
-"""Reason of records dead-lettered by their verdict: the stream's settings ask for it."""
+"""Reasons of records that become dead letters by their verdict, if the stream's settings demand it."""
 
 REASONS: Final = (
     "",
@@ -42,17 +42,17 @@ REASONS: Final = (
     "identity-not-text",
     "value-schema-registry",
 )
-"""Names, by number. They stand in the header `ratchet-reason` of dead letters, so they never change."""
+"""Names of the reasons, by number. They are in the header `ratchet-reason` of dead letters, so they never change."""
 
 _REGISTRY_BYTES: Final = 5
-"""Byte 0 and the id of a schema, 4 bytes big-endian, before a value (Confluent's wire format)."""
+"""Number of bytes before a value in Confluent's wire format: byte 0, and 4 bytes big-endian of a schema id."""
 
 
 def has_registry_bytes(value: bytes) -> bool:
-    """Return True if a JSON object or list follows the five bytes of a Schema Registry."""
+    """Return True if a JSON object or list follows five bytes of a Schema Registry."""
     return value[:1] == b"\0" and value[_REGISTRY_BYTES:].lstrip(b" \t\r\n")[:1] in (b"{", b"[")
 
 
 def not_json(value: bytes) -> str:
-    """Return the reason of a value other than JSON text."""
+    """Return the reason for a value other than JSON text."""
     return REASONS[VALUE_SCHEMA_REGISTRY if has_registry_bytes(value) else VALUE_NOT_JSON]

@@ -1,7 +1,7 @@
-"""Settings of the rule: defaults, bounds, meaning, and the parties that have to agree on them. Declared once.
+"""Settings of the rule, declared once: defaults, bounds, meaning, and the parties that have to agree on them.
 
-Settings of a stream, the rules of a worker group, the owner entry of a partition and the job of Spark are derived
-from `RuleSettings`. `docs/reference/settings.md` explains each to users.
+The settings of a stream, the rules of a worker group, the owner entry of a partition and the Spark job are derived from
+`RuleSettings`. `docs/reference/settings.md` explains each setting to users.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Late = Literal["drop", "dead-letter"]
 Conflicts = Literal["ignore", "count", "dead-letter"]
 
 WINDOW_MOST: Final = 4096
-"""Largest reorder_window."""
+"""Maximum of reorder_window."""
 
 
 BY_DEFAULT: Final = SequenceSource("header", SEQUENCE_HEADER)
@@ -31,11 +31,12 @@ BY_DEFAULT: Final = SequenceSource("header", SEQUENCE_HEADER)
 class Setting(NamedTuple):
     """Declaration of one setting.
 
-    about: help text of options.
-    agreed: its place among the rules of a worker group; "if set" leaves its default out.
-    entry: its place in the owner entry of a partition. State of one "rule" means nothing under another. A "judging"
-        setting may change over existing state; its default is left out.
-    spark: Spark judges by it too.
+    Args:
+        about: help text of options.
+        agreed: whether the rules of a worker group always contain the setting, or only if it is not the default.
+        entry: place of the setting in the owner entry of a partition. State judged under one "rule" is meaningless
+            under another. A "judging" setting may change over existing state; its default is left out.
+        spark: whether Spark judges by the setting too.
     """
 
     about: str
@@ -53,7 +54,7 @@ SETTINGS: Final = {
     "conflicts": Setting("result of a record with the last sequence and another value", "if set", "judging", False),
     "dense": Setting("sequences without holes, so that missing ones are counted", "if set", "judging", False),
 }
-"""Declarations of the fields of `RuleSettings`."""
+"""Declarations of the fields of `RuleSettings`, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class RuleSettings:
     """Rule of a stream.
 
     Raises:
-        ValueError: two settings contradict each other, or one is out of its bounds; with a sentence about it.
+        ValueError: two settings contradict each other, or one is outside of its bounds; the error names them.
     """
 
     identity: Identity = Identity.PRODUCER
@@ -99,10 +100,10 @@ class RuleSettings:
 
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> RuleSettings:
-        """Read settings as `texts` writes them; a missing one has its default.
+        """Parse settings as `texts` writes them; a missing one has its default.
 
         Raises:
-            ValueError: one cannot be read; see also the class.
+            ValueError: a setting cannot be parsed; see also the class.
         """
         read: dict[str, Any] = {
             "identity": Identity.parse,
@@ -114,7 +115,12 @@ class RuleSettings:
         return cls(**{name: read.get(name, str)(text) for name, text in texts.items()})
 
     def texts(self, names: frozenset[str], *, if_set: bool = False) -> dict[str, str]:
-        """Write settings as text, in their order. if_set: leave defaults out."""
+        """Return settings as texts, in the order of their declaration.
+
+        Args:
+            names: names of the settings to include.
+            if_set: whether to leave out defaults.
+        """
         return {
             name: str(value)
             for name in SETTINGS
@@ -123,25 +129,25 @@ class RuleSettings:
 
     @property
     def agreed(self) -> dict[str, str]:
-        """Settings that all members of a worker group share."""
+        """Return the settings that all members of a worker group share."""
         return self.texts(AGREED) | self.texts(AGREED_IF_SET, if_set=True)
 
     @property
     def entry(self) -> dict[str, str]:
-        """Part `rule` of an owner entry."""
+        """Return the part `rule` of an owner entry."""
         return self.texts(RULE)
 
     @property
     def judging(self) -> dict[str, str]:
-        """Part `judging` of an owner entry."""
+        """Return the part `judging` of an owner entry."""
         return self.texts(JUDGING, if_set=True)
 
 
 def check_window(size: int) -> int:
-    """Return a reorder window.
+    """Return a reorder window if it is within its bounds.
 
     Raises:
-        ValueError: it is out of its bounds.
+        ValueError: the window is outside of its bounds.
     """
     if not 0 <= size <= WINDOW_MOST:
         raise ValueError(f"reorder_window {size} is not between 0 and {WINDOW_MOST}")
@@ -156,4 +162,4 @@ AGREED_IF_SET: Final = frozenset(SETTINGS) - AGREED
 RULE: Final = frozenset(name for name, each in SETTINGS.items() if each.entry == "rule")
 JUDGING: Final = frozenset(SETTINGS) - RULE
 SPARK: Final = frozenset(name for name, each in SETTINGS.items() if each.spark)
-"""Names by use; see `Setting`."""
+"""Names of the settings, by use; see `Setting`."""

@@ -1,9 +1,9 @@
-"""Compiled passes over a map that keeps more of an identity than its last sequence.
+"""Compiled passes over a map that keeps more state of an identity than its last sequence.
 
-That is: the sequences seen below the last (RFC 4303, section 3.4.3; RFC 6479), a fingerprint of the last value, and
-the number of sequences seen since the first. A map then has the columns of `Extras` in addition to those of
-`kafka_ratchet.rule.kernels`, and a copy from before the open transaction. A stream without these settings runs
-none of it.
+This state is: the sequences seen below the last one (RFC 4303, section 3.4.3; RFC 6479), a fingerprint of the last
+value, and the number of sequences seen since the first. The map then has the columns of `Extras` in addition to those
+of `kafka_ratchet.rule.kernels`, and a copy of them from before the open transaction. A stream without such settings
+runs none of these passes.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ from kafka_ratchet.transport.batch.compiled import compiled
 
 FINGERPRINT_SEED: Final = np.uint64(0x52617463686574)
 NULL_SEED: Final = np.uint64(0x6E756C6C)
-"""Fixed seed: a fingerprint is in the changelog.
+"""Fixed seeds, because a fingerprint is stored in the changelog.
 
-So two values with one fingerprint can be constructed; a mistaken second value has another one. A null has a
-seed of its own: it differs from an empty value.
+So two values with the same fingerprint can be constructed; but a second value sent by mistake has another one. A null
+has a seed of its own, so that it differs from an empty value.
 """
 
 
 class Kept(NamedTuple):
-    """Deduplication options of a map: further state of each identity.
+    """Deduplication options of a map: which further state it keeps of each identity.
 
-    window: number of sequences below the last that are known as seen or not; 0: none.
-    fingerprints: of the value of the record with the last sequence.
-    dense: its first sequence, and the number of sequences since.
+    Args:
+        window: number of sequences below the last one that are known as seen or not; 0: none.
+        fingerprints: whether to keep a fingerprint of the value with the last sequence.
+        dense: whether to keep the first sequence, and the number of sequences seen since.
     """
 
     window: int = 0
@@ -52,12 +53,12 @@ class Kept(NamedTuple):
 
     @property
     def words(self) -> int:
-        """Return the words per identity, of 64 sequences each."""
+        """Return the number of 64-bit words per identity, each for 64 sequences."""
         return (self.window + 63) // 64
 
     @property
     def bytes(self) -> int:
-        """Per identity."""
+        """Return the bytes of this state per identity."""
         return 8 * (self.words + self.fingerprints + 2 * self.dense)
 
 
@@ -65,12 +66,13 @@ PLAIN: Final = Kept()
 
 
 class Extras(NamedTuple):
-    """Further columns of a map, by slot; of length 0 where not kept.
+    """Further columns of a map, by slot; an unused column has length 0.
 
-    bits: uint64[slots, words]; the bit of sequence s, from last - 64 * words to last - 1, is s modulo 64 * words.
-    prints: uint64[slots], 0 where it is unknown.
-    firsts: int64[slots], the lowest sequence seen; ~n where counting began at n, the last sequence then.
-    counts: int64[slots], sequences seen from there on.
+    Args:
+        bits: uint64[slots, words]; the bit of sequence s, from last - 64 * words to last - 1, is s modulo 64 * words.
+        prints: uint64[slots], fingerprint of the last value; 0: unknown.
+        firsts: int64[slots], lowest sequence seen; ~n if counting began when n was the last sequence.
+        counts: int64[slots], number of sequences seen since then.
     """
 
     bits: NDArray[np.uint64]
@@ -80,7 +82,7 @@ class Extras(NamedTuple):
 
     @classmethod
     def of(cls, kept: Kept, slots: int) -> Extras:
-        """Columns of so many slots, with anything in them."""
+        """Return columns with so many slots and undefined content."""
         return cls(
             np.empty((slots if kept.words else 0, kept.words), np.uint64),
             np.empty(slots if kept.fingerprints else 0, np.uint64),
@@ -89,7 +91,7 @@ class Extras(NamedTuple):
         )
 
     def put(self, at: NDArray[np.int64], other: Extras, of: NDArray[np.int64] | slice) -> None:
-        """Copy these rows of other columns to these of ours."""
+        """Copy some rows of other columns to rows of these columns."""
         for mine, theirs in zip(self, other, strict=True):
             if len(mine):
                 mine[at] = theirs[of]
@@ -97,7 +99,7 @@ class Extras(NamedTuple):
 
 @compiled()
 def fingerprint(data: U8, start: int, length: int) -> np.uint64:
-    """64 bits of a value, never 0. length: -1 is null."""
+    """Return a 64-bit fingerprint of a value, never 0; length -1: the value is null."""
     found: np.uint64 = hash_of(data, start, max(length, 0), FINGERPRINT_SEED if length >= 0 else NULL_SEED)
     return found
 
@@ -119,14 +121,14 @@ def set_seen(bits: U64, slot: int, sequence: int) -> None:
 
 @compiled()
 def clear(bits: U64, slot: int) -> None:
-    """None of the window was seen."""
+    """Mark the whole window as unseen."""
     for w in range(bits.shape[1]):
         bits[slot, w] = np.uint64(0)
 
 
 @compiled()
 def advance(bits: U64, slot: int, last: int, sequence: int) -> None:
-    """Move the window up, from below last to below sequence; all between the two is unseen."""
+    """Move the window up, from below `last` to below `sequence`; the sequences between the two become unseen."""
     size = 64 * bits.shape[1]
     if sequence - last > size:
         clear(bits, slot)
@@ -144,11 +146,10 @@ def advance(bits: U64, slot: int, last: int, sequence: int) -> None:
 
 @compiled()
 def put_back(extras: Extras, slot: int, last: int, to: int) -> None:
-    """Lower an identity's last sequence, so that later ones come again.
+    """Lower an identity's last sequence, so that later sequences are accepted again.
 
-    The known state below it stays.
-
-    Sequences of unknown state below it count as seen. Its value is unknown, and counting restarts.
+    The known state below the new last sequence stays; sequences of unknown state there count as seen. The fingerprint
+    becomes unknown, and counting starts again.
     """
     bits, prints, firsts, counts = extras
     if to < 0:
@@ -172,7 +173,12 @@ def missing(first: int, last: int, count: int) -> np.int64:
 
 @compiled()
 def add(sums: I64, number: int) -> None:
-    """Add to a sum that may be larger than 64 bits. sums: int64[2], in units of 2^32 and of 1."""
+    """Add a number to a sum that may exceed 64 bits.
+
+    Args:
+        sums: int64[2], in units of 2^32 and of 1.
+        number: number to add.
+    """
     sums[0] += number >> 32
     sums[1] += number & 0xFFFFFFFF
 
@@ -195,21 +201,21 @@ def judge(
     before: Extras,
     sums: I64,
 ) -> tuple[np.int64, np.int64, np.int64]:
-    """Judge every record with a slot, in offset order.
+    """Judge every record with a slot, in the order of offsets.
 
     Args:
         data, columns: a record batch.
-        where: int64[records], the slot of each record's identity; -1 where it is invalid.
+        where: int64[records], slot of each record's identity; -1: the record is invalid.
         sequences: int64[records].
-        verdicts: uint8[records], filled here where there is a slot.
-        against: int64[records], filled here with the last sequence before each record, -1 for none; or int64[0].
-        window: sequences below the last that may come late; at most 64 for each word of extras.bits.
+        verdicts: uint8[records], filled for records with a slot.
+        against: int64[records], filled with the last sequence before each record, or -1; int64[0]: not needed.
+        window: number of sequences below the last one that may arrive late; at most 64 for each word of extras.bits.
         pushed, changed, slots, undo, sizes, extras: the map, with room for all records.
-        before: rows of extras by index in undo.
-        sums: see `add`, for missing sequences.
+        before: copy of changed rows of `extras`, by index in `undo`.
+        sums: sum of missing sequences, see `add`.
 
     Returns:
-        as `kafka_ratchet.rule.kernels.judge`.
+        As `kafka_ratchet.rule.kernels.judge`.
     """
     jumps, jumped, jumped_from = np.int64(0), np.int64(-1), np.int64(-1)
     bits, prints, firsts, counts = extras
@@ -289,12 +295,12 @@ def _count_late(firsts: I64, counts: I64, slot: int, sequence: int, sums: I64) -
 
 
 def missing_of(extras: Extras, pushed: I64) -> I64:
-    """int64[n], how many sequences are missing, of these rows and their last sequences."""
+    """Return the number of missing sequences in each row, as int64[n], from the rows and their last sequences."""
     firsts = extras.firsts
     found: I64 = pushed - np.where(firsts >= 0, firsts, ~firsts) - (extras.counts - 1)
     return found
 
 
 def total(numbers: I64) -> int:
-    """Return their sum, which may be larger than 64 bits."""
+    """Return the sum of some numbers, which may exceed 64 bits."""
     return (int((numbers >> 32).sum()) << 32) + int((numbers & 0xFFFFFFFF).sum())

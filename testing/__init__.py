@@ -1,8 +1,6 @@
-"""Test kit for programs: without Kafka (`run`), and in killed workers on a real one.
+"""Test kit for programs: without Kafka (`run`), and in killed worker processes on a real Kafka.
 
-Workers: `assert_once`, `Worker`.
-
-`kafka_ratchet.testing.fixtures` has fixtures for pytest.
+`assert_once` and `Worker` are for the latter; `kafka_ratchet.testing.fixtures` contains fixtures for pytest.
 """
 
 from __future__ import annotations

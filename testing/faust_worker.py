@@ -1,4 +1,4 @@
-"""A Faust program in real worker processes on lanes, for its tests."""
+"""Faust program in real worker processes on lanes, for its tests."""
 
 from __future__ import annotations
 
@@ -23,16 +23,20 @@ from kafka_ratchet.testing.worker import QUICK, Worker, merged
 
 
 def is_faust(program: str) -> bool:
-    """Return True for MODULE:NAME of a Faust app.
+    """Return True if MODULE:NAME is a Faust app.
 
     Raises:
-        SettingsError: there is no such program.
+        SettingsError: there is no such object.
     """
     return isinstance(load_object(program, "--app"), faust.App)
 
 
 def hosted_program(program: str, settings: Mapping[str, Any] | None = None) -> tuple[Any, Hosted]:
-    """Return a Faust app and the program that hosts it. settings: as in ratchet.toml.
+    """Return a Faust app, and the program that hosts it.
+
+    Args:
+        program: MODULE:NAME of the app.
+        settings: settings as in ratchet.toml.
 
     Raises:
         SettingsError: there is no such app, or it cannot be hosted.
@@ -45,13 +49,14 @@ def hosted_program(program: str, settings: Mapping[str, Any] | None = None) -> t
 
 
 class FaustWorker(Worker):
-    """See `Worker`. The id and the topics are those of the program; published streams are named by their topics.
+    """Worker of a Faust program, see `Worker`.
 
-    The topics must be missing, or empty.
+    The program determines the app's id and the topics; published streams are named after their topics, which must be
+    missing or empty.
 
     Attributes:
-        faust: Faust's app.
-        hosted: its parts on lanes.
+        faust: the Faust app.
+        hosted: the app's parts on lanes.
     """
 
     _option = "--faust"
@@ -64,7 +69,7 @@ class FaustWorker(Worker):
         """Prepare the worker without starting it; see `Worker`.
 
         Raises:
-            SettingsError: there is no such program, it cannot be hosted, or a topic has records.
+            SettingsError: there is no such program, it cannot be hosted, or a topic has records already.
         """
         self._given = settings or {}
         super().__init__(program, *arguments, settings=settings, **options)
@@ -137,7 +142,7 @@ class FaustWorker(Worker):
         return [topic for topic in self.hosted.engine.topics if topic not in self.hosted.inputs.values()]
 
     def outputs(self) -> list[list[Output]]:
-        """Return committed dead letters by partition."""
+        """Return the committed dead letters, by partition."""
         found: list[list[Output]] = [[] for _ in range(self.partitions)]
         for stream in self.streams:
             topic = f"{self.app}-{stream}-dead-letters"
@@ -146,7 +151,7 @@ class FaustWorker(Worker):
         return found
 
     def tables(self) -> list[dict[str, dict[Any, Any]]]:
-        """See `Worker.tables`; keys and values are as the program has them."""
+        """Return the committed contents of each table, in the program's form; see `Worker.tables`."""
         return [
             {name: store.decoded(found.get(name, {})) for name, store in self.hosted.stores.items()}
             for found in super().tables()

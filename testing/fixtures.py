@@ -14,14 +14,14 @@ from kafka_ratchet.testing.worker import Worker
 
 @pytest.fixture(scope="session")
 def ratchet_broker() -> Iterator[str]:
-    """host:port of a Kafka: the one that RATCHET_BOOTSTRAP names, else one in Docker, else an embedded one."""
+    """Yield host:port of a Kafka: the one in RATCHET_BOOTSTRAP, else one in Docker, else an embedded one."""
     with choose_broker() as bootstrap:
         yield bootstrap
 
 
 @pytest.fixture
 def ratchet_worker(ratchet_broker: str, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
-    """Makes a `kafka_ratchet.testing.worker.Worker` of MODULE:NAME and its options; it ends with the test."""
+    """Yield a function that makes a `kafka_ratchet.testing.worker.Worker`; the worker ends with the test."""
     made: list[Worker] = []
 
     def make(program: str | None = None, **options: Any) -> Worker:

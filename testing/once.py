@@ -1,4 +1,4 @@
-"""Exactly-once test: a program's outputs and tables equal those of single events, despite killed workers."""
+"""Exactly-once test: outputs and tables equal those of events processed once, despite killed workers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ EVERY_POINT: Final = (
 )
 """Crash points of `assert_once`.
 
-Those after a commit come first: before it, a program's loss is computed again from the beginning. Those of
-each batch come at the second time, so that some batches are done by then.
+Points after a commit come first: a loss before it is computed again from the beginning. Points of each batch are used
+at their second time, so that some batches are done by then.
 """
 
 
@@ -35,27 +35,27 @@ def assert_once(
     partitions: int = 1,
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Run a program in a real worker killed at one point after the other, over repeated events.
+    """Run a program over repeated events in a real worker, and kill it at one crash point after another.
 
-    Every second time it loses its local store as well. Its outputs and tables in the end must equal those of `run`
-    without Kafka. An output with its event's offset differs, for here each event is in the topic twice.
+    After every second kill the worker also loses its local store. Its final outputs and tables must equal those of
+    `run` without Kafka. An output that contains its event's offset differs, because the topic has each event twice.
 
-    A Faust program has its own topics, so it needs a Kafka where these are missing or empty. Its events are sent once,
-    but for topics that the settings deduplicate.
+    A Faust program has its own topics, so it needs a Kafka that lacks these or has them empty. Its events are sent
+    once, except for topics that the settings deduplicate.
 
     Args:
         program: MODULE:NAME of an App, or of a Faust app, that this process can import.
-        events: by stream, as for `run` (of Faust by topic); one needs at least two for each point, and one.
+        events: events by stream, as for `run` (for Faust, by topic); one stream needs two for each point, and one.
         bootstrap: host:port of a Kafka; None: an embedded one.
         points: crash points, as for `Worker.start`.
-        partitions: partition count of each input; each partition is compared alone.
-        settings: as in ratchet.toml.
+        partitions: number of partitions of each input; each partition is compared alone.
+        settings: settings as in ratchet.toml.
 
     Raises:
         AssertionError: outputs or tables differ.
-        FaultRunFailed: the worker ended otherwise, or did not reach a point.
-        SettingsError: there are too few events; a stream has timers, which go by the clock; or there are internal
-            streams, where events of several partitions meet in no promised order.
+        FaultRunFailed: the worker ended in another way, or did not reach a point.
+        SettingsError: there are too few events; a stream has timers, which depend on the clock; or there are internal
+            streams, where events of several partitions mix in any order.
     """
     chunks = 2 * len(points) + 1
     if max((len(rows) for rows in events.values()), default=0) < chunks:

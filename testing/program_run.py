@@ -1,4 +1,4 @@
-"""A program over given records: the agents and tables of the worker, with lists in place of topics."""
+"""Run of a program over given records, with the worker's agents and tables, but lists instead of topics."""
 
 from __future__ import annotations
 
@@ -36,13 +36,16 @@ from kafka_ratchet.transport.policy import Policy
 from kafka_ratchet.transport.sent_topics import SentTopic
 
 LIMIT: Final = 1 << 20
-"""bytes: Kafka's default for max.message.bytes."""
+"""Maximum bytes of a batch, Kafka's default for max.message.bytes."""
 
 
 class Record(NamedTuple):
-    """Record of a stream, with more than value and key.
+    """Record of a stream, with a timestamp.
 
-    timestamp: ms since the epoch; None: now
+    Args:
+        value: value of the record.
+        key: key of the record.
+        timestamp: milliseconds since 1970; None: now.
     """
 
     value: Any
@@ -51,10 +54,13 @@ class Record(NamedTuple):
 
 
 class Output(NamedTuple):
-    """Record that an agent has yielded or sent, or a dead letter.
+    """Record that an agent yielded or sent, or a dead letter.
 
-    topic: name of the stream, followed by `-dead-letters` for a dead letter; the topic's name for a sent record
-    value: decoded JSON; bytes otherwise
+    Args:
+        topic: name of the stream, with `-dead-letters` added for a dead letter; for a sent record, name of the topic.
+        key: key of the record.
+        value: decoded JSON; bytes if it is none.
+        headers: headers of the record.
     """
 
     topic: str
@@ -64,14 +70,19 @@ class Output(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """Result of a run. tables: by name, with all final entries."""
+    """Result of a run.
+
+    Args:
+        outputs: all outputs, in order.
+        tables: final entries of each table, by its name.
+    """
 
     outputs: list[Output]
     tables: dict[str, dict[Any, Any]]
 
     @property
     def values(self) -> list[Any]:
-        """Return the outputs' values, without dead letters."""
+        """Return the values of the outputs, without dead letters."""
         return [output.value for output in self.outputs if not output.topic.endswith("-dead-letters")]
 
     @property
@@ -87,22 +98,22 @@ def run(
     batch: int = 100,
     tables: Mapping[str, Mapping[Any, Any]] | None = None,
 ) -> Ran:
-    """Run a program over records, each as new, on one partition per stream.
+    """Run a program over records, each judged as fresh, on one partition per stream.
 
     Args:
-        app: an App of kafka_ratchet or Faust.
-        records: records by stream, for a Faust app by topic; each a value, (key, value) or a `Record`. Bytes are
-            taken as they are, the rest becomes JSON; a key is bytes, str or None. A timer of the stream, in between,
-            is called there. Internal streams get their records after all of these.
-        batch: records per transaction.
-        tables: contents of global tables, by name; the others are empty.
+        app: App of kafka_ratchet or of Faust.
+        records: records by stream, for a Faust app by topic; each is a value, (key, value) or a `Record`. Bytes stay
+            unchanged, other values become JSON; a key is bytes, str or None. A timer function among the records is
+            called at its place. Internal streams process their records after all of these.
+        batch: number of records per transaction.
+        tables: contents of global tables, by name; other global tables are empty.
 
     Returns:
-        (outputs, tables).
+        Outputs and tables.
 
     Raises:
         SettingsError: the program has no such stream, or a worker would refuse it.
-        AgentFailed: an agent raised.
+        AgentFailed: an agent raised an error.
     """
     if not isinstance(app, App):
         return _run_faust(app, records, batch)
@@ -111,7 +122,13 @@ def run(
 
 
 def _run_faust(app: Any, records: Mapping[str, Sequence[Any]], size: int) -> Ran:
-    """Run a Faust app. records: by topic."""
+    """Run a Faust app.
+
+    Args:
+        app: the Faust app.
+        records: records by topic.
+        size: number of records per transaction.
+    """
     if not isinstance(app.transport, Transport):
         use_lanes(app)
     switch_off(app)
@@ -128,7 +145,14 @@ def _run_faust(app: Any, records: Mapping[str, Sequence[Any]], size: int) -> Ran
 
 
 async def _run(app: App, records: Mapping[str, Sequence[Any]], size: int, inputs: Mapping[str, str]) -> Ran:
-    """Run a program. inputs: streams by topics, for what agents send there."""
+    """Run a program.
+
+    Args:
+        app: the program.
+        records: records by stream.
+        size: number of records per transaction.
+        inputs: stream of each topic, for records that agents send there.
+    """
     for name in records:
         if name not in app.streams:
             raise SettingsError(f"there is no stream {name!r}; the program has {', '.join(app.streams) or 'none'}")
@@ -157,7 +181,7 @@ async def _run(app: App, records: Mapping[str, Sequence[Any]], size: int, inputs
 
 
 class _StreamRun:
-    """The one partition of a stream."""
+    """Run of a stream's only partition."""
 
     def __init__(self, app: App, name: str, outputs: list[Output], waiting: Mapping[str, list[bytes]]) -> None:
         """Prepare the run of a stream.
@@ -181,7 +205,11 @@ class _StreamRun:
         self._position = 0
 
     async def take(self, data: bytes) -> None:
-        """Take a record batch, as one transaction. data: as Kafka would have it, but for its offsets."""
+        """Process a record batch as one transaction.
+
+        Args:
+            data: batch as Kafka would return it, except for its offsets.
+        """
         batch = read_chunk(self.name, 0, self._position, self._position.to_bytes(8, "big") + data[8:], [])
         self._position = batch.next
         delivery = Delivery(self._spec, Policy(), batch)
@@ -221,7 +249,7 @@ class _StreamRun:
 
 
 def contents_of(table: Table, partition: PartitionTables) -> dict[Any, Any]:
-    """Return all that a table has in a partition without a store."""
+    """Return all entries of a table in a partition without a store."""
     kept = partition.of(table.name)
     keys = [table.codec.key(key) for key, value in kept.values.items() if value is not ABSENT]
     return {key: kept.get(key) for key in keys}
@@ -232,7 +260,7 @@ def _no_store(prefix: bytes, first: bytes) -> Generator[tuple[bytes, bytes], Non
 
 
 def _portions(rows: Sequence[Any], size: int) -> Iterator[Any]:
-    """Transactions: records, or a timer."""
+    """Yield the records of each transaction, or a timer."""
     at = 0
     while at < len(rows):
         end = at
@@ -259,7 +287,7 @@ def _rows(rows: Sequence[Any]) -> bytes:
 
 
 def pair(row: Any) -> tuple[bytes | None, bytes | None]:
-    """Key and value of a record, as `run` takes it."""
+    """Return key and value of a record as bytes, from one of the forms that `run` accepts."""
     if isinstance(row, Record):
         key, value = row.key, row.value
     else:
@@ -276,20 +304,20 @@ def fetched(
     pairs: list[tuple[bytes | None, bytes | None]],
     times: Sequence[int] | None = None,
 ) -> RecordBatch:
-    """Keys and values as a lane would fetch them from partition 0.
+    """Return keys and values as the batch that a lane would fetch from partition 0.
 
     Args:
-        topic: of the input
-        start: offset of the first
+        topic: name of the input topic
+        start: offset of the first record
         pairs: keys and values
-        times: ms since the epoch; None: now
+        times: milliseconds since 1970; None: now
     """
     (encoded,) = encode_pairs(pairs, LIMIT, times=times)
     return read_chunk(topic, 0, start, encoded.as_fetched(start), [])
 
 
 def value_of(data: bytes | None) -> Any:
-    """Return a value as an `Output` has it."""
+    """Return a value in the form of an `Output`: decoded JSON, or bytes."""
     if data is None:
         return None
     try:
@@ -299,11 +327,11 @@ def value_of(data: bytes | None) -> Any:
 
 
 def lane_spec(stream: str, sends: Iterable[str] = (), event_header: str = "") -> LaneSpec:
-    """Return a lane with topics, and an input id, named after the stream.
+    """Return the settings of a lane, with topics and an input id named after the stream.
 
     Args:
-        stream: its name
-        sends: topics that it may send to, of one partition each
+        stream: name of the stream
+        sends: topics that the stream may send to, with one partition each
         event_header: header of the input with the ids of events
     """
     named = hashlib.blake2b(stream.encode(), digest_size=16).digest()
@@ -325,10 +353,10 @@ def lane_spec(stream: str, sends: Iterable[str] = (), event_header: str = "") ->
 
 @contextmanager
 def _global_contents(app: App, given: Mapping[str, Mapping[Any, Any]]) -> Iterator[None]:
-    """Fill the program's global tables; those without given content are empty.
+    """Fill the program's global tables; those without given contents are empty.
 
     Raises:
-        SettingsError: one is not a global table of the program.
+        SettingsError: a name is not a global table of the program.
         TableError: a key or value has another type than the table.
     """
     for name in given:

@@ -1,4 +1,4 @@
-"""Topics and group of a program in Kafka, for the test kit."""
+"""Topics and consumer group of a program in Kafka, for the test kit."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.rows import encode_pairs
 
 PATIENCE_S: Final = 120.0
-"""Seconds far beyond any duration here: a longer wait fails."""
+"""Maximum seconds to wait for anything, far beyond any normal duration."""
 ANSWER_S: Final = 60.0
-"""Seconds for one answer of a broker."""
+"""Seconds to wait for one answer of a broker."""
 
 NOT_YET: Final = {
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 }
-"""Answers of a broker not ready to coordinate a group: the first request makes it create their topic."""
+"""Error codes of a broker not ready yet to coordinate a group. The first request makes it create the group's topic."""
 
 Place = tuple[str, int]
-"""A topic and a partition."""
+"""Topic and partition number."""
 
 
 def _consumer(bootstrap: str, group: str, **options: Any) -> Consumer:
@@ -45,7 +45,7 @@ def _partitions(consumer: Consumer, topic: str) -> list[int]:
 
 
 def ends(bootstrap: str, topic: str) -> dict[Place, int]:
-    """Return the end of each partition of a topic; empty partitions are left out."""
+    """Return the end offset of each partition of a topic; empty partitions are left out."""
     consumer = _consumer(bootstrap, "testing")
     try:
         found = {
@@ -57,7 +57,7 @@ def ends(bootstrap: str, topic: str) -> dict[Place, int]:
 
 
 def _end(consumer: Consumer, place: TopicPartition) -> int:
-    """Ask where a partition ends until its leader answers."""
+    """Request the end offset of a partition until its leader answers."""
 
     def ask(_: list[int]) -> dict[int, int]:
         return {place.partition: consumer.get_watermark_offsets(place, ANSWER_S)[1]}
@@ -69,11 +69,10 @@ def _end(consumer: Consumer, place: TopicPartition) -> int:
 
 
 def committed_offsets(bootstrap: str, group: str, places: Collection[Place]) -> dict[Place, int]:
-    """Return a group's committed offsets of these partitions.
+    """Return a group's committed offsets of some partitions.
 
-    The request is that of a reader of uncommitted data. Otherwise Kafka would hold the answer back while a killed
-    worker's transaction is open (KIP-447, require_stable). Partitions without an offset, or without an answer, are
-    left out.
+    The request is that of a reader of uncommitted data. Otherwise Kafka would delay the answer while a killed worker's
+    transaction is open (KIP-447, require_stable). Partitions without an offset, or without an answer, are left out.
     """
     consumer = _consumer(bootstrap, group, **{"isolation.level": "read_uncommitted"})
     try:
@@ -88,10 +87,15 @@ def committed_offsets(bootstrap: str, group: str, places: Collection[Place]) -> 
 
 
 def read_committed(bootstrap: str, topic: str, starts: Mapping[Place, int] | None = None) -> dict[int, list[Message]]:
-    """Return all committed records of a topic by partition, in order. starts: where to begin; elsewhere at 0.
+    """Return all committed records of a topic by partition, in order.
+
+    Args:
+        bootstrap: host:port of a Kafka.
+        topic: name of the topic.
+        starts: first offset by topic and partition; elsewhere the first one that exists.
 
     Raises:
-        FaultRunFailed: it cannot be read to its end.
+        FaultRunFailed: the topic cannot be read to its end.
     """
     begins, found = starts or {}, dict[int, list[Message]]()
     try:
@@ -116,7 +120,7 @@ def table_contents(tables: Sequence[Table], changelog: Sequence[Message]) -> dic
 
 
 async def leave_group(bootstrap: str, group: str, client: str) -> None:
-    """Take the members with this client id out of a consumer group, as they would themselves at their end."""
+    """Remove the members with a client id from a consumer group, as they would do at their end."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:

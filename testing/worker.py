@@ -1,4 +1,4 @@
-"""A program in real worker processes on a real Kafka, for its tests: published to, killed, started again, read."""
+"""Program in real worker processes on a real Kafka, for its tests."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from kafka_ratchet.transport.transactions.crash_points import AGENT_POINTS, POIN
 CRASH_POINTS: Final = (*POINTS, *AGENT_POINTS)
 """Crash points of `Worker.start`; `kafka_ratchet.transport.transactions.crash_points` describes each.
 
-POINT:N kills the worker the Nth time it comes there.
+POINT:N kills the worker when it reaches the point for the Nth time.
 """
 KILLED: Final = 128 + signal.SIGKILL
 LAST: Final = 3000
-"""Characters of a worker's log that a failure shows."""
+"""Maximum characters of a worker's log that a failure shows."""
 QUICK: Final = {"session_timeout_ms": 6000, "commit_interval_ms": 20}
 
 
@@ -60,12 +60,12 @@ class Worker:
 
     Attributes:
         app: name of the application.
-        program: the App, of a Faust program the one that hosts it; None where the worker forwards only.
-        streams: names.
-        partitions: partition count of each input.
+        program: the App, for a Faust program the one that hosts it; None: the worker only forwards records.
+        streams: names of the streams.
+        partitions: number of partitions of each input.
         published: all records sent to the inputs, by stream, each once.
         log: the worker's log file.
-        state: folder of its local store.
+        state: folder of the worker's local store.
     """
 
     _option = "--app"
@@ -86,11 +86,11 @@ class Worker:
         Args:
             program: MODULE:NAME of an App that this process can import; None: no program, with `beside`.
             bootstrap: host:port of a Kafka.
-            folder: for the settings file, the log and the local store.
-            partitions: partition count of each input.
-            settings: as in ratchet.toml; they win over the test kit's own.
-            name: name of the process, in its folder.
-            beside: another worker, to share app and topics with.
+            folder: folder for the settings file, the log and the local store.
+            partitions: number of partitions of each input.
+            settings: settings as in ratchet.toml, which replace those of the test kit.
+            name: name of the process, for its files.
+            beside: another worker, to share its app and topics.
 
         Raises:
             SettingsError: there is no such program.
@@ -107,21 +107,21 @@ class Worker:
         self._said = 0
         chosen = self._settings(settings or {})
         self._inputs, self._steps = self._topics(chosen)
-        """Topics of the published streams, and of internal ones."""
+        """Topics of the published streams, and those of internal streams."""
         self.published |= {name: [] for name in self._inputs}
         self._config = folder / f"{name}.toml"
         self._config.write_text(_toml(chosen), "utf-8")
         if not beside:
             self._create_inputs()
         self._sent_before = {place: end for topic in self.sent_topics for place, end in ends(bootstrap, topic).items()}
-        """Ends of the topics that agents send to: their names are the program's, and other tests' as well."""
+        """End offsets of the topics that agents send to, which other tests may use too."""
 
     @classmethod
     def check_program(cls, program: str, partitions: int) -> None:
-        """Verify that `run` and a worker give one result.
+        """Require that `run` and a worker give the same result.
 
         Raises:
-            SettingsError: a stream has timers, or events of several partitions meet.
+            SettingsError: a stream has timers, or events of several partitions mix in one.
         """
         for name, stream in load_program(program).streams.items():
             if stream.timers:
@@ -140,7 +140,7 @@ class Worker:
         return f"{re.sub('[^A-Za-z0-9-]+', '-', text)}-{uuid.uuid4().hex[:8]}"
 
     def _topics(self, chosen: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-        """Return the topics of the published streams, and of internal ones, which the worker makes."""
+        """Return the topics of the published streams, and those of internal streams, which the worker creates."""
         inputs = chosen["streams"]
         return inputs, {name: self._internal(name) for name in self.streams if name not in inputs}
 
@@ -183,9 +183,10 @@ class Worker:
     # The process.
 
     def start(self, crash_at: str | None = None) -> None:
-        """Start the process; it runs when `wait_for` or `wait_until_read` says so.
+        """Start the process; `wait_for` and `wait_until_read` wait until it runs.
 
-        crash_at: one of CRASH_POINTS, where it is killed by SIGKILL; None: nowhere
+        Args:
+            crash_at: one of CRASH_POINTS, where the process is killed by SIGKILL; None: nowhere.
         """
         arguments = ["worker", "--config", str(self._config), "--state-folder", str(self.state)]
         environment: dict[str, str | None] = {name: None for name in os.environ if name.startswith("RATCHET_")}
@@ -196,7 +197,7 @@ class Worker:
         self._process = ChildProcess(self._folder, self.name, *arguments, *program, environment=environment)
 
     def _environment(self) -> dict[str, str]:
-        """Return further variables of the process."""
+        """Return further environment variables of the process."""
         return {}
 
     @property
@@ -207,14 +208,14 @@ class Worker:
         return self._process
 
     def text(self) -> str:
-        """Return all that the worker has said."""
+        """Return the worker's log."""
         return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
 
     def wait_for(self, what: str | Callable[[], bool]) -> None:
-        """Wait until the worker has said this since its start, or until this is true.
+        """Wait until the worker's log since its start contains a text, or until a function returns True.
 
         Raises:
-            FaultRunFailed: it ended before, or it did not come.
+            FaultRunFailed: the worker ended before, or the time limit was exceeded.
         """
         there = what if callable(what) else lambda: what in self.text()[self._said :]
         deadline = time.monotonic() + PATIENCE_S
@@ -227,7 +228,7 @@ class Worker:
             self._before(deadline, str(what))
 
     def wait_until_read(self) -> None:
-        """Wait until everything in the inputs is committed.
+        """Wait until all records in the inputs are processed and committed.
 
         Raises:
             FaultRunFailed: as `wait_for`.
@@ -235,7 +236,7 @@ class Worker:
         self.wait_for(self.has_read)
 
     def has_read(self) -> bool:
-        """Return True if all records of the inputs, and all sent to internal streams, are committed."""
+        """Return True if all records in the inputs and internal streams are processed and committed."""
         all_ends = [
             ends(self.bootstrap, topics["input"]) for name, topics in self._inputs.items() if name not in self._steps
         ]
@@ -252,10 +253,10 @@ class Worker:
         return True
 
     def wait_for_crash(self) -> None:
-        """Wait until the worker has died at the point that `start` named, and take it out of its group.
+        """Wait until the worker has died at the crash point of `start`, and remove it from its group.
 
         Raises:
-            FaultRunFailed: it ended otherwise, or did not come there.
+            FaultRunFailed: the worker ended in another way, or did not reach the point.
         """
         deadline = time.monotonic() + PATIENCE_S
         while self.process.is_running:
@@ -270,7 +271,7 @@ class Worker:
         time.sleep(0.05)
 
     def kill(self) -> None:
-        """Kill the worker with SIGKILL, and take it out of its group."""
+        """Kill the worker with SIGKILL, and remove it from its group."""
         self.process.kill()
         self._leave()
 
@@ -279,36 +280,37 @@ class Worker:
         asyncio.run(leave_group(self.bootstrap, self.app, f"{self.app}.{self.name}"))
 
     def stop(self) -> None:
-        """Have the worker commit and end.
+        """Let the worker commit and end.
 
         Raises:
-            FaultRunFailed: it ended with an error.
+            FaultRunFailed: the worker ended with an error.
         """
         if (code := self.process.stop()) != 0:
             raise FaultRunFailed(f"{self.name} ended with code {code}:\n{self.text()[-LAST:]}")
 
     def lose_store(self) -> None:
-        """Remove the local store, as a worker on a new machine has none. The worker must not run."""
+        """Remove the local store, as on a new machine; the worker must not run."""
         shutil.rmtree(self.state, ignore_errors=True)
 
     def close(self) -> None:
-        """End the process, whatever state it is in."""
+        """Kill the process if it runs."""
         if self._process is not None and self._process.is_running:
             self._process.kill()
 
     # What goes in and what comes out.
 
     def repeats(self, stream: str) -> int:
-        """Return how often a record may be sent: more than once where the stream has a rule."""
+        """Return how often each record may be sent: more than once if the stream is deduplicated."""
         return 2
 
     def publish(self, stream: str, rows: Sequence[Any], *, times: int = 1) -> None:
-        """Send records to a stream's input, each under the next sequence.
+        """Send records to a stream's input, each with the next sequence.
 
         Args:
-            stream: name.
-            rows: as for `run`; a key goes to the partition that Kafka's clients choose, records without to all in turn.
-            times: number of sends of each under its one sequence, as by a client that missed the answer.
+            stream: name of the stream.
+            rows: records, as for `run`; those with a key go to the partition that Kafka's clients choose, the others to
+                all partitions in turn.
+            times: how often to send each record with the same sequence, like a client that missed the answer.
         """
         producer, failures = Producer({"bootstrap.servers": self.bootstrap}), list[Any]()
         now = time.time_ns() // 1_000_000
@@ -342,17 +344,22 @@ class Worker:
         return found
 
     def committed(self, topic: str, name: str) -> dict[int, list[Output]]:
-        """Return a topic's committed records by partition. name: of the topic in outputs."""
+        """Return a topic's committed records by partition.
+
+        Args:
+            topic: name of the topic.
+            name: name of the topic in the outputs.
+        """
         found = read_committed(self.bootstrap, topic)
         return {number: [_output(name, each) for each in messages] for number, messages in found.items()}
 
     @property
     def sent_topics(self) -> list[str]:
-        """Return the topics that agents send to and no agent of the program reads."""
+        """Return the topics that agents send to, without those that an agent of the program reads."""
         return list(self.program.topics) if self.program else []
 
     def sent(self) -> list[Output]:
-        """Return the records that agents have sent and committed, partition by partition."""
+        """Return the records that agents sent and committed, partition by partition."""
         return [
             _output(topic, each)
             for topic in self.sent_topics
@@ -361,7 +368,7 @@ class Worker:
         ]
 
     def tables(self) -> list[dict[str, dict[Any, Any]]]:
-        """Return the committed contents of each table, by partition, from the changelogs."""
+        """Return the committed contents of each table, by partition, read from the changelogs."""
         found: list[dict[str, dict[Any, Any]]] = [{} for _ in range(self.partitions)]
         for stream in self.streams:
             tables = self.program.tables_of(stream) if self.program else []
@@ -375,18 +382,24 @@ def _output(topic: str, message: Message) -> Output:
 
 
 def meets(stream: str) -> SettingsError:
-    """Return the error about a stream where events of several partitions meet in no promised order."""
+    """Return the error about a stream that mixes events of several partitions in any order."""
     return SettingsError(f"assert_once: events of all partitions meet in stream {stream}: give it one partition")
 
 
 def partition_for(row: Any, number: int, partitions: int) -> int:
-    """Return the partition of a record. number: of the record among all of its stream."""
+    """Return the partition of a record.
+
+    Args:
+        row: the record, as for `run`.
+        number: number of the record in its stream.
+        partitions: number of partitions.
+    """
     key, _ = pair(row)
     return number % partitions if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def merged(mine: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with the given ones in their place, section by section."""
+    """Return settings with the given ones in place of others, section by section."""
     both = dict(mine)
     for name, value in given.items():
         before = both.get(name)
@@ -395,7 +408,7 @@ def merged(mine: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _toml(settings: Mapping[str, Any], section: str = "") -> str:
-    """Return a settings file. JSON writes names, text, numbers and lists as TOML does."""
+    """Return settings as TOML text; JSON writes names, texts, numbers and lists in the same way."""
     lines = [f"[{section}]"] if section else []
     lines += [f"{json.dumps(name)} = {json.dumps(v)}" for name, v in settings.items() if not isinstance(v, Mapping)]
     for name, value in settings.items():

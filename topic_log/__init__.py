@@ -1,5 +1,5 @@
-"""Committed records of topics, read from known offsets to known ends; no group is joined.
+"""Reading of committed records from topics, between known offsets and without joining a group.
 
-`clients` asks for partitions and offsets, `reading` reads records, `second_client` reads the batches that librdkafka
-does not read to their end. Lanes and surveys read columns with `transport.client.partition_reader`.
+`clients` requests partitions and offsets, `reading` reads records, and `second_client` reads the batches that
+librdkafka does not read to their end. Lanes and surveys read columns with `transport.client.partition_reader`.
 """

@@ -1,4 +1,4 @@
-"""Clients of librdkafka that read topics: partition counts, first and last offsets, committed positions."""
+"""Clients of librdkafka for reading topics: numbers of partitions, first and last offsets, committed positions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from kafka_ratchet.producers import LEADER_CHANGES, ask_offsets, explained, no_o
 from kafka_ratchet.producers.offsets import Answer
 
 ADMIN_TIMEOUT_S: Final = 30.0
-"""Seconds that an answer of Kafka about topics may take."""
+"""Seconds to wait for Kafka's answer about topics."""
 NEW_TOPIC_S: Final = 180.0
-"""Seconds until brokers must know a new topic.
+"""Seconds to wait until brokers know a new topic.
 
-They create some hundreds of partitions a second, on a busy machine tens. A stream of 1,000 partitions has
-four or five such topics.
+They create a few hundred partitions a second, on a busy machine tens. A stream of 1,000 partitions has four or five
+such topics.
 """
 SETTLING: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -29,27 +29,27 @@ SETTLING: Final = {
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - librdkafka's own word for the first
     KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
 }
-"""Broker errors for a partition not known yet."""
+"""Errors of brokers for a partition that they do not know yet."""
 MISSING: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}  # noqa: SLF001
 MEET_S: Final = 5.0
 PAUSE_S: Final = 0.2
-"""Pause before committed offsets are read again, in seconds."""
+"""Seconds to wait before committed offsets are requested again."""
 Options = Mapping[str, str | int | bool]
-"""Client options in librdkafka's names, `bootstrap.servers` among them."""
+"""Client options with librdkafka's names, including `bootstrap.servers`."""
 
 
 class OffsetRange(NamedTuple):
-    """Offset range of a partition: the first offset, and the one after the last."""
+    """Range of a partition's offsets: the first offset, and the one after the last."""
 
     first: int
     end: int
 
 
 def all_topics(admin: AdminClient) -> dict[str, TopicMetadata]:
-    """Return every topic, by name.
+    """Return the metadata of every topic, by name.
 
     Raises:
-        BrokerUnavailable: no answer.
+        BrokerUnavailable: Kafka does not answer.
     """
     try:
         return dict(admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics)
@@ -58,26 +58,26 @@ def all_topics(admin: AdminClient) -> dict[str, TopicMetadata]:
 
 
 def partition_counts(admin: AdminClient, topics: list[str]) -> dict[str, int]:
-    """Partitions of those of the topics that exist.
+    """Return the numbers of partitions of those topics that exist, by name.
 
     Raises:
-        BrokerUnavailable: no answer.
+        BrokerUnavailable: Kafka does not answer.
     """
     known = all_topics(admin)
     return {topic: len(known[topic].partitions) for topic in topics if topic in known and known[topic].partitions}
 
 
 def partition_count(asked: Consumer, topic: str, timeout_s: float = ADMIN_TIMEOUT_S) -> int:
-    """Partitions of one topic, 0 where there is none: Kafka tells of this topic only, and creates none.
+    """Return the number of partitions of one topic, without creating it; 0: it does not exist.
 
     Args:
-        asked: see `consumer`; another client might create the topic by asking
-        topic: name
-        timeout_s: how long an answer may take
+        asked: client from `consumer`; another client might create the topic by the request
+        topic: name of the topic
+        timeout_s: maximum seconds to wait for the answer
 
     Raises:
-        BrokerUnavailable: no answer.
-        TopicError: Kafka does not say.
+        BrokerUnavailable: Kafka does not answer.
+        TopicError: Kafka refuses to describe the topic.
     """
     try:
         found = asked.list_topics(topic, timeout=timeout_s).topics.get(topic)
@@ -96,13 +96,13 @@ def partition_count(asked: Consumer, topic: str, timeout_s: float = ADMIN_TIMEOU
 def consumer(
     options: Options, group: str, *, committed: bool = True, closes: Callable[[Consumer], None] = Consumer.close
 ) -> Iterator[Consumer]:
-    """Yield a consumer that joins no group and commits nothing; the context closes it.
+    """Yield a consumer that joins no group and commits nothing, and close it at the end.
 
     Args:
         options: options of the client.
-        group: the client requires one; `committed` also refers to it.
-        committed: read committed records only, up to the last stable offset.
-        closes: closing function; `close_later` where a caller waits for an answer.
+        group: name of a group, which the client requires; committed offsets are read from it.
+        committed: whether to read only committed records, up to the last stable offset.
+        closes: function that closes the consumer; `close_later` if a caller waits for an answer.
     """
     opened = open_consumer(options, group, committed=committed)
     try:
@@ -112,12 +112,15 @@ def consumer(
 
 
 def close_later(client: Consumer) -> None:
-    """Close a client in a thread of its own: after reading a thousand partitions it takes as long as a question."""
+    """Close a client in a thread of its own.
+
+    After reading a thousand partitions, closing takes as long as a request.
+    """
     threading.Thread(target=client.close, name="closing", daemon=True).start()
 
 
 def open_consumer(options: Options, group: str, *, committed: bool = True) -> Consumer:
-    """Open a consumer as `consumer` does; the caller closes it."""
+    """Open a consumer as `consumer` does; the caller has to close it."""
     return Consumer(
         {
             "log_level": 0,
@@ -137,14 +140,14 @@ def open_consumer(options: Options, group: str, *, committed: bool = True) -> Co
 def offset_ranges(
     asked: Consumer, topic: str, partitions: int, timeout_s: float = ADMIN_TIMEOUT_S, settle_s: float = 0.0
 ) -> list[OffsetRange]:
-    """Return the offset range of each partition of a topic, with two requests in all.
+    """Return the offset range of each partition of a topic, with two requests in total.
 
     Args:
-        asked: see `consumer`.
-        topic: its name.
-        partitions: partition count.
-        timeout_s: longest wait for an answer.
-        settle_s: how long a partition may be unknown or without a leader, as a new one is.
+        asked: client from `consumer`.
+        topic: name of the topic.
+        partitions: number of partitions.
+        timeout_s: maximum seconds to wait for an answer.
+        settle_s: seconds that a partition may be unknown or without a leader, like a new one.
 
     Raises:
         BrokerUnavailable: Kafka did not answer in time, or does not know a partition.
@@ -159,7 +162,7 @@ def ranges_of(
     timeout_s: float = ADMIN_TIMEOUT_S,
     settle_s: float = 0.0,
 ) -> dict[int, OffsetRange]:
-    """Return the offset ranges of some partitions, by number in the order given."""
+    """Return the offset ranges of some partitions, by their number, in the given order."""
     firsts, ends = (
         offsets_at(asked, topic, partitions, at, timeout_s, settle_s) for at in (OFFSET_BEGINNING, OFFSET_END)
     )
@@ -169,15 +172,15 @@ def ranges_of(
 def offsets_at(
     asked: Consumer, topic: str, partitions: Collection[int], at: int, timeout_s: float, settle_s: float = 0.0
 ) -> list[int]:
-    """First or last offset of some partitions of a topic, in the order given: one question, however many they are.
+    """Return the first or last offset of some partitions of a topic, in the given order, with one request.
 
-    Several topics in one question would cost more: librdkafka looks each partition up in the list of all.
+    Several topics in one request would cost more: librdkafka searches each partition in the list of all.
 
     Args:
-        asked: see `consumer`
-        topic: name
-        partitions: numbers
-        at: OFFSET_BEGINNING or OFFSET_END, which ListOffsets takes in the place of a timestamp
+        asked: client from `consumer`
+        topic: name of the topic
+        partitions: numbers of the partitions
+        at: OFFSET_BEGINNING or OFFSET_END, which ListOffsets accepts instead of a timestamp
         timeout_s: see `offset_ranges`
         settle_s: see `offset_ranges`
 
@@ -191,12 +194,12 @@ def offsets_at(
 def offsets_from(
     asked: Consumer, topic: str, held: Mapping[int, OffsetRange], ms: int, timeout_s: float
 ) -> dict[int, int]:
-    """First offset of each partition from a time on; its end where no record is as late.
+    """Return the first offset of each partition at or after a time; the partition's end if all records are older.
 
     Args:
-        asked: see `consumer`.
-        topic: name.
-        held: partitions, with their ends.
+        asked: client from `consumer`.
+        topic: name of the topic.
+        held: offset ranges by partition.
         ms: the time, in milliseconds since 1970.
         timeout_s: see `offset_ranges`.
 
@@ -216,7 +219,17 @@ def _asked_offsets(
     settle_s: float,
     ends: Mapping[int, int] | None = None,
 ) -> dict[int, int]:
-    """Ask until each partition has an offset. ends: instead of OFFSET_END, the answer where no record is so late."""
+    """Request the offset of each partition until Kafka has returned all of them.
+
+    Args:
+        asked: see `offsets_at`.
+        topic: see `offsets_at`.
+        partitions: see `offsets_at`.
+        at: OFFSET_BEGINNING, OFFSET_END, or a time in milliseconds since 1970.
+        timeout_s: see `offset_ranges`.
+        settle_s: see `offset_ranges`.
+        ends: result for each partition without a record at or after that time, instead of OFFSET_END.
+    """
     asked_before = False
 
     def ask(missing: list[int]) -> dict[int, Answer]:
@@ -253,18 +266,18 @@ def _asked_offsets(
 
 
 class Consumers:
-    """Consumers kept for reuse: a new client takes some 50 ms to meet its broker.
+    """Consumers kept for reuse, because a new client takes about 50 ms to connect to its broker.
 
-    One at a time is kept of each kind. A context manager, which closes them.
+    One idle consumer of each kind is kept. The object is a context manager, which closes them.
 
     Args:
-        options: options of the clients, `bootstrap.servers` among them.
+        options: options of the clients, including `bootstrap.servers`.
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._idle: dict[tuple[str, bool], tuple[Consumer, set[str]]] = {}
-        """Idle consumers, each with the topics that it has met."""
+        """Idle consumers, each with the topics of its metadata."""
 
     def __enter__(self) -> Consumers:
         return self
@@ -273,15 +286,18 @@ class Consumers:
         self.close()
 
     def close(self) -> None:
-        """Close idle consumers, without waiting for it."""
+        """Close the idle consumers, without waiting until they are closed."""
         while self._idle:
             close_later(self._idle.popitem()[1][0])
 
     @contextmanager
     def consumer(self, group: str, *, committed: bool = True, topic: str | None = None) -> Iterator[Consumer]:
-        """Yield a consumer as the function `consumer` does, reusing an idle client.
+        """Yield a consumer as the function `consumer` does, but reuse an idle one.
 
-        topic: topic to read. A client of other topics would look for its leader after a second only.
+        Args:
+            group: see the function `consumer`.
+            committed: see the function `consumer`.
+            topic: topic to read, or None. Without it, a client of other topics finds the leader only after a second.
         """
         kind = group, committed
         if kind in self._idle:
@@ -313,17 +329,17 @@ class Consumers:
 def committed_positions(
     asked: Consumer, places: Collection[TopicPartition], timeout_s: float = ADMIN_TIMEOUT_S
 ) -> list[TopicPartition]:
-    """Return the group's committed offset of each place: -1001 where there is none.
+    """Return the group's committed offset of each partition; -1001: there is none.
 
-    librdkafka gives -1001 with an error, too, where it has no answer for a partition. The question is repeated then.
+    librdkafka also returns -1001, with an error, if it has no answer for a partition. The request is then repeated.
 
     Args:
-        asked: see `consumer`.
+        asked: client from `consumer`.
         places: topics and partitions.
-        timeout_s: how long answers may take.
+        timeout_s: maximum seconds to wait for answers.
 
     Raises:
-        BrokerUnavailable: Kafka does not answer for one of them.
+        BrokerUnavailable: Kafka does not answer for a partition.
     """
     deadline = time.monotonic() + timeout_s
     while True:

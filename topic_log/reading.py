@@ -1,7 +1,7 @@
 """Reader of committed records: several partitions at a time, each from an offset to its end.
 
-Every command, page and check that reads a topic with librdkafka reads it here. A caller that needs an exact end asks
-for one first (`clients.offset_ranges`): the last stable offset with a committed client, else the high watermark.
+Every command, page and check that reads a topic with librdkafka uses this module. A caller that needs an exact end
+requests it first (`clients.offset_ranges`): the last stable offset with a committed client, else the high watermark.
 """
 
 from __future__ import annotations
@@ -19,27 +19,30 @@ from kafka_ratchet.producers import END_OF_PARTITION, PASSING, explained
 from kafka_ratchet.topic_log.clients import OffsetRange, Options
 
 OUT_OF_RANGE: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
-"""Error about an offset outside the partition: `auto.offset.reset` is "error"."""
+"""Error code for an offset outside the partition, because `auto.offset.reset` is "error"."""
 AT_A_TIME: Final = 10_000
-"""Messages that one call of librdkafka returns at most."""
+"""Maximum number of messages that one call of librdkafka returns."""
 CONSUME_S: Final = 0.005
-"""Longest wait for `AT_A_TIME` messages. Each partition costs it once, at its end."""
+"""Maximum seconds to wait for `AT_A_TIME` messages. Each partition causes this wait once, at its end."""
 STUCK_S: Final = 3.0
-"""Silence after which another client reads the batch at a position, in seconds."""
+"""Seconds without records after which another client reads the batch at a position."""
 UNREADABLE: Final = {
     KafkaError._BAD_COMPRESSION,  # noqa: SLF001 - librdkafka has no public name
     KafkaError._BAD_MSG,  # noqa: SLF001
     KafkaError._NOT_IMPLEMENTED,  # noqa: SLF001
 }
-"""Errors of librdkafka about a batch that other clients may read."""
+"""Error codes of librdkafka for a batch that other clients may be able to read."""
 SECOND_MAY: Final = UNREADABLE | {OUT_OF_RANGE}
-"""Errors after which the second client reads: after a refused batch librdkafka may fetch beyond the end."""
+"""Error codes after which the second client reads; after a refused batch librdkafka may fetch beyond the end."""
 
 SecondRead = Callable[[str, int, int], tuple[list[Message], int] | None]
-"""Reads the batch at topic, partition and offset, and returns its records and the next offset; None: nothing there."""
+"""Function that reads the batch at a topic, partition and offset.
+
+It returns the batch's records and the next offset; None: there is no batch.
+"""
 
 Progress = Callable[[int, int], None]
-"""Gets the number of offsets read so far, and the number of all."""
+"""Function called with the number of offsets read so far, and the number of all."""
 
 
 def records(
@@ -54,7 +57,14 @@ def records(
 ) -> Iterator[Message]:
     """Read one partition from an offset to its end; see `records_between`.
 
-    end: None: the end that the reader comes to.
+    Args:
+        asked: see `records_between`.
+        topic: see `records_between`.
+        partition: number of the partition.
+        begin: first offset to read.
+        timeout_s: see `records_between`.
+        end: offset after the last one to read; None: the end that the reader reaches.
+        second: see `records_between`.
     """
     yield from _Reading(asked, topic, {partition: begin}, {partition: end}, timeout_s, second).records()
 
@@ -68,23 +78,23 @@ def records_between(
     second: SecondRead | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Message]:
-    """Read several partitions at a time, mixed, the records of each in their order.
+    """Read several partitions at a time; their records are mixed, but in order within each.
 
-    Memory is bounded by the client's own queue and one call's messages. A new leader may end earlier than the one
-    before, until its followers have caught up: a partition is read until its given end.
+    Memory is limited by the client's own queue and one call's messages. A new leader may have fewer records than its
+    predecessor until its followers have caught up, so a partition is read until its given end.
 
     Args:
-        asked: see `clients.consumer`; it reads nothing else in between.
-        topic: name.
+        asked: client from `clients.consumer`, which must read nothing else during this.
+        topic: name of the topic.
         spans: offsets to read, by partition.
-        timeout_s: longest silence of Kafka.
-        second: reads a batch that librdkafka does not read to its end; see `second_read`.
-        progress: called after each call of the client that brought something.
+        timeout_s: maximum seconds without a message from Kafka.
+        second: reader of a batch that librdkafka does not read to its end; see `second_read`.
+        progress: function called after each call of the client that returned messages.
 
     Raises:
         BrokerUnavailable: Kafka sent nothing for `timeout_s`.
         PositionLost: records were deleted before they were read.
-        TransportError: Kafka refuses to give the records.
+        TransportError: Kafka refuses the records.
     """
     held = {number: span for number, span in spans.items() if span.first < span.end}
     begins = {number: span.first for number, span in held.items()}
@@ -98,14 +108,14 @@ def records_between(
 
 
 def in_batches(messages: Iterable[Message], most: int) -> Iterator[tuple[Message, ...]]:
-    """Yield messages in tuples of at most so many."""
+    """Yield messages in tuples of at most `most`."""
     given = iter(messages)
     while batch := tuple(islice(given, most)):
         yield batch
 
 
 class _Reading:
-    """One pass over partitions of a topic, with the position of each."""
+    """One pass over partitions of a topic, with the position in each."""
 
     def __init__(
         self,
@@ -119,17 +129,21 @@ class _Reading:
         self._asked, self._topic, self._timeout_s, self._second = asked, topic, timeout_s, second
         self._positions, self._left = dict(begins), dict(ends)
         self._refused: dict[int, KafkaError] = {}
-        """Partitions that librdkafka does not read on from their position. It may skip a batch that it refuses, or ask
-        for an offset past the end: all that comes after the error is left out, until the position is set again."""
+        """Partitions that librdkafka refuses to read from their position, with the error. It may skip the batch, or
+        request an offset past the end, so everything after the error is discarded until the position is set again."""
         self._heard_at = self._tried_at = 0.0
 
     @property
     def reached(self) -> int:
-        """Sum of all partitions' positions."""
+        """Return the sum of all partitions' positions."""
         return sum(self._positions.values())
 
     def records(self, moved: Callable[[], None] | None = None) -> Iterator[Message]:
-        """Read all partitions to their ends. moved: called after each call that brought something."""
+        """Read all partitions to their ends.
+
+        Args:
+            moved: function called after each call of the client that returned messages.
+        """
         if not self._left:
             return
         self._assign()
@@ -153,7 +167,7 @@ class _Reading:
         self._asked.assign([TopicPartition(self._topic, number, self._positions[number]) for number in self._left])
 
     def _takes(self, message: Message) -> bool:
-        """Move the position to a message; returns False where it is not a record to give."""
+        """Move the position to a message, and return whether the message is a record to yield."""
         number, error = message.partition(), message.error()
         if number in self._refused:
             return False
@@ -172,7 +186,7 @@ class _Reading:
         return self._move(number, offset)
 
     def _note(self, number: int | None, error: KafkaError) -> None:
-        """Raise an error, or leave it to the other client."""
+        """Raise an error, unless the second client may read on."""
         second_may = self._second is not None and error.code() in SECOND_MAY
         if second_may and number in self._left and self._positions[number] >= 0:
             self._refused[number] = error
@@ -180,7 +194,7 @@ class _Reading:
             raise _unreadable(self._topic, number, error)
 
     def _move(self, number: int, offset: int) -> bool:
-        """Move a position past a record; returns False where the record is past the end."""
+        """Move a position past a record, and return whether the record is before the end."""
         self._heard_at, end = time.monotonic(), self._left[number]
         self._positions[number] = offset + 1
         if end is not None and offset >= end - 1:
@@ -192,7 +206,7 @@ class _Reading:
         self._heard_at, self._positions[number] = time.monotonic(), end
 
     def _second_records(self) -> Iterator[Message]:
-        """Read, with the other client, the batches that this one is stuck in."""
+        """Yield records that the second client reads from batches where librdkafka is stuck."""
         if self._second is None:
             return
         refused, self._refused = self._refused, {}
@@ -210,7 +224,7 @@ class _Reading:
                 self._assign()
 
     def _found(self, number: int, messages: list[Message], following: int) -> Iterator[Message]:
-        """Take the records of the other client, and go on after their batch."""
+        """Yield the records of the second client, and continue after their batch."""
         for each in messages:
             if number in self._left and self._move(number, each.offset() or 0):
                 yield each
@@ -222,7 +236,7 @@ class _Reading:
 
 
 def _unreadable(topic: str, partition: int | None, error: KafkaError) -> TransportError:
-    """Return the error of a partition that librdkafka stops reading."""
+    """Return the error for a partition that librdkafka stops reading."""
     if error.code() == OUT_OF_RANGE:
         return PositionLost(
             f"{topic} partition {partition}: records were deleted before they were read, by retention or by hand "
@@ -232,12 +246,12 @@ def _unreadable(topic: str, partition: int | None, error: KafkaError) -> Transpo
 
 
 def second_read(options: Options, batch_most: int, *, committed: bool = True) -> SecondRead | None:
-    """Return the reader of a batch with the worker's client; None where it is not installed.
+    """Return the reader of single batches with the worker's client; None: that client is not installed.
 
     Args:
-        options: client options, `bootstrap.servers` among them.
-        batch_most: bytes that one batch may unpack to.
-        committed: leave out records of aborted transactions.
+        options: client options, including `bootstrap.servers`.
+        batch_most: maximum bytes of one batch after decompression.
+        committed: whether to leave out records of aborted transactions.
     """
     if find_spec("aiokafka") is None or find_spec("numba") is None:
         return None

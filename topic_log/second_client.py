@@ -1,7 +1,7 @@
-"""The worker's client, for record batches that librdkafka does not read to their end.
+"""Worker's client, for record batches that librdkafka does not read to their end.
 
-Kafka accepts compressed batches that clients read differently. Of a gzip batch with two members librdkafka gives the
-records of the first, and asks for the rest again without end.
+Kafka accepts compressed batches that clients read differently. Of a gzip batch with two members, librdkafka returns the
+records of the first member, and requests the rest again without end.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ BOOTSTRAP: Final = "bootstrap.servers"
 ASK_S: Final = 15.0
 WAIT_MS: Final = 500
 FETCH_BYTES: Final = 1
-"""A broker gives one whole batch at least."""
+"""Minimum bytes of a fetch; a broker returns at least one whole batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecondRecord:
-    """A record with the methods of librdkafka's messages."""
+    """Record with the methods of librdkafka's messages."""
 
     batch: RecordBatch
     index: int
 
     def error(self) -> None:
-        """Return no error."""
+        """Return None: the record has no error."""
 
     def topic(self) -> str:
         """Return the topic's name."""
@@ -51,39 +51,39 @@ class SecondRecord:
         return self.batch.partition
 
     def offset(self) -> int:
-        """Return the offset."""
+        """Return the record's offset."""
         return int(self.batch.offsets[self.index])
 
     def key(self) -> bytes | None:
-        """Return the key."""
+        """Return the record's key."""
         return self.batch.key(self.index)
 
     def value(self) -> bytes | None:
-        """Return the value."""
+        """Return the record's value."""
         return self.batch.value(self.index)
 
     def headers(self) -> list[tuple[str, bytes | None]]:
-        """Return names and values of the headers."""
+        """Return names and values of the record's headers."""
         return [(each.name, each.value) for each in self.batch.headers(self.index)]
 
     def timestamp(self) -> tuple[int, int]:
-        """Return the kind of the timestamp, always that of a creation time, and the timestamp in ms."""
+        """Return the type of the timestamp, always 1 (creation time), and the timestamp in milliseconds since 1970."""
         return 1, int(self.batch.timestamps[self.index])
 
 
 class SecondClient:
-    """Reads one batch at a time of topics that another client is stuck in."""
+    """Reader of single batches from topics where another client is stuck."""
 
     def __init__(self, options: Options, batch_most: int, *, committed: bool) -> None:
-        """Connect to nothing yet; see `reading.second_read`."""
+        """Store the settings without connecting; see `reading.second_read`."""
         self._options, self._batch_most, self._committed = options, batch_most, committed
 
     def read(self, topic: str, partition: int, position: int) -> tuple[list[Message], int] | None:
-        """Return the records of the batch at a position, and the position after it; None where none is there.
+        """Return the records of the batch at a position, and the position after the batch; None: there is no batch.
 
         Raises:
-            CorruptBatch: this client cannot read it either; the text names topic, partition and offset.
-            BatchTooLarge: it unpacks to more than a worker would read.
+            CorruptBatch: this client cannot read the batch either; the error names topic, partition and offset.
+            BatchTooLarge: the batch decompresses to more bytes than a worker would read.
         """
         try:
             batch = asyncio.run(self._read(topic, partition, position))
