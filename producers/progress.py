@@ -386,10 +386,10 @@ class ProgressStore:
             f"{self.topic!r} (its id was {self._progress_topic_id}, and is {shape.id})"
         )
         raise (TopicMissing if shape is None else TopicReplaced)(
-            f"{what}: the progress of every name in it is lost, and nothing tells where this one goes "
-            "on. Restore the topic from a copy if there is one. Otherwise start the producer again: it creates the "
-            "topic and sends its source from the beginning, and workers drop the duplicates. A program that "
-            "numbers its records itself has to number them as before"
+            f"{what}: the progress of every name in it is lost, and with it the position of this producer. Restore "
+            "the topic from a copy if there is one. Otherwise start the producer again: it creates the topic and "
+            "sends its source from the beginning, and workers drop the duplicates. A program that numbers its "
+            "records itself has to number them as before"
         )
 
     def stop(self) -> None:
@@ -491,7 +491,7 @@ class ProgressStore:
         if newest is not None and newest.session != self.session:
             raise ProducerFenced(
                 f"producer {self.name!r} of topic {self.topic!r} has been taken over: a newer producer with this name "
-                f"has started, and has come to sequence {newest.sequence}. This one sends nothing any more. A name "
+                f"has started, and has reached sequence {newest.sequence}. This one sends nothing any more. A name "
                 "belongs to one program at a time: stop one of the two, or give it a name of its own"
             )
 

@@ -125,7 +125,8 @@ def cleanup_policy(admin: AdminClient, topic: str, *, timeout_s: float) -> str |
                 raise TopicError(f"topic {topic!r}: its settings cannot be read: {explained(error)}") from failure
             if time.monotonic() >= deadline:
                 raise BrokerUnavailable(
-                    f"topic {topic!r}: Kafka did not tell its settings within {timeout_s:g} s ({error.str()})"
+                    f"topic {topic!r}: Kafka did not return its settings within {timeout_s:g} s ({error.str()}). "
+                    "Check that it runs"
                 ) from failure
             time.sleep(0.2)
 

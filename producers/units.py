@@ -89,7 +89,7 @@ class Recognised:
             raise RotationUnclear(
                 self._changed(found[index], gone, found)
                 if gone
-                else f"{self._where}: {odd} is new, and its name stands before a known one "
+                else f"{self._where}: {odd} is new, and its name sorts before a known one "
                 f"({first.path.name}): new files have to come after those already read. Give it a later name, or "
                 "move it out of the folder and publish it under another producer name"
             )
@@ -164,7 +164,7 @@ class Recognised:
                 f"not the ones read, or it is longer ({file.size} bytes on disk)"
             )
         elif file is not None and finished.name in {other.path.name for other in found}:
-            what = f"{file.path.name} is new, and its name stands before a known one ({finished.name})"
+            what = f"{file.path.name} is new, and its name sorts before a known one ({finished.name})"
         return (
             f"{self._where}: {what}: files are read in the order of their names, and each to its end before the "
             "next. Put back "

@@ -79,7 +79,7 @@ class TableAddress:
             return cls(scheme, rest)
         table, left = _table(query, scheme)
         if left:
-            raise OptionRefused(f"{scheme}: the address has the options {', '.join(dict(left))}; there is table alone")
+            raise OptionRefused(f"{scheme}: the address has unknown options: {', '.join(dict(left))}. Use only table")
         return cls(scheme, path, table)
 
     @classmethod
@@ -89,7 +89,7 @@ class TableAddress:
         except ValueError:  # its text may have the password
             raise OptionRefused(f"{scheme}: the url cannot be read. Check host, port and brackets") from None
         if parts.fragment or text.endswith("#"):
-            raise OptionRefused(f"{scheme}: the address has a # in it. Write %23")
+            raise OptionRefused(f"{scheme}: the address contains a #. Write %23 in its place")
         table, left = _table(parts.query, scheme)
         return cls(scheme, _url(scheme, parts, left), table)
 
@@ -110,7 +110,7 @@ def _table(query: str, scheme: str) -> tuple[str, list[tuple[str, str]]]:
     options = parse_qsl(query, keep_blank_values=True)
     tables = [value for name, value in options if name == "table"]
     if len(tables) > 1:
-        raise OptionRefused(f"{scheme}: the address names {len(tables)} tables: {', '.join(tables)}")
+        raise OptionRefused(f"{scheme}: the address names {len(tables)} tables: {', '.join(tables)}. Name one")
     return "".join(tables), [each for each in options if each[0] != "table"]
 
 

@@ -213,10 +213,11 @@ class PairedStore:
         for partition, offsets in sorted(read.items()):
             if missing := offsets - self._stored_rejects(partition, min(offsets), max(offsets)):
                 raise StoreError(
-                    f"partition {partition}, offset {min(missing)} ({len(missing)} such records): when the rejects of "
-                    "its commit were stored it was a row, and now it does not parse, so that neither table would have "
-                    "it. Look for a change since then: a deleted schema, the options of the format. Put it "
-                    "back and run the job again. Without from_input, 'ratchet sink resume' can set other offsets"
+                    f"partition {partition}, offset {min(missing)} ({len(missing)} such records): the record was a "
+                    "row when the rejects of its commit were stored, and does not parse now, so that neither table "
+                    "would have it. Find the change since then, such as a deleted schema or other options of the "
+                    "format. Undo it and run the job again. Without from_input, 'ratchet sink resume' can set other "
+                    "offsets"
                 )
 
     def _stored_rejects(self, partition: int, first: int, last: int) -> set[int]:

@@ -308,8 +308,8 @@ def rows_lost(where: object, what: str, known: bool = True) -> RowsLost:
         "--from stored goes on without the rows",
     ]
     return RowsLost(
-        f"{where}: {what}, and the offsets stored in it are those of before. Going on would leave rows out without a "
-        f"word. Undo it, or decide with `ratchet sink resume`: {'; '.join(ways)}"
+        f"{where}: {what}, and the offsets stored in it are those of before. Going on would silently leave rows out. "
+        f"Undo that change of the table, or decide with `ratchet sink resume`: {'; '.join(ways)}"
     )
 
 

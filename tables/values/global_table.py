@@ -186,8 +186,9 @@ class GlobalTable(Mapping[Any, Any]):
         found = {number: held[data] for number, held in enumerate(contents.partitions) if data in held}
         if len(found) > 1:
             raise TableError(
-                f"table {self.name}: key {key!r:.100} stands in partitions {', '.join(map(str, found))} of topic "
-                f"{self.topic}; which is newer is not known. Write a null for it to those where it does not belong"
+                f"table {self.name}: key {key!r:.100} is in partitions {', '.join(map(str, found))} of topic "
+                f"{self.topic}, and Ratchet cannot tell which value is newer. Write a null for the key to the "
+                "partitions where it does not belong"
             )
         return data, next(iter(found.values()), None)
 

@@ -40,7 +40,7 @@ def test_files_are_appended_and_nothing_else(paths: list[Path], tmp_path: Path) 
     assert grown.check(third, mark) is None
     assert grown.mark(third) == mark
     assert [record.value for record in grown.read(third + 1)] == [b"four"]
-    refused([paths[1], paths[0], paths[2]], r"a\.txt is new, and its name stands before a known one \(b\.txt\)")
+    refused([paths[1], paths[0], paths[2]], r"a\.txt is new, and its name sorts before a known one \(b\.txt\)")
     refused([paths[0], more, paths[2]], "another producer name")
     refused(paths[:2], r"3 files have been published under this producer name, and there are 2\. Put back")
     paths[0].write_bytes(b"one\ntwo\nmore\n")  # finished long ago: nobody would ever read this
@@ -121,7 +121,7 @@ def test_a_folder_that_changes_while_it_is_followed(tmp_path: Path, monkeypatch:
     reading = source.read(0)
     assert given(reading, 1) == [b"one"]
     (tmp_path / "a.txt").write_bytes(b"late\n")
-    with pytest.raises(SourceError, match=r"a\.txt is new, and its name stands before a known one"):
+    with pytest.raises(SourceError, match=r"a\.txt is new, and its name sorts before a known one"):
         next(reading)
     (tmp_path / "a.txt").unlink()
     reading = FileSet([tmp_path], follow=True).read(0)
@@ -211,7 +211,7 @@ def test_what_cannot_be_followed_is_refused(tmp_path: Path, monkeypatch: pytest.
     assert "the 6 bytes read of app.log are not the beginning of app.log" in after(("app.log", b"4\n"))
     assert "bytes read of app.log are not the beginning of app.log" in after(("app.log", b"4\n5\n6\n7\n"))
     assert "both begin with the 6 bytes read of app.log" in after(("app.log.1", b"1\n2\n3\n"))
-    assert "app.log.1 is new, and its name stands before a known one" in after(("app.log.1", b"unheard of\n"))
+    assert "app.log.1 is new, and its name sorts before a known one" in after(("app.log.1", b"unheard of\n"))
 
 
 def test_a_log_that_grows_after_it_was_read_to_its_end_is_refused(

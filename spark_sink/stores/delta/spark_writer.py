@@ -186,7 +186,9 @@ class SparkWriter:
         for _ in range(COMMIT_ATTEMPTS):
             transaction = log.startTransaction()
             if transaction.metadata().id() != str(table.metadata().id):
-                raise StoreError(f"{self._folder}: Spark finds another table there. Driver and Spark share the folder?")
+                raise StoreError(
+                    f"{self._folder}: Spark finds another table here. Check that driver and executors share the folder"
+                )
             if transaction.snapshot().version() == table.version():
                 return transaction
             look_again()

@@ -160,7 +160,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         require_package("duckdb", "store duckdb needs duckdb")
         path, table = location.path, location.table
         if not table or "\0" in table:
-            raise OptionRefused(f"table {table!r} is no name of a table")
+            raise OptionRefused(f"table {table!r} is not a table name. Write one without a NUL character")
         if "://" in path or path.startswith(":") or "\0" in path:
             raise OptionRefused(f"path {path!r}: a DuckDB result is a file on this machine. Name one")
         self._where = self._path = Path(path).absolute()

@@ -103,7 +103,8 @@ def read_url(url: str, password: str | None) -> Address:
         raise wrong
     if unknown := sorted(set(options) - OPTIONS):
         raise OptionRefused(
-            f"the url of the database has {', '.join(unknown)}; there are: {', '.join(sorted(OPTIONS))}"
+            f"the url of the database has unknown options: {', '.join(unknown)}. Known are: "
+            f"{', '.join(sorted(OPTIONS))}"
         )
     if "ssl_verify_identity" in options and options["ssl_verify_identity"] not in {"true", "false"}:
         raise OptionRefused("the url of the database: ssl_verify_identity is true or false")

@@ -112,8 +112,8 @@ class JobState(SqlJobState["Database"]):
             with session(self.address) as (database, server):
                 if server.folds_names and (self.schema, self.result) != (self.schema.lower(), self.result.lower()):
                     raise StoreError(
-                        f"{self.where}: this server does not tell cases in names of tables apart. Write the table and "
-                        "its database in lower case, so that all jobs call it the same"
+                        f"{self.where}: this server ignores case in names of tables. Write the table and its database "
+                        "in lower case, so that all jobs use the same name"
                     )
                 self.collation = server.collation
                 if generation is not None:

@@ -80,7 +80,9 @@ class Marks:
             if found is not None and not ID.search(found[1]):
                 comment = f"{found[1]} [ratchet {secrets.token_hex(8)}]".strip()
                 if len(comment) > MAX_COMMENT:
-                    raise StoreError(f"{self._state.where}: the comment of {relation} leaves no room for an id. Cut it")
+                    raise StoreError(
+                        f"{self._state.where}: the comment of {relation} leaves no room for an id. Shorten it"
+                    )
                 self._state.run(
                     database,
                     "ALTER TABLE {table} COMMENT = {comment}",

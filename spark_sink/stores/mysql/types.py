@@ -57,8 +57,8 @@ def column_types(schema: StructType) -> list[Column]:
     columns = [Column(_column_name(field.name), type_of(field.name, field.dataType, TYPES)) for field in schema.fields]
     if len({column.name.lower() for column in columns}) < len(columns):
         raise OptionRefused(
-            f"two columns have one name ({', '.join(column.name for column in columns)}): MySQL does not tell cases "
-            "apart"
+            f"two columns have the same name ({', '.join(column.name for column in columns)}), because MySQL ignores "
+            "case. Rename one"
         )
     return columns
 

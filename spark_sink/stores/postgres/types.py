@@ -52,7 +52,9 @@ def column_types(schema: StructType) -> list[Column]:
     """
     columns = [Column(_column_name(field.name), type_of(field.name, field.dataType, TYPES)) for field in schema.fields]
     if len({column.name for column in columns}) < len(columns):
-        raise OptionRefused(f"two columns have one name ({', '.join(column.name for column in columns)})")
+        raise OptionRefused(
+            f"two columns have the same name ({', '.join(column.name for column in columns)}). Rename one"
+        )
     return columns
 
 

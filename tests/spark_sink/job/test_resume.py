@@ -102,7 +102,9 @@ def test_another_topic_of_the_name_is_refused_with_both_ids_until_somebody_says_
     write(topic, [b"new %d" % n for n in range(30)])  # longer than the old one, so that its offsets would do
     now = topic_id(broker, topic)
     assert was != now
-    with pytest.raises(TopicRecreated, match=rf"its id is {re.escape(now)}, and that one's was {re.escape(was)}\."):
+    with pytest.raises(
+        TopicRecreated, match=rf"its id is {re.escape(now)}, and the id of the topic read so far was {re.escape(was)}\."
+    ):
         run(topic)
 
     refused = resume(topic, "--from", "table", "--reason", "why")

@@ -99,7 +99,7 @@ def test_a_value_that_does_not_decode_is_an_error_for_its_key_alone() -> None:
 def test_a_key_in_two_partitions_is_refused_for_nobody_knows_which_is_newer() -> None:
     table = filled(GlobalTable("t", "c"), (b"a", b"1"), (b"b", b"2"), (b"b", b"3"), partitions=2)
     assert table["a"] == 1
-    with pytest.raises(TableError, match="key 'b' stands in partitions 0, 1 of topic c"):
+    with pytest.raises(TableError, match="key 'b' is in partitions 0, 1 of topic c"):
         table["b"]
     assert table.contents is not None
     table.contents.put(0, b"b", None)
