@@ -55,11 +55,11 @@ class RatchetError(Exception):
 
 
 class SetupError(RatchetError):
-    """This machine lacks something Ratchet needs, or a part could not be started."""
+    """Environment that lacks something Ratchet needs, or where a part could not be started."""
 
 
 class SettingsError(RatchetError):
-    """A setting is unknown, has a bad value, or contradicts another."""
+    """Setting that is unknown, has a bad value, or contradicts another."""
 
 
 class NotInApp(SettingsError, AttributeError):
@@ -67,7 +67,7 @@ class NotInApp(SettingsError, AttributeError):
 
 
 class BrokerUnavailable(RatchetError):
-    """Kafka did not answer within the limit."""
+    """Kafka cluster that did not answer within the time limit."""
 
 
 class KafkaRefused(BrokerUnavailable):
@@ -75,7 +75,7 @@ class KafkaRefused(BrokerUnavailable):
 
 
 class TopicError(RatchetError):
-    """A topic is missing or has the wrong shape."""
+    """Topic that is missing, or has an unfit partition count, configuration or writer."""
 
 
 class TopicMissing(TopicError):
@@ -91,7 +91,7 @@ class PartitionsDiffer(TopicError):
 
 
 class TopicTaken(TopicError):
-    """Another application or stream writes to a topic that must have one writer."""
+    """Topic with another writer: an application or stream that has claimed it, or a foreign program."""
 
 
 class SourceError(RatchetError):
@@ -196,11 +196,11 @@ class SendRefused(RatchetError):
 
 
 class StateError(RatchetError):
-    """The local state of a partition cannot be used."""
+    """State of a partition that cannot be used."""
 
 
 class StateFolderInUse(StateError):
-    """Another worker holds the state folder."""
+    """State folder that another worker has locked."""
 
 
 class StateFileRefused(StateError):

@@ -1,1 +1,1 @@
-"""Survey of a topic's duplicates, before any installation, without a stream in the settings."""
+"""Survey of a topic's duplicates, for a user who has not set up a stream yet."""

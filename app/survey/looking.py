@@ -49,7 +49,7 @@ BEHIND_REGISTRY_BYTES: Final = (
 PRESENT_LEAST: Final = 0.25
 """Least share of the records that must have a place."""
 DISTINCT_LEAST: Final = 0.5
-"""Least share of different values of a field without a usual name."""
+"""Least share of different values for a field without the usual name of an id."""
 REPEATED_MOST, OTHERS_MOST = 0.5, 0.5
 """Shares of repeats, and of repeats with another value, above which a place is no identity.
 

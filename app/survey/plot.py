@@ -24,7 +24,7 @@ def checked(picture: Path) -> None:
     if picture.suffix.lower() not in FORMATS:
         raise SettingsError(f"--plot {str(picture)!r}: name a file that ends in .svg or .png")
     if not picture.parent.is_dir():
-        raise SettingsError(f"--plot {str(picture)!r}: there is no such folder")
+        raise SettingsError(f"--plot {str(picture)!r}: its folder does not exist. Create it, or name another")
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -125,7 +125,10 @@ def verify_results(
     settings = with_arrivals(settings)
     name, chosen = result_stream(settings, stream)
     if settings.sink.stream not in {None, name}:
-        raise SettingsError(f"sink.stream: the results are of stream {settings.sink.stream!r}, not of {name!r}")
+        raise SettingsError(
+            f"sink.stream: the results are of stream {settings.sink.stream!r}, not of {name!r}. Leave out --stream, or "
+            "name that stream"
+        )
     if settings.sink.from_input:
         if source is not None:
             raise SettingsError(

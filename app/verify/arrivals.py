@@ -21,7 +21,7 @@ from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES
 from kafka_ratchet.transport.owner import Owner
 
 DIGEST_BYTES: Final = 16
-"""Bytes of a digest of a record or an identity; two differing ones collide in 1 of 2^128 cases."""
+"""Bytes of a digest of a record or an identity. Two different ones have equal digests in 1 of 2^128 cases."""
 Identify = Callable[[RecordView], bytes | None]
 Due = deque[tuple[bytes, bool]]
 """Digests of one identity's records in one input partition, in order.

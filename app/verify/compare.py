@@ -33,7 +33,7 @@ Arguments: offset, record, name of the verdict, last sequence of its identity be
 """
 
 NO_SEQUENCE = -1
-"""Sequence of a record forwarded without one."""
+"""Number in place of the sequence of a record that has none."""
 
 UNSEEN, SEEN, DISMISSED = 0, 1, 2
 """States of an expected record. Dismissed: the output shows that the record repeats deleted input."""
@@ -461,7 +461,7 @@ class ExpectedPartition:
 
     @property
     def identities(self) -> list[bytes]:
-        """Identities by number."""
+        """Identities in the order of the numbers that `owners` uses for them."""
         return self._identities
 
     @property

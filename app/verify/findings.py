@@ -188,7 +188,7 @@ class ResultsReport(Findings[FindingKind, Finding]):
     For such a key the last commit wins, so the last record of any of these partitions counts as right.
     """
     values_compared: int = 0
-    """Number of rows compared with their records, column by column."""
+    """Number of rows with values compared to those of their records."""
     without_time: int = 0
     """Rows without `_kafka_timestamp`, because Kafka has none or one outside the range of tables."""
     columns_left_out: list[str] = field(default_factory=list)

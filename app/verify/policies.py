@@ -48,8 +48,8 @@ class PolicyTopic:
     def last(self, stream: str | None, before: int) -> tuple[PolicyRecord | None, bool]:
         """Return the newest policy for a stream (None: for all) before an offset, and True if this is certain.
 
-        If no policy remains before the offset, it is certain only without a later one: compaction may have removed an
-        earlier policy for it.
+        If no policy remains before the offset, this is certain only if there is none after it, either: a later policy
+        lets compaction remove an earlier one.
         """
         offsets = [offset for offset, said in self.said.items() if said is not None and said.stream == stream]
         earlier = [offset for offset in offsets if offset < before]

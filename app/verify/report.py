@@ -119,13 +119,13 @@ class Report(Findings[FindingKind, Finding]):
     duplicate: int = 0
     invalid: int = 0
     late: int = 0
-    """Records below the window of their identity."""
+    """Records too late: below the reorder window of their identity."""
     conflict: int = 0
     """Records with the last sequence of their identity, but another value."""
     unjudged: int = 0
     """Records of the input processed while deduplication was off: each must be in the output."""
     intervals: list[tuple[int, int, int]] = field(default_factory=list)
-    """Input partition, first offset and offset after the last, of each unjudged interval."""
+    """Intervals with deduplication off: input partition, first offset, offset after the last."""
     policies: list[IntervalCheck] = field(default_factory=list)
     """Check of each policy interval in the changelog; empty if deduplication was never switched."""
     delivered: int = 0
@@ -148,7 +148,7 @@ class Report(Findings[FindingKind, Finding]):
     restamped: int = 0
     """Output records with Kafka's append time instead of their own timestamp, which is not compared."""
     arrivals_not_compared: int = 0
-    """Reasons against a comparison of the input with the internal topic (`repartition_by`).
+    """Number of reasons why the input is not compared with the internal topic (`repartition_by`).
 
     Each partition of either topic with a deleted beginning counts, and each with an operator's decision.
     """

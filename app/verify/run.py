@@ -219,12 +219,13 @@ class Run:
         given: Records,
         output: Records,
     ) -> tuple[Records, Records]:
-        """Have the comparison with a producer's files watch all records of a partition.
+        """Add all records of a partition to the comparison with a producer's files.
 
-        Records that the comparison of topics does not read are read here: older ones, and those not committed yet.
+        Records that the comparison of topics does not read are read and added here: older ones, and those not
+        committed yet.
 
         Returns:
-            the given iterators over input and output, watched
+            iterators over the given input and output records, which add each record as it is read
         """
         ranges, reader, stream = self._ranges, self._reader, self._stream
         begin, committed_to = ranges.input_begins[partition], ranges.committed_to[partition]
@@ -239,7 +240,7 @@ class Run:
         return sent.watch_input(partition, given, rule.judge), sent.watch_output(partition, output)
 
     def watch(self, sent: SourceComparison, rule: Rule, partition: int, baseline: Baseline) -> None:
-        """Have the comparison with a producer's files watch a partition that was compared in legs."""
+        """Add all records of a partition that was compared in legs to the comparison with a producer's files."""
         reader, stream, ranges = self._reader, self._stream, self._ranges
         given = reader.records(stream.input, partition, ranges.committed_to[partition], baseline.input_from)
         output = reader.records(stream.output, partition, ranges.output_ends[partition], baseline.output_from)
@@ -314,7 +315,7 @@ class Run:
             if len(self._dropped_spans) != reader.partitions:
                 raise PartitionsDiffer(
                     f"input {self._stream.input!r} has {reader.partitions} partitions and {topic!r}, for dropped "
-                    f"records, has {len(self._dropped_spans)}: they must be equal"
+                    f"records, has {len(self._dropped_spans)}: they must be equal. Name another topic for duplicates"
                 )
         partition = expected.partition
         begin, end = self._dropped_spans[partition]

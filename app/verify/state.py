@@ -27,8 +27,8 @@ VERSION = 1
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Longest line in bytes that is read; verify never writes lines of nearly this length.
 
-In JSON a byte of an identity or a table's entry takes six bytes at most, and each of them fits a record of the
-changelog. A partition's line also has input offsets of dead letters.
+An identity or a table's entry fits a record of the changelog, and takes up to six bytes in JSON for each of its own. A
+partition's line also has input offsets of dead letters.
 """
 
 Entry = tuple[bytes, bytes]
@@ -124,7 +124,7 @@ class SavedState:
         if "sha256" in said:
             return None
         if said.get("partition") != number or not isinstance(said.get("complete"), bool):
-            raise self._damaged(f"what stands where partition {number} should be is not its positions")
+            raise self._damaged(f"the line for partition {number} has other contents than its positions")
         letters = said.get("letters")
         if not isinstance(letters, list):
             raise self._damaged(f"partition {number} has no list of letters")
@@ -200,7 +200,7 @@ class SavedState:
     def _object(self, line: bytes | None) -> dict[str, Any]:
         found = self._parsed(line or b"")
         if not isinstance(found, dict):
-            raise self._damaged(f"{(line or b'')[:80]!r} is not what belongs there")
+            raise self._damaged(f"the line {(line or b'')[:80]!r} is no JSON object")
         return found
 
     def _parsed(self, line: bytes) -> Any:

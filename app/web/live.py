@@ -37,7 +37,7 @@ class Live:
         self._watch: asyncio.Task[None] | None = None
 
     async def close(self, application: web.Application) -> None:
-        """End all connections."""
+        """End the connections of all listening pages."""
         self._ends.set()
         for listener in self._listeners:
             listener.set()

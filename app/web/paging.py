@@ -33,6 +33,6 @@ def paged(rows: Sequence[Row], asked: Mapping[str, str]) -> Paged[Row]:
     pages = max(1, -(-len(rows) // PAGE_ROWS))
     text = asked.get("page") or "1"
     if not (text.isascii() and text.isdigit() and len(text) < 8 and 1 <= int(text) <= pages):
-        raise QueryError(f"page is a number from 1 to {pages}")
+        raise QueryError(f"page must be a number from 1 to {pages}")
     page = int(text)
     return Paged([*rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]], page, pages)

@@ -25,11 +25,11 @@ AT_ONCE: Final = 3
 TURN_S: Final = 5.0
 """Seconds that a request waits for other readings to end."""
 PATIENCE_S: Final = 15.0
-"""Seconds that a page waits for a reading; the reading itself has a lower limit."""
+"""Seconds that a page waits for a reading. Most readings have a lower limit of their own."""
 KAFKA_TIMEOUT_S: Final = 5.0
 """Seconds to wait for Kafka, as in the rest of the page."""
 MAX_PARAMETERS: Final = 12
-"""Most parameters of these pages' addresses."""
+"""Most parameters in an address of a page that reads Kafka or a store."""
 
 
 class Unanswered(RatchetError):

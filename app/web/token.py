@@ -41,7 +41,7 @@ class Token:
         self.cookie: Final = f"ratchet_session_{self._sign('cookie')[:8]}"
 
     def is_(self, given: str) -> bool:
-        """Return True for the right token, in constant time."""
+        """Return True if the given text is this token. The comparison takes constant time."""
         return hmac.compare_digest(given.encode(errors="surrogatepass"), self._text)
 
     def new_session(self) -> str:

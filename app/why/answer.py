@@ -117,7 +117,7 @@ class Arrival:
     against: int | None = None
     forwarded: Place | None = None
     kept: Place | None = None
-    """Place in the topic of duplicates."""
+    """Place in the topic of duplicates; None: not found there."""
     dead_letter: Place | None = None
     reason: str | None = None
     """Reason of the dead letter."""

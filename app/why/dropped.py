@@ -284,7 +284,10 @@ def _appended(headers: Headers) -> int:
 
 
 def _count(counts: dict[str | bytes | None, Count], what: str | bytes | None, at_ms: int) -> None:
-    """Count one more record of a reason or identity; of OTHERS beyond REASONS_MOST."""
+    """Count one more record of a reason or identity.
+
+    After REASONS_MOST different ones, each further one is counted under OTHERS.
+    """
     if (count := counts.get(what)) is None:
         what = what if len(counts) < REASONS_MOST else OTHERS
         count = counts.setdefault(what, Count("(not known)" if what is None else _text(what)))

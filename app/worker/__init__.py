@@ -1,1 +1,1 @@
-"""A worker: the Faust app made from the settings, its topics and policies; and `ratchet resume`."""
+"""Worker: the Faust app made from the settings, its lanes, topics, claims and policies."""

@@ -122,7 +122,7 @@ class Answers:
         return read_table(found, query)
 
     def global_tables(self) -> list[GlobalTableStatus]:
-        """Return the program's global tables."""
+        """Return the status of the program's global tables."""
         return self.followed.status()
 
     def global_table(self, table: str, query: TableQuery) -> TableAnswer:

@@ -53,7 +53,7 @@ class ClaimCheck:
         self._reading = asyncio.Lock()
         self._claims: dict[str, Claim] = {}
         self._began = float("-inf")
-        """Start of the last reading, by the monotonic clock."""
+        """Time at which the last read of the claims began, by the monotonic clock."""
 
     async def refuse(self, stream: str, changelog: str) -> None:
         """Read the claims, and refuse the stream if another owns its output or changelog.

@@ -41,10 +41,11 @@ FORMAT: Final = 1
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Writer of a topic.
+    """Claim of a topic by its only writer.
 
-    app, stream: names; part: "output", "changelog" or "duplicates"; id: of the topic, as Kafka's tools print it;
-    at: ISO 8601, UTC; by, reason: of the operator's decision, if any; format: see `FORMAT`.
+    app, stream: names of the writer; part: "output", "changelog" or "duplicates"; id: id of the topic, as Kafka's tools
+    print it; at: time of the claim, ISO 8601, UTC. by, reason: operator and reason of a decision, if any; format: see
+    `FORMAT`.
 
     partitions: of a changelog at its claim; 0: unknown, as in claims of 0.1.0
     """
@@ -134,8 +135,8 @@ def take_claim(claims: dict[str, Claim], key: bytes | None, value: bytes | None,
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         # Not ignored: an unreadable claim may be another application's.
         raise TopicError(
-            f"{OWNERS_TOPIC}, offset {offset}: not a claim that this Ratchet can read ({error}). Is another program, "
-            "or a newer Ratchet, writing to it?"
+            f"{OWNERS_TOPIC}, offset {offset}: not a claim that this Ratchet can read ({error}). Check whether another "
+            "program, or a newer Ratchet, writes to this topic"
         ) from None
 
 

@@ -30,9 +30,9 @@ work on during it.
 
 def _refuse(what: str) -> NoReturn:
     raise SettingsError(
-        f"{what} would run outside the transactions: at least once, over uncommitted records, its tables without a "
-        "changelog. Write `@app.agent(app.stream(...))` and `app.Table(...)`, where app = kafka_ratchet.App(), and "
-        "start the worker with --app; docs/guide/from-faust.md has more"
+        f"{what} would run outside the transactions: it could process records twice, or uncommitted ones, and tables "
+        "would have no changelog. Write `@app.agent(app.stream(...))` and `app.Table(...)`, where app = "
+        "kafka_ratchet.App(), and start the worker with --app; docs/guide/from-faust.md has more"
     )
 
 

@@ -108,7 +108,7 @@ class ReadRequests:
             forgets[request] = read_request(request, value)
 
     def of(self, stream: str) -> Requests:
-        """Return the requests to a stream's partitions."""
+        """Return the present requests of a stream, with the offset after the last record about them."""
         if (known := self._answers.get(stream)) is None:
             forgets = tuple(self._forgets.get(stream, {}).values())
             known = self._answers[stream] = Requests(forgets, self._positions.get(stream, 0))

@@ -90,7 +90,7 @@ def _refuse_expiry(table: GlobalTable, config: Mapping[str, str]) -> None:
         )
     if "compact" in policy and int(config[NULLS]) < NULLS_LEAST_MS:
         raise TopicError(
-            f"table {table.name}: {NULLS} of topic {table.topic} is {config[NULLS]}, so a worker cut off for "
+            f"table {table.name}: {NULLS} of topic {table.topic} is {config[NULLS]}, so a worker without Kafka for "
             f"a while could keep deleted entries. Set {NULLS}={NULLS_LEAST_MS} on the topic, or more"
         )
 
@@ -134,7 +134,7 @@ class TopicFollower:
         """Start without reading.
 
         Args:
-            cluster: connected
+            cluster: connected client of the Kafka cluster
             table: global table to fill
             batch_most: most bytes of one batch after decompression
         """

@@ -1,4 +1,4 @@
-"""Ownership of a stream's changelog and output."""
+"""Ownership of a stream's topics: checks and claims before its worker starts."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class _Process:
     pid: int | None = None
     began: float = 0.0
     deaths: int = 0
-    """Deaths in a row, each soon after its start."""
+    """Number of deaths in a row, each before `STEADY_S` had passed since the start."""
     due: float | None = 0.0
     """Time of the next start, by the monotonic clock; None: it runs, or is not started again."""
     code: int = 0

@@ -150,7 +150,9 @@ class Policies(WithoutStore):
             except ValueError as error:
                 # Not ignored: compaction removes the policy that it follows, and then workers would differ by when they
                 # have read the topic.
-                log.warning("unreadable policy; unset", topic=self.changelog, offset=offset, reason=str(error))
+                log.warning(
+                    "unreadable policy; it counts as unset", topic=self.changelog, offset=offset, reason=str(error)
+                )
         self.stored[stream] = StoredPolicy(deduplicate, offset + 1)
         if stream is not None and stream not in self.settings.streams:
             log.info("policy of a stream that these settings do not have", stream=stream, offset=offset)

@@ -1,6 +1,6 @@
-"""A worker process: the application, its status address, and the lock on its state folder.
+"""Worker process: the application, its status address, and the lock on its state folder.
 
-Several under one parent: `kafka_ratchet.app.worker.processes`.
+For several processes under one parent see `kafka_ratchet.app.worker.processes`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Readiness of a worker for probes: it does all its assigned work."""
+"""Readiness of a worker for probes. A worker is ready if it processes all its assigned partitions."""
 
 from __future__ import annotations
 

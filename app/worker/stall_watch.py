@@ -28,7 +28,7 @@ async def watch(cluster: Cluster, lanes: Callable[[], Collection[Lane]]) -> None
     """Check the lanes every `LOOK_EVERY_S`, name blocking transactions and log stalls; never return.
 
     Args:
-        cluster: connected
+        cluster: connected client of the Kafka cluster
         lanes: function that returns the lanes running in this worker
     """
     stalled: dict[tuple[str, int], Stall] = {}

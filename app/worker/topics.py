@@ -264,8 +264,8 @@ def config_of(admin: AdminClient, topic: str, settle_s: float = ADMIN_TIMEOUT_S)
     """Return a topic's effective configuration.
 
     Args:
-        admin: connected
-        topic: name
+        admin: connected admin client
+        topic: name of the topic
         settle_s: seconds during which brokers may not know the topic, since it is new
 
     Raises:
@@ -360,7 +360,7 @@ async def watch_topics(
     """Check the topics every second; raise an error when an input has more partitions than before.
 
     Args:
-        cluster: connected.
+        cluster: connected client of the Kafka cluster.
         inputs: partition counts of the input topics at the worker's start.
         others: names of further topics to check.
         tell: function called after each check with the existing topics among all of these.

@@ -129,13 +129,13 @@ class TransactionSpans:
         self._links: dict[tuple[int, int], SpanContext] = {}
 
     def begun(self, position: int) -> None:
-        """See `TransactionTrace`."""
+        """Note an open transaction. position: next input offset."""
         self._began_ns, self._start, self._before = time.time_ns(), position, self._totals()
         self._records = self._looked_at = 0
         self._links = {}
 
     def read(self, batch: RecordBatch) -> None:
-        """See `TransactionTrace`."""
+        """Note records judged in the open transaction, with the traces in their headers."""
         look = min(batch.count, RECORDS_LOOKED_AT - self._looked_at)
         for index in range(look):
             if len(self._links) >= LINKS_MOST:
@@ -146,7 +146,7 @@ class TransactionSpans:
         self._looked_at += look
 
     def ended(self, position: int, *, is_committed: bool) -> None:
-        """See `TransactionTrace`."""
+        """Export the span of a transaction after its commit or rollback. position: next input offset."""
         from opentelemetry.trace import Link, SpanKind, StatusCode
 
         if self._began_ns is None:

@@ -143,7 +143,7 @@ class Judging:
     def known(self) -> Iterator[tuple[bytes, Known]]:
         """Yield each identity with its last sequence.
 
-        The sequence is exact if it was at the start, was unknown then, or has risen since.
+        `Known.exact` is True if the identity was unknown or exact at the start, or its sequence has risen since.
         """
         slots = self._map.slots
         used = np.flatnonzero((slots.hashes != 0) & (slots.pushed >= 0))

@@ -138,7 +138,7 @@ class ReplayedPartition:
         compared.
         """
         self.failure: str | None = None
-        """Reason why the program did not reach the end."""
+        """Error that ended the program in the replay; None: it reached the end."""
         self.failed_early = False
         """True if workers have committed the batch that makes the program fail in the replay."""
         self.failed_at = 0

@@ -110,7 +110,11 @@ class ReplayTables:
     def read_changelog(
         self, entries: Iterable[tuple[int, RecordView]], later: Iterable[tuple[int, RecordView]]
     ) -> None:
-        """Read the changelog. entries: those to compare; later: those written after them, which exclude their keys."""
+        """Read the changelog.
+
+        entries: offset and record of each entry to compare; later: the same for entries written after these. A key in
+        `later` is not compared.
+        """
         self._write(self._seen(entries))
         self._later = {record.key for _, record in later if record.key is not None and record.key[:1] == PREFIX}
 

@@ -21,7 +21,7 @@ from kafka_ratchet.app.why.question import Question, question_of
 
 LIMIT_S: Final = 8.0
 LIMIT_BYTES: Final = 512 << 20
-"""Most bytes of keys and values to read: some 500,000 records in this time."""
+"""Most bytes of keys and values to read. In `LIMIT_S` some 500,000 records can be read."""
 SHOWN: Final = 20
 """Most arrivals on the page. The JSON has up to a thousand."""
 

@@ -95,7 +95,7 @@ async def history_page(request: web.Request) -> web.Response:
     """Answer with the figures of the chart, with all steps."""
     asked, stream, span = await _asked(request)
     if stream is None:
-        raise QueryError("the settings have no stream")
+        raise QueryError("the settings name no streams: add a [streams.NAME] section to the settings file")
     history = await _history(request, stream, span)
     if wants_json(request):
         return json_response(history)
@@ -151,7 +151,7 @@ async def _asked(request: web.Request) -> tuple[dict[str, str], str | None, str]
     settings = request.app[SETTINGS]
     span = query.get("range") or "1h"
     if span not in RANGES:
-        raise QueryError(f"range is one of {', '.join(RANGES)}")
+        raise QueryError(f"range must be one of {', '.join(RANGES)}")
     known = [stream.stream for stream in (await request.app[CLUSTER_VIEW].overview()).streams]
     stream = query.get("stream") or next(iter(settings.streams), None)
     if stream is not None and stream not in known:

@@ -1,6 +1,8 @@
-"""GET /streams: all streams. GET /streams/S: its partitions, ?state=halted&sort=lag&page=2.
+"""Pages of streams.
 
-GET /streams/S/partitions   the part that changes; the same parameters
+GET /streams                all streams
+GET /streams/S              one stream with its partitions, ?state=halted&sort=lag&page=2
+GET /streams/S/partitions   the part of that page that changes, with the same parameters
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ async def _stream_page(request: web.Request) -> StreamPage:
         raise QueryError(f"there is no stream {name!r:.100} (there are: {known})")
     sort, state = query.get("sort") or "partition", query.get("state") or None
     if sort not in SORTS:
-        raise QueryError(f"sort is one of {', '.join(SORTS)}")
+        raise QueryError(f"sort must be one of {', '.join(SORTS)}")
     rows = [row for row in stream.partitions if state in (None, row.state)]
     if sort == "lag":
         rows.sort(key=lambda row: (-(row.lag_s or 0), -(row.lag or 0), row.partition))

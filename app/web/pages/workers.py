@@ -49,7 +49,7 @@ async def workers_page(request: web.Request) -> web.Response:
     query = parse_query(request.rel_url.raw_query_string)
     span = query.get("range") or "1h"
     if span not in RANGES:
-        raise QueryError(f"range is one of {', '.join(RANGES)}")
+        raise QueryError(f"range must be one of {', '.join(RANGES)}")
     length = RANGES[span][0]
     overview, pasts = await request.app[CLUSTER_VIEW].overview(), await request.app[PAST].pasts(length)
     workers = []

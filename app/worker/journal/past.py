@@ -1,4 +1,4 @@
-"""Past of a worker for its status address: counts, events, policy intervals."""
+"""History of a worker for its status address: counts, events, and policy intervals."""
 
 from __future__ import annotations
 

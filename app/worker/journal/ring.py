@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 MAGIC: Final = int.from_bytes(b"RatchetH", "big")
 VERSION: Final = 1
 HEADER: Final = 8
-"""Integers."""
+"""Number of integers in the header."""
 
 Values = NDArray[np.int64]
 
@@ -73,7 +73,7 @@ class Ring:
         self._file = file
 
     def close(self) -> None:
-        """Close the file; does nothing where it is not open."""
+        """Close the file, if it is open."""
         with self._using:
             if self._file >= 0:
                 with suppress(OSError):
