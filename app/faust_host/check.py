@@ -430,6 +430,9 @@ class _Checker:
                 elif name in JOINS or (name == "join" and receiver == stream):
                     why = "Faust's joins are not finished. Keep one side in a table"
                     yield self._at(each, "refused", "a join of streams", why)
+                elif name == "add_processor" and receiver == stream and self._steps_later(node, each):
+                    why = "the step sends the records as they are. Add the processor after it"
+                    yield self._at(each, "refused", "a processor before group_by() or through()", why)
                 elif name in TAKES:
                     yield self._at(each, "rule", f"stream.{name}()", TAKE)
                 elif name in ("send", "put") and receiver in channels:
@@ -446,6 +449,11 @@ class _Checker:
             elif (table := _written(each)) in names.tables and names.tables[table] in GLOBAL:
                 assert isinstance(each, ast.stmt)  # noqa: S101 - an assignment
                 yield self._at(each, "refused", f"a write to global table {table}", READ_ONLY)
+
+    @staticmethod
+    def _steps_later(node: ast.AsyncFunctionDef, call: ast.Call) -> bool:
+        calls = (each for each in ast.walk(node) if isinstance(each, ast.Call) and each.lineno > call.lineno)
+        return any(_called(each) in ("group_by", "through") for each in calls)
 
     def _is_own(self, node: ast.AsyncFunctionDef, receiver: str) -> bool:
         return receiver == node.name or (bool(receiver) and self._names.reads.get(node.name) == receiver)

@@ -134,6 +134,8 @@ class LaneProducer(Producer):
         topic = message.channel.get_topic_name()
         self._take(sender, topic, message.key, message.value, message.partition, message.timestamp, message.headers)
         fut.set_result(_taken(topic, message.partition, message.timestamp))
+        if message.callback is not None:
+            message.callback(fut)
 
     def _take(
         self,

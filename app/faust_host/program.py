@@ -84,6 +84,7 @@ class Hosted:
         stores: stores of the tables that agents write, by table name.
         changelogs: by changelog topic that the app names: the stream that writes it.
         routes: by table: stream and topic of its agents, for requests by key
+        meeting: by table: streams that meet in it, if there are several; a key has to have one partition in all of them
         replies: answers to send after their commit
     """
 
@@ -92,6 +93,7 @@ class Hosted:
     routes: dict[str, tuple[str, Any]] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
     stores: dict[str, LaneStore] = field(default_factory=dict)
+    meeting: dict[str, list[StreamDefinition]] = field(default_factory=dict)
     changelogs: dict[str, str] = field(default_factory=dict)
     replies: Replies = field(default_factory=Replies)
 
@@ -205,8 +207,15 @@ class _Host:
                 engine.agent(source, on_error="dead-letter")(merge(origin, merged.topic))
                 source.agents[-1].is_step = True
                 merged.fed_by.append(source)
+            self._note_meetings(group)
             for unit in group:
                 unit.sources = [merged]
+
+    def _note_meetings(self, group: list[Unit]) -> None:
+        for table in {table for unit in group for table in unit.tables if not isinstance(table, GlobalTableT)}:
+            sources = {source.name: source for unit in group if table in unit.tables for source in unit.sources}
+            if len(sources) > 1:
+                self.hosted.meeting[table.name] = list(sources.values())
 
     def _reads(self, unit: Unit, source: StreamDefinition, name: str) -> bool:
         if source not in unit.sources:
@@ -424,6 +433,8 @@ def forward(
     async def run(lane: Lane) -> None:
         channel = LaneChannel(app, lane, topics)
         stream = stream_for(app, channel)
+        for each in step.filters:
+            stream.add_processor(each)
         async for value in stream:
             event = stream.current_event
             if step.key is None:

@@ -21,6 +21,9 @@ from kafka_ratchet.errors import SettingsError
 FROM: Final = "faust-topic"
 """Header of a merged stream: the record's own topic."""
 NO_HEADERS: Final[dict[str, bytes | None]] = {}
+FILTER: Final = "filter"
+ECHO: Final = "echo"
+"""Kinds of the processors that may stand before a step: an echo is sent after it."""
 SKIPPED: Final = object()
 """Mark of a record without a value for this agent."""
 
@@ -32,11 +35,13 @@ class Step(NamedTuple):
         key: function from a value to the new key; None: `through`
         name: name of the step
         topic: topic for the events; None: derived from the input's topic
+        filters: processors of `filter` before the step
     """
 
     key: Any
     name: str
     topic: Any
+    filters: tuple[Any, ...] = ()
 
 
 class Probed(BaseException):
@@ -198,14 +203,41 @@ class LaneStream(Stream):
         if self.steps is not None:
             if name is None and not hasattr(key, "ident"):
                 raise TypeError("group_by with a function needs a name for its topic. Give group_by name=...")
-            self.steps.append(Step(key, name or key.ident, topic))
+            self.steps.append(Step(key, name or key.ident, topic, self._filters_before("group_by")))
         return self
 
     def through(self, channel: Any) -> Any:
         """Return this stream; the events have already passed through the step's topic."""
         if self.steps is not None:
             topic = self.app.topic(channel) if isinstance(channel, str) else channel
-            self.steps.append(Step(None, topic.get_topic_name(), topic))
+            self.steps.append(Step(None, topic.get_topic_name(), topic, self._filters_before("through")))
+        return self
+
+    def _filters_before(self, step: str) -> tuple[Any, ...]:
+        """Return the filters so far.
+
+        Raises:
+            SettingsError: there are other processors, which may change the value that the step sends.
+        """
+        kinds = [getattr(each, "kind", None) for each in self._processors]
+        if None in kinds:
+            raise not_exact(
+                f"a processor before {step}()",
+                f"the step sends the records as they are. Add the processor after {step}(), and have the key computed "
+                "from the record",
+            )
+        return tuple(each for each, kind in zip(self._processors, kinds, strict=True) if kind == FILTER)
+
+    def filter(self, fun: Any) -> Any:
+        """Leave out the values for which a function returns False."""
+
+        async def filtering(value: Any) -> Any:
+            if not await maybe_async(fun(value)):
+                raise Skip
+            return value
+
+        filtering.kind = FILTER  # type: ignore[attr-defined]
+        self.add_processor(filtering)
         return self
 
     def echo(self, *channels: Any) -> Any:
@@ -217,6 +249,7 @@ class LaneStream(Stream):
                 await maybe_forward(value, channel)
             return value
 
+        echoing.kind = ECHO  # type: ignore[attr-defined]
         self.add_processor(echoing)
         return self
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 import structlog
 from faust.app.base import BootStrategy
 from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
 from mode import Service
 from yarl import URL
 
@@ -55,6 +56,8 @@ from kafka_ratchet.transport.client.security import client_options
 log = structlog.get_logger(__name__)
 
 GROUP_S: Final = 30.0
+SIGNALS: Final = ("on_partitions_assigned", "on_partitions_revoked", "on_rebalance_complete")
+"""Signals of a Faust app about its group."""
 
 
 class NoConsumer(Service):
@@ -226,6 +229,9 @@ class Lanes(Service):
         for name, store in hosted.stores.items():
             store.parts = lambda name=name: committed_parts(application, name)  # type: ignore[misc]
         app.__dict__["_leader_assignor"] = Leader(application)
+        settings = application.settings
+        inputs = {changelog_name(settings.app, name): each.input for name, each in settings.streams.items()}
+        forward_signals(application.app, app, inputs)
         found = topics_at_hand(app)
         by_topic = {topic: Route(name, found[topic]) for name, topic in hosted.inputs.items() if topic in found}
         tables = {name: Route(*route) for name, route in hosted.routes.items()}
@@ -239,6 +245,27 @@ class Lanes(Service):
         if self._status is not None:
             await self._status.stop()
         self._held.close()
+
+
+def forward_signals(member: Any, app: Any, inputs: Mapping[str, str]) -> None:
+    """Send the signals of the group's member to the handlers of the program.
+
+    Args:
+        member: Faust app that is the member, with the partitions of changelogs
+        app: the program's Faust app
+        inputs: input topic by changelog
+    """
+    for name in SIGNALS:
+        getattr(member, name).connect(_sending(getattr(app, name), inputs))
+
+
+def _sending(signal: Any, inputs: Mapping[str, str]) -> Callable[..., Any]:
+    async def send(_: Any, *partitions: Any, **__: Any) -> None:
+        await signal.send(
+            *({TP(inputs.get(each.topic, each.topic), each.partition) for each in those} for those in partitions)
+        )
+
+    return send
 
 
 class Leader:
@@ -298,6 +325,10 @@ def prepare_all(hosted: Hosted, settings: Settings, bootstrap: str) -> Any:
         RatchetError: a topic has the wrong number of partitions, or cannot be created.
     """
     refuse_plain_faust(hosted, settings, bootstrap)
+    if hosted.meeting:
+        admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
+        topics = [each.input for each in settings.streams.values()]
+        refuse_other_partitions(hosted, settings, partition_counts(admin, topics))
     prepare_changelogs(hosted, settings, bootstrap)
     return prepare(settings, bootstrap, hosted.engine)
 
@@ -339,6 +370,32 @@ def _begun(hosted: Hosted, settings: Settings, bootstrap: str, topics: set[str])
             for topic, changelog in changelogs.items()
             if changelog in counts and any(held.end > 0 for held in offset_ranges(asked, changelog, counts[changelog]))
         }
+
+
+def refuse_other_partitions(hosted: Hosted, settings: Settings, counts: Mapping[str, int]) -> None:
+    """Refuse topics with different partition counts that meet in a table: a key would have a value for each topic.
+
+    Args:
+        hosted: the program
+        settings: its settings
+        counts: partition counts of the existing topics
+
+    Raises:
+        PartitionsDiffer: the counts of a table's topics differ.
+    """
+    for table, streams in hosted.meeting.items():
+        found: dict[str, int] = {}
+        for stream in streams:
+            topic = settings.streams[stream.name].input
+            inputs = _inputs(hosted, stream.name).items()
+            new = max(counts.get(each, settings.streams[name].partitions) for each, name in inputs)
+            found[topic] = counts.get(topic, new)
+        if len({*found.values()}) > 1:
+            named = ", ".join(f"{topic} has {count}" for topic, count in sorted(found.items()))
+            raise PartitionsDiffer(
+                f"table {table}: agents write it from topics with different partition counts ({named}), so that a key "
+                "would have a value of its own for each topic. Create the topics with the same number of partitions"
+            )
 
 
 def prepare_changelogs(hosted: Hosted, settings: Settings, bootstrap: str) -> None:

@@ -37,7 +37,8 @@ async def helped(stream):
         yield order
 @app.agent(orders, sink=[print])
 async def wrong(stream):
-    async for order in stream.noack():
+    stream.add_processor(print)
+    async for order in stream.noack().through(orders):
         await helped.ask(order)
         await other.cast(order)
         await memory.send(value=order)
@@ -98,6 +99,7 @@ def test_every_statement_has_its_verdict(folder: Path) -> None:
     lines = (
         "producer_partitioner",
         "pattern=",
+        "stream.add_processor(print)",
         "noack",
         "helped.ask",
         "memory.send",

@@ -323,6 +323,55 @@ def test_group_by_through_and_a_merge(batch: int) -> None:
     assert ran.tables["passed"] == {"ann": 2}
 
 
+def test_a_filter_before_a_step_leaves_records_out_before_their_key_is_computed() -> None:
+    app = new_app()
+    source, out, echoed = app.topic("source", value_type=Order), app.topic("out"), app.topic("echoed")
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        some = stream.filter(lambda order: order.amount).echo(echoed)
+        async for order in some.group_by(lambda order: 6 // order.amount, name="by-amount"):
+            await out.send(value=order.amount)
+
+    ran = run(app, {"source": orders(0, 1, 2)})
+    assert not ran.dead_letters
+    assert [value for _, value in sent(ran, "out")] == [1, 2]
+    assert [value["amount"] for _, value in sent(ran, "echoed")] == [1, 2]
+
+
+@pytest.mark.parametrize("step", ["group_by", "through"])
+def test_another_processor_before_a_step_is_refused(step: str) -> None:
+    """The step would send by the record's own value, and a key would be in several partitions."""
+    app = new_app()
+    source = app.topic("source", value_type=Order)
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        stream.add_processor(lambda order: Order(order.user.lower(), order.amount))
+        by_user = stream.group_by(Order.user) if step == "group_by" else stream.through(app.topic("other"))
+        async for _ in by_user:
+            pass
+
+    text = refused(app)
+    assert "test_exact_set.py:" in text
+    assert f"a processor before {step}() cannot be exact" in text
+
+
+def test_callbacks_of_sends_are_called() -> None:
+    app = new_app()
+    source, out = app.topic("source", value_type=Order), app.topic("out")
+    told: list[str] = []
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        async for _ in stream:
+            await out.send(value=1, callback=lambda sent: told.append(sent.result().topic))
+            out.send_soon(value=2, callback=lambda sent: told.append(sent.result().topic))
+
+    assert [value for _, value in sent(run(app, {"source": orders(1)}), "out")] == [1, 2]
+    assert told == ["out", "out"]
+
+
 def windowed(batch: int, relative: str) -> tuple[list[Any], Any]:
     app = new_app()
     source, closed = app.topic("source", value_type=Order), app.topic("closed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import faust
 import pytest
@@ -13,7 +14,8 @@ from kafka_ratchet.app.faust_host import refusals
 from kafka_ratchet.app.faust_host.command import load_app
 from kafka_ratchet.app.faust_host.inputs import sources_of, tables_of
 from kafka_ratchet.app.faust_host.refusals import add_program, is_library
-from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.app.faust_host.transport import hosted_app, refuse_other_partitions
+from kafka_ratchet.errors import PartitionsDiffer, SettingsError
 
 SITE = sysconfig.get_path("purelib")
 
@@ -89,3 +91,40 @@ def test_an_error_while_a_module_loads_is_not_called_a_missing_name(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(SettingsError, match=r"--faust broken_shop:app: .* cannot be imported: AttributeError"):
         load_app("broken_shop:app")
+
+
+def meeting() -> tuple[Any, Any]:
+    """Two topics and a step that share a table; two topics that only share a global one."""
+    app = faust.App("meeting", broker="ratchet://127.0.0.1:9", store="ratchet://", autodiscover=False)
+    totals, seen, rates = app.Table("totals"), app.Table("seen"), app.GlobalTable("rates")
+
+    @app.agent(app.topic("one"))
+    async def first(stream: Any) -> None:
+        async for _ in stream:
+            totals["x"] = seen.get("x")
+
+    @app.agent(app.topic("two"))
+    async def second(stream: Any) -> None:
+        async for value in stream.group_by(lambda value: value, name="itself"):
+            totals["x"] = rates[value]
+
+    @app.agent(app.topic("three"))
+    async def third(stream: Any) -> None:
+        async for value in stream:
+            rates.get(value)
+
+    return hosted_app(app)
+
+
+def test_topics_that_meet_in_a_table_have_one_partition_count() -> None:
+    hosted, settings = meeting()
+    refuse_other_partitions(hosted, settings, {"one": 8, "two": 8, "three": 1})
+    with pytest.raises(PartitionsDiffer) as error:
+        refuse_other_partitions(hosted, settings, {"one": 1, "two": 8, "three": 1})
+    assert str(error.value) == (
+        "table totals: agents write it from topics with different partition counts "
+        "(meeting-repartition.tests-app-faust_host-test_refusals-second-itself has 8, one has 1), so that a key would "
+        "have a value of its own for each topic. Create the topics with the same number of partitions"
+    )
+    with pytest.raises(PartitionsDiffer, match="one has 4"):  # "two" is to be created, with Faust's eight
+        refuse_other_partitions(hosted, settings, {"one": 4})
