@@ -20,7 +20,7 @@ WRITERS_MOST = 20
 """Most arrivals with a look-up of their transaction's producer, as each takes a request."""
 DROPPED = ("duplicate", "too-late", "content-differs")
 LETTERED = ("invalid", "too-late", "content-differs")
-"""Verdicts that may make dead letters; the last two only by the stream's settings at that time."""
+"""Verdicts that may make dead letters. The last two did so only if the stream's settings asked for it."""
 
 
 def is_of_agents(log: Log) -> bool:

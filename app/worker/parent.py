@@ -74,7 +74,7 @@ class _Process:
     pid: int | None = None
     began: float = 0.0
     deaths: int = 0
-    """Number of deaths in a row, each before `STEADY_S` had passed since the start."""
+    """Number of deaths in a row since the last steady run."""
     due: float | None = 0.0
     """Time of the next start, by the monotonic clock; None: it runs, or is not started again."""
     code: int = 0

@@ -345,7 +345,7 @@ class _Given:
         return None
 
     async def finish(self, judged_to: int) -> int | None:
-        """Check that all records still missing at the end of the output are pending.
+        """Check that all records missing in the output are pending. Call it after the end of the output.
 
         Returns:
             the first input offset of a record that must be in the output; None if all are pending

@@ -27,7 +27,7 @@ from kafka_ratchet.tables.store import Store
 MINE, THEIRS = b"m", b"t"
 _TOPIC: Final = struct.Struct(">H")
 _NUMBER: Final = struct.Struct(">Q")
-"""Number of a record, in the order of `SentRecords.add`."""
+"""Format of a record's number in a key, unsigned and big-endian like the other parts."""
 _PARTITION: Final = struct.Struct(">I")
 DIGEST: Final = slice(3, 23)
 """Bytes of a key that contain partition and digest."""
