@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,7 +24,8 @@ NewTopic = Callable[..., str]
 Commit = Callable[[DataFrame, int], None]
 
 MINUTE_MS = 60_000
-FIRST_MS = 1_790_000_000_000
+FIRST_MS = int(time.time()) // 60 * MINUTE_MS - 60 * MINUTE_MS + MINUTE_MS // 2
+"""Middle of a minute, an hour ago: Kafka deletes records with times of weeks ago."""
 
 
 @pytest.fixture(autouse=True)
