@@ -333,6 +333,8 @@ class CommittedPartition:
         if self._is_timed and batch.count:
             self._stamp = int(batch.timestamps[-1]) // 1000
             self._time = max(self._time, self._stamp)
+            if self.is_unproven and self._replay.has_ended:
+                self.prove(self._stamp)  # a standby's first entry after its replay is not older than the replay's end
         self.position = batch.next
         if self._forgets:
             self._save()

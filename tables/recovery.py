@@ -32,7 +32,12 @@ class Replay:
         self._from = self._at = 0
         """Broker time of the newest entry before the replay, in seconds; 0: there was none."""
         self.unproven = 0
-        """Broker time of the newest entry before the last replay, in seconds; 0: that replay applied nothing."""
+        """Age of the state before its replays: broker time of its newest entry, in seconds. 0: it is proven.
+
+        A later replay that applies nothing proves nothing: a standby's, and then its lane's, are of one state.
+        """
+        self.has_ended = False
+        """True once the replay has reached the end of the changelog: entries applied since are newer than that."""
 
     def reset(self) -> None:
         """Note that the state is empty, so that its former age no longer matters."""
@@ -45,7 +50,7 @@ class Replay:
             position: next changelog offset to apply
             seconds: broker time of the newest applied entry
         """
-        self.is_earlier, self._at = position > 0, position
+        self.is_earlier, self.has_ended, self._at = position > 0, False, position
         if not self._from:  # otherwise the last one was cut short, and this goes on with it
             self._from = seconds if position else 0
 
@@ -57,8 +62,8 @@ class Replay:
             position: next changelog offset to apply
         """
         behind = seconds - self._from if self._from else 0
-        self.unproven = self._from if position > self._at else 0
-        self._from, self.is_earlier = 0, False
+        self.unproven = self.unproven or (self._from if position > self._at else 0)
+        self._from, self.is_earlier, self.has_ended = 0, False, True
         return behind
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
 from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.tables.recovery import Replay
 from tests.transport.memory_log import Record
 from tests.transport.modelled_commit_path import CommitPath
 from tests.transport.modelled_input import Sent
@@ -20,7 +21,7 @@ from tests.transport.test_model_finds import RAISING, Drawn
 
 LONG_S = 2 * NULLS_LAST_S * 1000 / MS_A_SECOND
 """Seconds of the loop's clock: twice as long as Kafka keeps nulls."""
-COMMITTED = SequencePartition.committed
+COMMITTED, END = SequencePartition.committed, Replay.end
 
 
 def event(number: int, what: int, name: int = 0) -> Sent:
@@ -40,10 +41,12 @@ def agents_at_work() -> Iterator[CommitPath]:
         model.close()
 
 
-def delete_while_the_first_is_away(model: CommitPath, *, is_followed: bool) -> None:
+def delete_while_the_first_is_away(model: CommitPath, *, is_followed: bool, stands_by: str = "") -> None:
     """Count under a key at the first worker, delete it at the second, and compact the null away.
 
     is_followed: whether another commit comes when the null is old
+    stands_by: "to lead" where the first follows as a standby before it takes the partition, "to follow" where the
+        second commits meanwhile; "" where it does not
     """
     model._append([event(number, SILENT) for number in range(1, 6)], "none")
     model.go_on(0.5)
@@ -61,7 +64,19 @@ def delete_while_the_first_is_away(model: CommitPath, *, is_followed: bool) -> N
     run(model.loop, asyncio.sleep(LONG_S))
     log.compact(model._now_ms(), NULLS_LAST_S * 1000)
     assert not any(record.value is None for record in log.committed())
-    model.start(slot=0)
+    if stands_by:
+        standby = model._new_worker("0")
+        run(model.loop, standby.stand_by())
+        model.go_on(0.5)
+        if stands_by == "to follow":
+            model.start(slot=1)
+            model._append([event(7, SILENT, name=1)], "none")
+            model.go_on(0.5)
+            model._stop(1)
+        model.workers[0] = standby
+        run(model.loop, standby.start())
+    else:
+        model.start(slot=0)
     model._append([event(8, SILENT)], "none")
     model.go_on(60)
 
@@ -95,3 +110,27 @@ def test_a_null_that_is_the_newest_entry(monkeypatch: pytest.MonkeyPatch, fixed:
             return model.committed_is_what_the_oracle_says()
         with pytest.raises(AssertionError):
             model.committed_is_what_the_oracle_says()
+
+
+@pytest.mark.parametrize("stands_by", ["to lead", "to follow"])
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_standby_that_was_away_before(monkeypatch: pytest.MonkeyPatch, fixed: bool, stands_by: str) -> None:
+    """Taken out: that the age of a standby's store is still to be proven after its lane's replay, which brings nothing.
+
+    The model found it in 1,000 runs: a forgotten identity was known again, and its next records were duplicates.
+    """
+    if not fixed:
+        monkeypatch.setattr(Replay, "end", forgetful_end)
+    with agents_at_work() as model:
+        delete_while_the_first_is_away(model, is_followed=False, stands_by=stands_by)
+        if fixed:
+            return model.committed_is_what_the_oracle_says()
+        with pytest.raises(AssertionError):
+            model.committed_is_what_the_oracle_says()
+
+
+def forgetful_end(replay: Replay, seconds: int, position: int = 0) -> int:
+    """Forget the age of the state before an earlier replay."""
+    replay.unproven, behind = 0, END(replay, seconds, position)
+    replay.has_ended = False
+    return behind
