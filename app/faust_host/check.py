@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ ASK: Final = "the request is in the topic only after the commit that would wait 
 WINDOW: Final = "windows go by the events' time, and close in order with the record that passes them"
 TAKE: Final = "a list ends with the batch of its partition; `within` is not waited for"
 OUT: Final = "runs in no transaction: Faust's own producer sends, and tables are read as committed"
+TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 READ_ONLY: Final = "each worker reads the table's topic; a look-up is no part of the transaction"
 PARTITIONS: Final = "the function runs once for each partition"
 
@@ -122,6 +124,24 @@ def refuse_shown(paths: Iterable[Path]) -> None:
         raise SettingsError(
             "\n".join(f"{Path(each.file).name}:{each.line}: {each.what} cannot be exact: {each.why}" for each in wrong)
         )
+
+
+def topics_named(paths: Iterable[Path]) -> set[str]:
+    """Return the topics that functions of a program name in a call, as `app.send("alerts", ...)`."""
+    found: set[str] = set()
+    for path in paths:
+        functions = (
+            each for each in ast.walk(_parsed(path)) if isinstance(each, ast.AsyncFunctionDef | ast.FunctionDef)
+        )
+        for each in (inner for function in functions for inner in ast.walk(function)):
+            if not isinstance(each, ast.Call) or not isinstance(each.func, ast.Attribute):
+                continue
+            of = each.func.value
+            is_app = (of.attr if isinstance(of, ast.Attribute) else getattr(of, "id", "")).endswith("app")
+            if each.func.attr == "forward" or (is_app and each.func.attr in ("send", "topic")):
+                texts = each.args if each.func.attr == "topic" else each.args[:1]
+                found |= {str(text.value) for text in texts if isinstance(text, ast.Constant)}
+    return {name for name in found if TOPIC_NAME.fullmatch(name)}
 
 
 def in_memory(paths: Iterable[Path]) -> list[str]:

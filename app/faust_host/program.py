@@ -19,6 +19,7 @@ from faust.types.tables import GlobalTableT
 from kafka_ratchet.agents.program import App, StreamDefinition
 from kafka_ratchet.agents.run import Stream as Lane
 from kafka_ratchet.agents.topic import Topic, at_hand
+from kafka_ratchet.app.faust_host.check import topics_named
 from kafka_ratchet.app.faust_host.inputs import (
     channels_at_hand,
     place_of,
@@ -301,6 +302,9 @@ class _Host:
             if name in self._judged or (topic.internal and not reads):
                 continue
             if not reads or len(engine.streams) > 1:
+                engine.topic(name)
+        for name in sorted(topics_named(sources_of(self.app)) - topics_at_hand(self.app).keys()):
+            if name not in self._judged:
                 engine.topic(name)
 
 

@@ -528,6 +528,23 @@ def test_forward_echo_and_the_current_event() -> None:
     assert [value["amount"] for _, value in sent(ran, "echoed")] == [1]
 
 
+def test_topics_named_in_a_call_are_known() -> None:
+    app = new_app()
+    source = app.topic("source", value_type=Order)
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        async for event in stream.events():
+            await app.send("sent-by-name", key=event.key, value=event.value.amount)
+            await app.topic("made-in-the-agent").send(value=event.value.amount)
+            await event.forward("forwarded")
+
+    ran = run(app, {"source": orders(1, 2)})
+    assert sent(ran, "sent-by-name") == [("ann", 1), ("ann", 2)]
+    assert sent(ran, "made-in-the-agent") == [(None, 1), (None, 2)]
+    assert [value["amount"] for _, value in sent(ran, "forwarded")] == [1, 2]
+
+
 def refused(app: Any, rows: Any = None) -> str:
     with pytest.raises(RatchetError) as found:
         run(app, {"source": rows or orders(1)})
@@ -668,11 +685,11 @@ def test_a_refusal_that_the_program_catches_commits_nothing() -> None:
         async for order in stream:
             totals[order.user] += 1
             try:
-                await app.send("a-topic-that-is-made-here", value=1)
+                await app.send("-".join(["made", "here"]), value=1)
             except Exception:
                 totals["caught"] += 1
 
-    assert "a-topic-that-is-made-here" in refused(app)
+    assert "topic made-here: is not declared" in refused(app)
 
 
 def test_answers_go_out_after_the_commit_and_not_for_an_undone_event(monkeypatch: pytest.MonkeyPatch) -> None:
