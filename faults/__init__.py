@@ -1,5 +1,5 @@
 """Fault injection: real workers on a real Kafka are killed, frozen and cut off, and their disks filled, under load.
 
-`run` does it and counts: lost, doubled, reordered. `run_producer` does it to a producer, `run_sink` to the Spark
-job. The tests use the same parts one by one.
+`run` injects the faults into workers and counts lost, doubled and reordered events. `run_producer` does the same for a
+producer, and `run_sink` for the Spark job. The tests use the same parts one by one.
 """

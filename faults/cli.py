@@ -1,4 +1,4 @@
-"""`ratchet faults`: injects faults into real workers and counts what came of the events."""
+"""`ratchet faults`: injects faults into real workers, and counts lost and doubled events."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Count at the end of a run: each identity's output against the sent events.
+"""Count at the end of a run: each identity's output is compared with the sent events.
 
-Where agents have counted (faults/programs/agents.py), their outputs and tables count as well.
+Where agents have counted (faults/programs/agents.py), their outputs and tables are compared as well.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from kafka_ratchet.topic_log.reading import records_between
 READ_WITHIN_S = 300.0
 
 SequencesByIdentity = dict[tuple[int, str], list[int]]
-"""Sequences by identity, in their order."""
+"""Sequences by identity (partition and name), in the order of the records."""
 CountsByKey = dict[tuple[int, str], int]
-"""Counts by partition and key."""
+"""Number of events by partition and key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Wrong records of one stream, and events that its agent's table lacks, or has twice.
+    """Numbers of wrong records in a stream's output, and of events wrong in its agent's table.
 
     table_wrong: entries of a hosted program's tables that differ.
     """
@@ -48,7 +48,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Result:
-    """Findings of a run; subclasses add its actions."""
+    """Findings of a run; subclasses add the injected faults."""
 
     seed: int
     lost: int = 0
@@ -68,15 +68,17 @@ class Result:
         self.reordered += difference.reordered
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result for `--json`."""
+        """Return the result as a JSON object for `--json`."""
         return {**asdict(self), "seconds": round(self.seconds, 1)}
 
 
 def fresh(sent: Iterable[Event], kind: str) -> Iterator[Event]:
-    """Yield the fresh events by the plainest form of the rules.
+    """Yield the events that the stream's rule has to forward.
 
-    A sequence counts if it is higher than all before it of its identity; of ids, the first of each counts, which is
-    the same here. Within a window it counts if it is new and not too far below the highest. Without a rule all count.
+    Written in the plainest form of the rules. By the last sequence, an event is fresh if its sequence is higher than
+    all before of its identity. Of ids the first event of each is fresh, which amounts to the same here. Within a
+    window, an event is fresh if its sequence is new and not too far below the highest. Of kind "all" every event is
+    fresh.
     """
     if kind == "all":
         yield from sent
@@ -104,7 +106,7 @@ def _fresh_in_window(sent: Iterable[Event], kind: str) -> Iterator[Event]:
 
 
 def expected(sent: Iterable[Event], kind: str) -> SequencesByIdentity:
-    """Return the demanded output."""
+    """Return the output that the sent events demand."""
     kept: SequencesByIdentity = defaultdict(list)
     for event in fresh(sent, kind):
         kept[event.identity(kind)].append(event.sequence)
@@ -112,15 +114,15 @@ def expected(sent: Iterable[Event], kind: str) -> SequencesByIdentity:
 
 
 def expected_counts(sent: Iterable[Event], kind: str) -> CountsByKey:
-    """Return the demanded table of a stream with a counting agent."""
+    """Return the counts that the table of a stream with a counting agent must have."""
     return Counter((event.partition, event.key) for event in fresh(sent, kind))
 
 
 def delivered(bootstrap: str, topic: str, kind: str) -> SequencesByIdentity:
-    """Return the output for a reader of committed data.
+    """Return the committed output of a stream.
 
     Raises:
-        FaultRunFailed: it cannot be read to its end.
+        FaultRunFailed: the topic cannot be read to its end.
     """
     found: SequencesByIdentity = defaultdict(list)
     for message, sequence in records(bootstrap, topic):
@@ -131,13 +133,13 @@ def delivered(bootstrap: str, topic: str, kind: str) -> SequencesByIdentity:
 
 
 def computed(bootstrap: str, topic: str, kind: str) -> tuple[SequencesByIdentity, SequencesByIdentity]:
-    """Return the output of a stream with a counting agent, for a reader of committed data.
+    """Return the committed output of a stream with a counting agent.
 
     Returns:
         sequences by identity, counts by partition and key; both in the order of the output
 
     Raises:
-        FaultRunFailed: it cannot be read to its end.
+        FaultRunFailed: the topic cannot be read to its end.
     """
     found: SequencesByIdentity = defaultdict(list)
     counts: SequencesByIdentity = defaultdict(list)
@@ -150,10 +152,10 @@ def computed(bootstrap: str, topic: str, kind: str) -> tuple[SequencesByIdentity
 
 
 def table(bootstrap: str, changelog: str, name: str) -> CountsByKey:
-    """Return a table in a changelog for a reader of committed data: the last entry of each key.
+    """Return a table from the committed records of its changelog: the last entry of each key.
 
     Raises:
-        FaultRunFailed: it cannot be read to its end.
+        FaultRunFailed: the changelog cannot be read to its end.
     """
     found: CountsByKey = {}
     prefix = b"t" + bytes([len(name)]) + name.encode()
@@ -166,12 +168,12 @@ def table(bootstrap: str, changelog: str, name: str) -> CountsByKey:
 
 
 def compare_counts(wanted: CountsByKey, yielded: SequencesByIdentity, kept: CountsByKey) -> Difference:
-    """Return the errors of a table that counts.
+    """Return the errors of a counting table, and of its agent's outputs.
 
     Args:
-        wanted: its demanded contents
-        yielded: its agent's reads at each event
-        kept: its contents
+        wanted: demanded count of each key
+        yielded: counts in the agent's output, in order, by key
+        kept: count of each key in the table
     """
     on_the_way = compare({place: list(range(1, count + 1)) for place, count in wanted.items()}, yielded)
     lost = doubled = 0
@@ -187,7 +189,7 @@ def records(bootstrap: str, topic: str) -> Iterator[tuple[Message, int]]:
     """Yield every committed record of a topic with its sequence, partition by partition, in order.
 
     Raises:
-        FaultRunFailed: it cannot be read to its end.
+        FaultRunFailed: the topic cannot be read to its end.
     """
     for message in messages(bootstrap, topic):
         yield message, int.from_bytes(dict(message.headers())[SEQUENCE_HEADER], "big")
@@ -197,7 +199,7 @@ def messages(bootstrap: str, topic: str) -> Iterator[Message]:
     """Yield every committed record of a topic, partition by partition, in order.
 
     Raises:
-        FaultRunFailed: it cannot be read to its end.
+        FaultRunFailed: the topic cannot be read to its end.
     """
     options = {"bootstrap.servers": bootstrap}
     try:
@@ -209,7 +211,10 @@ def messages(bootstrap: str, topic: str) -> Iterator[Message]:
 
 
 def compare(wanted: SequencesByIdentity, found: SequencesByIdentity) -> Difference:
-    """Multisets and order: a record too many is as wrong as one too few."""
+    """Count the lost, doubled and reordered sequences of all identities.
+
+    Sequences are compared as multisets: a record too many is as wrong as one too few.
+    """
     lost = doubled = reordered = 0
     for identity in wanted.keys() | found.keys():
         right, there = wanted.get(identity, []), found.get(identity, [])

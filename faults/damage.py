@@ -10,17 +10,20 @@ WAYS = ("folder deleted", "file deleted", "file cut short", "bit flipped", "olde
 
 
 class Damage:
-    """Damages stores of workers that do not run, and keeps a copy of each for later."""
+    """Damager of stores whose workers do not run; keeps a copy of each store for later."""
 
     def __init__(self, copies: Path, choose: random.Random) -> None:
-        """Damage nothing yet. copies: an empty folder for copies of the stores."""
+        """Damage nothing yet.
+
+        copies: an empty folder for copies of the stores. choose: source of the random choices.
+        """
         self._copies, self._choose = copies, choose
 
     def strike(self, state: Path) -> list[str]:
-        """Damage some of the stores below a worker's state folder.
+        """Damage a random choice of the stores below a worker's state folder.
 
         Returns:
-            the damage to each, for the log
+            one line for each damaged store, with its path and the damage, for the log
         """
         stores = sorted(path.parent for path in state.rglob("CURRENT"))
         done = []

@@ -1,4 +1,4 @@
-"""A real database server for tests and fault runs, in a folder of its own: what PostgreSQL's and MariaDB's share."""
+"""A real database server for tests and fault runs: what PostgreSQL's and MariaDB's share."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from kafka_ratchet.app.local.ports import free_port
 from kafka_ratchet.errors import SetupError
 
 PATIENCE_S = 60.0
-"""Seconds for a server's start, which takes some."""
+"""Seconds within which a started server must accept connections."""
 
 STOP_PATIENCE_S = 30.0
-"""Seconds for a server's stop before it is killed."""
+"""Seconds that a stopped server has to end before it is killed."""
 
 
 class DatabaseServer:
-    """A server on a free port of 127.0.0.1, with a random password; `running` starts it.
+    """Database server on a free port of 127.0.0.1, with a random password; `running` starts it.
 
-    A subclass makes its data in the constructor, and says how it is started, asked and stopped.
+    A subclass creates the data in its constructor. It defines the command that starts the server, the check for
+    connections, and the signals that stop it.
 
     Args:
-        folder: for its data; must be empty and, where this process is root, passable for others.
+        folder: folder for the data; must be empty and, where this process is root, passable for others.
     """
 
     title: ClassVar[str]
     """Name of the server in messages."""
 
     own_user: ClassVar[str]
-    """The user of the distribution's own server."""
+    """User that the distribution's package creates for the server."""
 
     stops: ClassVar[signal.Signals]
-    """Ends its sessions and writes everything down."""
+    """Signal at which the server ends its sessions and writes all data to its files."""
 
     crashes: ClassVar[signal.Signals]
-    """Leaves it as after a crash."""
+    """Signal at which the server ends as in a crash."""
 
     user = "ratchet"
 
@@ -58,7 +59,7 @@ class DatabaseServer:
 
     @property
     def url(self) -> str:
-        """Return its address, without the password."""
+        """Return the server's address, without the password."""
         raise NotImplementedError
 
     def _command(self) -> Sequence[str | Path]:
@@ -66,14 +67,14 @@ class DatabaseServer:
         raise NotImplementedError
 
     def _answers(self) -> bool:
-        """Return True if it takes connections."""
+        """Return True if the server accepts connections."""
         raise NotImplementedError
 
     def start(self) -> None:
-        """Start it, and wait until it takes connections.
+        """Start the server, and wait until it accepts connections.
 
         Raises:
-            SetupError: it does not.
+            SetupError: the server has ended, or accepts no connection in time.
         """
         with self._log.open("ab") as log:
             self._server = subprocess.Popen(
@@ -91,11 +92,11 @@ class DatabaseServer:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Stop it as its operator does."""
+        """Stop the server as an operator does."""
         self._end(self.stops)
 
     def crash(self) -> None:
-        """Leave it as after a crash."""
+        """End the server as in a crash."""
         self._end(self.crashes)
 
     def _end(self, how: signal.Signals) -> None:
@@ -110,12 +111,12 @@ class DatabaseServer:
         self._server = None
 
     def _give(self, path: Path) -> None:
-        """Let the server's user have a file or folder."""
+        """Make the server's user the owner of a file or folder."""
         if self._as_user is not None:
             shutil.chown(path, self._as_user)
 
     def _run(self, program: Path, *arguments: str) -> None:
-        """Run one of its other programs to its end."""
+        """Run one of the server's other programs to its end."""
         done = subprocess.run(
             [program, *arguments],
             user=self._as_user,
@@ -145,14 +146,14 @@ Server = TypeVar("Server", bound=DatabaseServer)
 
 @contextmanager
 def running(make: Callable[[Path], Server], name: str) -> Iterator[Server]:
-    """Yield a running server, gone at the end.
+    """Yield a running server; stop it and remove its folder at the end.
 
     Args:
-        make: given an empty folder.
-        name: part of the folder's.
+        make: function that makes the server, given an empty folder.
+        name: part of the folder's name.
 
     Raises:
-        SetupError: it does not start.
+        SetupError: the server does not start.
     """
     # Of its own, directly below the folder for temporary files: the server's user has to get there.
     folder = Path(tempfile.mkdtemp(prefix=f"ratchet-{name}-"))

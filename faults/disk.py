@@ -1,7 +1,7 @@
-"""Small disk that can be filled: a tmpfs, or where that is not allowed a file-size limit of 0.
+"""Small disk that can be filled: a tmpfs, or where mounting is not allowed a file-size limit of 0.
 
-A tmpfs says ENOSPC, as a full disk does. Mounting one needs root. Without it the process under test may not write to
-files at all (RLIMIT_FSIZE, EFBIG): another error number with the same effect on RocksDB and Kafka.
+A full tmpfs reports ENOSPC, as a full disk does. Mounting one needs root. Without root the process under test may not
+write to files at all (RLIMIT_FSIZE, EFBIG): another error number with the same effect on RocksDB and Kafka.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from types import TracebackType
 
 
 class SmallDisk:
-    """A folder on a disk of so many bytes; `fill` leaves no room on it, `free` gives it back."""
+    """Folder on a disk of fixed size; `fill` uses up the remaining room, `free` releases it."""
 
     def __init__(self, folder: Path, size: int) -> None:
-        """Mount it. folder: mount point, created here; size: bytes."""
+        """Create the folder, and mount the disk there where that is allowed.
+
+        folder: mount point, which must not exist yet; size: bytes.
+        """
         self.folder = folder
         folder.mkdir(parents=True)
         mounting = subprocess.run(
@@ -26,7 +29,7 @@ class SmallDisk:
         self._filler = folder / "filler"
 
     def fill(self, pid: int) -> None:
-        """Prevent writes of the process to the disk from now on. pid: used without a tmpfs."""
+        """Prevent the process from writing to the disk from now on. pid: only used without a tmpfs."""
         if not self.is_mounted:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
             return
@@ -39,7 +42,7 @@ class SmallDisk:
                     continue  # full, to a piece of this size
 
     def free(self, pid: int) -> None:
-        """Make room again."""
+        """Let the process write to the disk again. pid: only used without a tmpfs."""
         if self.is_mounted:
             self._filler.unlink(missing_ok=True)
         else:

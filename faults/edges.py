@@ -11,10 +11,10 @@ from kafka_ratchet.spark_sink.rows.timestamps import END_MS, FIRST_MS, is_repres
 COLUMNS: Final = "n long, d double, m decimal(38,18), s string, at timestamp, k map<string,int>"
 
 EVERY: Final = 40
-"""Records per one with a timestamp at an edge, and per one with such a value."""
+"""Number of records per one timestamp, and per one value, at an edge."""
 
 TIMESTAMPS_MS: Final = (FIRST_MS, 1_790_000_000_000_000_000, -2, END_MS - 1, END_MS, 2**63 - 1, -12_219_292_800_001)
-"""Timestamps at the edges of stores and readers. Spark's source misreads some of them, and fails on others."""
+"""Timestamps (ms) at the edges of stores and readers. Spark's source misreads some of them, and fails on others."""
 
 HELD: Final = (
     '"d": 5e-324',
@@ -24,32 +24,32 @@ HELD: Final = (
     '"at": "0001-01-01T00:00:00Z"',
     '"at": "9999-12-31T23:59:59.999999Z"',
 )
-"""Fields that each store holds."""
+"""JSON fields at the edges of their types that every store can keep."""
 
 NOT_HELD: Final = ('"k": {"a": 1, "a": 2}', f'"m": {"1" * 1001}', '"at": 18446744073711', '"d": 1e400')
 """Fields that make a record a reject."""
 
 TOPIC_CONFIG: Final = {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"}
-"""Config of a topic that takes such timestamps and keeps their records."""
+"""Topic settings that accept such timestamps and keep their records."""
 
 
 def value(n: int) -> str:
-    """Return the JSON of a record with a row."""
+    """Return the JSON value of record `n`, which becomes a row."""
     return _with(n, HELD[n // EVERY % len(HELD)]) if n % EVERY == 1 else json.dumps({"n": n})
 
 
 def rejected_value(n: int) -> str:
-    """Return the JSON of a record without a row."""
+    """Return the JSON value of record `n`, which becomes a reject."""
     return _with(n, NOT_HELD[n % len(NOT_HELD)])
 
 
 def timestamp_ms(n: int) -> int | None:
-    """Return the timestamp of a record; None: the time at which it is sent."""
+    """Return the timestamp (ms) of record `n`; None: the time of sending."""
     return TIMESTAMPS_MS[n // EVERY % len(TIMESTAMPS_MS)] if n % EVERY == 7 else None
 
 
 def is_right(n: int, found: datetime | None) -> bool:
-    """Return if a row has the timestamp of its record, or null where no table holds it."""
+    """Return True if a row's timestamp is its record's, or null where no table can keep the record's."""
     wanted = timestamp_ms(n)
     if wanted is None:
         return found is not None
@@ -59,7 +59,7 @@ def is_right(n: int, found: datetime | None) -> bool:
 
 
 def number(text: Any) -> int:
-    """Return the number of a record, by its value."""
+    """Return the number `n` in a record's value."""
     found = bytes(text).removeprefix(b'{"n": ')
     return int(found[: len(found) - len(found.lstrip(b"0123456789"))])
 

@@ -42,29 +42,29 @@ from kafka_ratchet.transport.transactions.crash_points import VARIABLE as CRASH_
 log = structlog.get_logger(__name__)
 
 SESSION_TIMEOUT_MS = 3_000
-"""Short, so that a run can wait for many sessions to end; Kafka's own default is 45 s."""
+"""Milliseconds, so few that a run can wait for many sessions to end; Kafka's own default is 45 s."""
 COMMIT_INTERVAL_MS = 20
-"""Short, so that a fault finds a transaction in every one of its states."""
+"""Milliseconds, so few that a fault finds a transaction in every one of its states."""
 PATIENCE_S = 180.0
 """Seconds after which a step has hung: the slowest one, a broker's return, takes ten."""
 ASK_EVERY_S = 0.1
 TRIES = 2
-"""Tries after a halt: two without a change show that later ones find the same."""
+"""Further restarts of a halted partition, none of which may forward or commit anything."""
 ORPHANS_S = 130.0
-"""Seconds by which a process of a killed parent ends on its own (kafka_ratchet.app.worker.processes.KILL_AFTER_S)."""
+"""Seconds within which processes of a killed parent end (kafka_ratchet.app.worker.processes.KILL_AFTER_S)."""
 ANSWER_S = 60.0
-"""Seconds for a worker's answer about itself, which takes milliseconds on an idle machine."""
+"""Seconds within which a worker must answer a request for its status, which takes milliseconds on an idle machine."""
 TERMINATED = 128 + signal.SIGTERM
-"""Exit code of a worker that had to end before it had begun to listen."""
+"""Exit code of a worker stopped by SIGTERM before it listened for signals."""
 
 Positions = dict[tuple[str, int], int]
 
 
 class Style(Enum):
-    """Program of a run's workers."""
+    """Kind of program that the workers of a run execute."""
 
     RECORDS = "records"
-    """None: records are forwarded as they are."""
+    """No program: records are forwarded unchanged."""
     AGENT = "agent"
     """An agent for each stream (faults/programs/agents.py)."""
     FAUST = "faust"
@@ -72,18 +72,18 @@ class Style(Enum):
 
     @property
     def kinds(self) -> Sequence[str]:
-        """Return the kinds of streams that it can be counted over."""
+        """Return the kinds of streams that a run with this program can count."""
         # Agents count what moves a sequence forward.
         return {Style.RECORDS: EVERY_KIND, Style.AGENT: IDENTITIES, Style.FAUST: KINDS}[self]
 
     @property
     def options(self) -> list[str]:
-        """Return the options of `ratchet worker`."""
+        """Return the options of `ratchet worker` that select this program."""
         return {Style.RECORDS: [], Style.AGENT: ["--app", agents.NAME], Style.FAUST: ["--faust", hosted.NAME]}[self]
 
 
 class Worker:
-    """One worker of an environment, with its own state folder and its own network; `started` is its process, if any."""
+    """One worker of an environment, with its own state folder and network; `started` is its process, if any."""
 
     def __init__(self, environment: Environment, number: int) -> None:
         self.environment, self.number = environment, number
@@ -101,8 +101,8 @@ class Worker:
         """Start the process, without waiting until it is ready.
 
         Args:
-            clock_shift_s: seconds that its wall clock is ahead; below 0 late.
-            crash_at: its point of death: POINT or POINT:N of `transactions/crash_points.py`.
+            clock_shift_s: seconds by which its wall clock is ahead; below 0: behind.
+            crash_at: point where the worker kills itself: POINT or POINT:N of `transactions/crash_points.py`.
         """
         self.wait_for_orphans()
         self._seen = len(self.output())
@@ -125,41 +125,47 @@ class Worker:
         )
 
     def process(self) -> ChildProcess:
-        """Return the process.
+        """Return the worker's running process.
 
         Raises:
-            FaultRunFailed: there is none, or it has ended.
+            FaultRunFailed: the worker was not started, or has ended.
         """
         if self.started is None or not self.started.is_running:
             raise FaultRunFailed(f"{self.name} does not run; the end of its log:\n{self.output()[-3000:]}")
         return self.started
 
     def kill(self) -> None:
-        """Kill with SIGKILL, and wait. Its own processes end on their own: `start` waits for them."""
+        """Kill the worker with SIGKILL, and wait until it has ended.
+
+        Processes that the worker has started end without a signal; `start` waits for them.
+        """
         self._orphans = tree(self.process().pid)[1:]
         self.process().kill()
 
     def kill_all(self) -> None:
-        """SIGKILL to the worker and to all processes of its own."""
+        """Kill the worker and all processes that it has started."""
         self.kill()
         for pid in filter(_runs, self._orphans):
             os.kill(pid, signal.SIGKILL)
 
     def freeze(self) -> None:
-        """SIGSTOP to the worker and to all processes of its own, the parent first, which would start others."""
+        """Suspend the worker and all processes that it has started, with SIGSTOP.
+
+        The worker is first, because it would replace the others.
+        """
         for pid in tree(self.process().pid):
             os.kill(pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT to the same."""
+        """Let the worker and all processes that it has started go on, with SIGCONT."""
         for pid in reversed(tree(self.process().pid)):
             os.kill(pid, signal.SIGCONT)
 
     def child(self, number: int) -> int:
-        """Process id of one of its own processes.
+        """Return the id of one of the processes that the worker has started.
 
         Raises:
-            FaultRunFailed: it does not come.
+            FaultRunFailed: the process did not appear in time.
         """
         found: list[int] = []
 
@@ -172,37 +178,40 @@ class Worker:
         return found[-1]
 
     def wait_for_orphans(self) -> None:
-        """Their state folders are theirs until they have ended."""
+        """Wait until the processes of the killed worker have ended: until then they use their state folders."""
         orphans, self._orphans = self._orphans, []
         self.environment.wait_for(
             lambda: not any(_runs(pid) for pid in orphans), f"the end of {self.name}'s processes", ORPHANS_S
         )
 
     def stop(self) -> None:
-        """Stop with SIGTERM, and wait.
+        """Stop the worker with SIGTERM, and wait until it has ended.
 
         Raises:
-            FaultRunFailed: there is none, or it ended in another way.
+            FaultRunFailed: the worker does not run, or ended with another exit code.
         """
         code = self.process().stop()
         if code not in (0, TERMINATED):
             raise FaultRunFailed(f"{self.name} ended with {code}; the end of its log:\n{self.output()[-6000:]}")
 
     def output(self) -> str:
-        """Return all that it has logged since the first start."""
+        """Return all that the worker has logged since its first start."""
         path = self.environment.folder / f"{self.name}.log"
         return path.read_text("utf-8", "replace") if path.exists() else ""
 
     def said(self, words: str) -> bool:
-        """Return True if it has logged this since its last start, or since `mark`."""
+        """Return True if the worker has logged these words since its last start, or since `mark`."""
         return words in self.output_since_mark()
 
     def output_since_mark(self) -> str:
-        """Return its log since its last start, or since `mark`."""
+        """Return what the worker has logged since its last start, or since `mark`."""
         return self.output()[self._seen :]
 
     def partitions(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """Return its status of each partition, by input topic and number: a full disk has no log."""
+        """Return the status of each partition, by input topic and number.
+
+        Asked over HTTP: on a full disk the worker cannot log.
+        """
         address = re.findall(r"status_address\s+url=(http://127\.0\.0\.1:\d+)", self.output())[-1]
         with urlopen(f"{address}/status", timeout=ANSWER_S) as answer:  # noqa: S310 - of the line above
             tables = json.load(answer)["tables"]
@@ -214,7 +223,10 @@ class Worker:
 
 
 def _runs(pid: int) -> bool:
-    """Return True if it is a running process of a worker; its id may be another's by now."""
+    """Return True if a process id belongs to a running process of a worker.
+
+    The id may belong to another program by now.
+    """
     try:
         name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace")
         state = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0]
@@ -224,7 +236,7 @@ def _runs(pid: int) -> bool:
 
 
 class Environment:
-    """Topics, settings and workers on a Kafka of its own."""
+    """Topics, settings and workers on a Kafka of their own."""
 
     def __init__(
         self,
@@ -238,17 +250,17 @@ class Environment:
         kinds: Sequence[str] = IDENTITIES,
         processes: int = 1,
     ) -> None:
-        """Create the input topics and start to feed them.
+        """Create the input topics and start to feed them with events.
 
         Args:
-            kafka: running.
-            folder: of settings, state and logs.
-            workers: how many there may be.
-            seed: of the events.
-            app: names the group, and begins the name of every topic.
+            kafka: running Kafka.
+            folder: folder for settings, state and logs.
+            workers: largest number of workers.
+            seed: seed of the events.
+            app: name of the workers' group, and prefix of every topic.
             style: program of the workers.
-            kinds: of streams, each of `faults.events.SETTINGS`.
-            processes: of each worker.
+            kinds: kinds of streams, each a key of `faults.events.SETTINGS`.
+            processes: number of processes of each worker.
         """
         folder.mkdir(parents=True)
         self.kafka, self.folder, self.config = kafka, folder, folder / "ratchet.toml"
@@ -256,7 +268,7 @@ class Environment:
         self.inputs = {f"{app}.{kind}.in": PARTITIONS for kind in kinds}
         self.kinds = kinds
         self.read_again = Counter[str]()
-        """Records that an operator had judged a second time, by kind of identity."""
+        """Records that `ratchet resume` made the workers read again, by kind of identity."""
         streams = "".join(
             f"""
 [streams.by-{kind}]
@@ -289,10 +301,10 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
         return [worker for worker in self.workers if worker.is_running]
 
     def wait_for(self, condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> float:
-        """Wait, and return for how long, in seconds.
+        """Wait until a condition is true, and return the seconds waited.
 
         Raises:
-            FaultRunFailed: it did not come about, or the events could not be sent.
+            FaultRunFailed: the condition was not true in time, or the events could not be sent.
         """
         began = time.monotonic()
         while not condition():
@@ -304,7 +316,7 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
         return time.monotonic() - began
 
     def positions(self) -> Positions:
-        """Return the committed offsets of every input partition; waits for an absent Kafka."""
+        """Return the committed offsets of every input partition; waits while Kafka does not answer."""
         found: list[Positions] = []
 
         def ask() -> bool:
@@ -316,18 +328,18 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
         return found[-1]
 
     def wait_for_halts(self, worker: Worker, words: Mapping[str, str]) -> None:
-        """Wait until partitions have halted, and see that `TRIES` more tries change nothing.
+        """Wait until all partitions of some inputs have halted, and check that `TRIES` restarts change nothing.
 
         Args:
-            worker: the worker of all of them.
-            words: text of the error of each partition of an input.
+            worker: the worker that runs all of these partitions.
+            words: text that the error of each partition must contain, by input topic.
 
         Raises:
-            FaultRunFailed: they do not halt, or a try has forwarded or committed something.
+            FaultRunFailed: a partition does not halt, or a restart has forwarded or committed something.
         """
 
         def halted(least: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int] | None:
-            """Return the tries of each; None while one has not halted so, or has fewer tries than `least`."""
+            """Return the restarts of each partition, at least `least`; None until all have halted so."""
             found = {place: status for place, status in worker.partitions().items() if place[0] in words}
             are_halted = len(found) == PARTITIONS * len(words) and all(
                 words[place[0]] in (status["error"] or "") and status["restarts"] >= least.get(place, 1)
@@ -349,7 +361,11 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
             raise FaultRunFailed(f"went on although they had halted: {moved}")
 
     def wait_for_progress(self, since: Positions, what: str) -> float:
-        """Wait until every partition has committed something after `since`; the feed never stops. Returns seconds."""
+        """Wait until every partition has committed beyond its offset in `since`.
+
+        Returns:
+            seconds waited
+        """
 
         def all_moved() -> bool:
             now = self.kafka.positions(self.app, self.inputs)
@@ -383,7 +399,11 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
         return sorted(self.kafka.admin().list_topics(timeout=PATIENCE_S).topics)
 
     def _wait_for_steps(self) -> float:
-        """Wait until the steps have read all that the inputs' lanes have sent them, and return for how long."""
+        """Wait until the workers have read the Faust program's inner topics to their ends.
+
+        Returns:
+            seconds waited
+        """
         inner = [name for name in self._topics() if name.startswith((f"{self.app}-repartition", hosted.COUNTED_BY))]
         last = {
             (message.topic() or "", message.partition() or 0): message.offset() or 0

@@ -1,4 +1,4 @@
-"""Events with repeats and late ones, for every kind of identity at once, sent while faults are injected."""
+"""Endless events with repeats and late ones, for all kinds of identity, sent while faults are injected."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ SETTINGS = {
     "window": f'identity = "partition"\nreorder_window = {WINDOW}',
     "all": "deduplicate = false",
 }
-"""Rules of the stream of each kind."""
+"""Rules of the streams, by kind."""
 EVERY_KIND = tuple(kind for kind in SETTINGS if kind != "all")
 PARTITIONS = 4
 KEYS = 200
 PRODUCERS = 20
 REPEATED = 0.2
-"""Share of repeated events: PIP-6's retries, a hundred times more often than in life."""
+"""Share of repeated events, like PIP-6's retries but a hundred times as frequent as in practice."""
 HELD_BACK = 0.03
-"""Share of late events, as of a slow thread."""
+"""Share of late events, as a slow thread would send them."""
 HELD_FOR = 2 * PARTITIONS * WINDOW
-"""events, at most: their sequences rise by two, so that half of the late ones are still within the window."""
+"""Most events by which one is late. Sequences rise by two, so half the late ones are still within the window."""
 TRICKLE = 100
-"""Events sent at a time while no fault asks for more, so that some are always in flight ..."""
+"""Number of events sent at a time while no fault asks for more, so that some are always in flight."""
 TRICKLE_EVERY_S = 0.3
 QUEUE_FULL_PAUSE_S = 0.5
 DELIVERED_WITHIN_MS = 300_000
-"""Milliseconds, longer than a fault may last: an event is delivered by then, or the run is invalid."""
+"""Milliseconds, longer than any fault lasts; if an event is not delivered by then, the run is invalid."""
 
 
 class Event(NamedTuple):
-    """One record, sent to the input of every stream."""
+    """One event, sent to the input of every stream."""
 
     partition: int
     key: str
@@ -52,7 +52,10 @@ class Event(NamedTuple):
     sequence: int
 
     def identity(self, kind: str) -> tuple[int, str]:
-        """Return the identity of its sequence, by kind: state is kept per partition in any case."""
+        """Return the identity that the event's sequence belongs to.
+
+        The partition is a part of it for every kind, because workers keep their state per partition.
+        """
         if kind == "ids":
             return self.partition, f"{self.key} {self.sequence}"
         name = {"partition": "", "window": "", "key": self.key, "producer": self.producer}
@@ -60,7 +63,7 @@ class Event(NamedTuple):
 
 
 def events(seed: int) -> Iterator[Event]:
-    """Events without end, always the same for a seed: rising sequences with gaps, repeats, and some late."""
+    """Yield events without end, always the same for a seed: rising sequences with gaps, repeats, and some late."""
     choose = random.Random(seed)  # noqa: S311
     last: dict[int, int] = defaultdict(int)
     sent: dict[int, list[Event]] = defaultdict(list)
@@ -87,21 +90,21 @@ def events(seed: int) -> Iterator[Event]:
 
 
 class Feed(threading.Thread):
-    """Sends events to all inputs: a trickle, and up to `allow` as fast as they go."""
+    """Thread that sends events to all inputs: a trickle, or at full speed up to the number given to `allow`."""
 
     def __init__(self, bootstrap: str, inputs: list[str], seed: int) -> None:
-        """Nothing is sent yet.
+        """Prepare the producer without sending anything.
 
         Args:
-            bootstrap: of Kafka, past all that cuts or delays the workers' connections.
-            inputs: topics; each gets every event.
-            seed: of the events.
+            bootstrap: host:port of Kafka, without the proxies that cut or delay the workers' connections.
+            inputs: topics, each of which receives every event.
+            seed: seed of the events.
         """
         super().__init__(name="feed", daemon=True)
         self.inputs = inputs
         self.sent: list[Event] = []
         self.clock_shift_s = 0
-        """Added to the events' timestamps: producers' clocks are not the broker's."""
+        """Seconds added to the events' timestamps, because producers' clocks differ from the broker's."""
         self._events = events(seed)
         self._allowed = 0
         self._ending = threading.Event()
@@ -119,20 +122,20 @@ class Feed(threading.Thread):
         )
 
     def allow(self, total: int) -> None:
-        """Go on at full speed until so many events have been sent."""
+        """Send at full speed until so many events have been sent."""
         self._allowed = max(self._allowed, total)
 
     def abandon(self) -> None:
-        """End as soon as possible; sent events no longer matter."""
+        """End the thread as soon as possible, and drop events in flight."""
         self._abandoned = True
         self._ending.set()
         self.join()
 
     def finish(self) -> list[Event]:
-        """Send the remaining allowed events, and return all that have arrived in the inputs.
+        """Send the remaining allowed events, end the thread, and return all events sent.
 
         Raises:
-            FaultRunFailed: Kafka has not taken them all.
+            FaultRunFailed: Kafka has not accepted all of them.
         """
         self._ending.set()
         self.join()
@@ -140,16 +143,18 @@ class Feed(threading.Thread):
         return self.sent
 
     def check(self) -> None:
-        """Raise where Kafka has not taken an event: else a run would wait for progress on events that never come.
+        """Raise if Kafka has not accepted an event.
+
+        Otherwise a run would wait for progress on events that never arrive.
 
         Raises:
-            FaultRunFailed: it has not.
+            FaultRunFailed: Kafka has not accepted an event.
         """
         if self._error is not None:
             raise FaultRunFailed(f"the events could not be sent: {self._error}") from self._error
 
     def run(self) -> None:
-        """The thread's work."""
+        """Send events until the feed is finished or abandoned; runs in the thread."""
         try:
             while not (self._ending.is_set() and (self._abandoned or len(self.sent) >= self._allowed)):
                 for _ in range(TRICKLE):

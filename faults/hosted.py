@@ -1,4 +1,4 @@
-"""Count of a hosted Faust program at the end of a run, from the sent events and the topics alone."""
+"""Count for a hosted Faust program at the end of a run, from the sent events and the topics alone."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ KINDS: Final = (*IDENTITIES, "all")
 TABLES: Final = ("counts", "remainders", "balance", "windows")
 
 Window = tuple[int, str, int]
-"""Partition, key, and start in sequences; partition 0 where only the key matters."""
+"""Partition, key, and first sequence of the window; partition 0 where only the key matters."""
 Row = tuple[int, str, Any]
 """Partition, key and value."""
 Entries = Counter[tuple[str, str, str]]
-"""Table, key and value of entries, as JSON; one that stands in two partitions counts twice."""
+"""Table, key and value of entries, as JSON; an entry found in two partitions counts twice."""
 
 
 class Read(NamedTuple):
-    """Outputs and tables of the program.
+    """Outputs and tables of the program, as read from Kafka.
 
     Attributes:
         counted: partition, word and count of each record
         closed: partition, key, and start with total of each window
         log: partition, key and value of each write to the shared table
-        entries: of the tables
+        entries: entries of all tables
     """
 
     counted: list[Row]
@@ -48,7 +48,7 @@ def count_hosted(bootstrap: str, topics: Iterable[str], sent: list[Event]) -> Di
     Args:
         bootstrap: host:port[,host:port]
         topics: names of all topics
-        sent: events, in their order
+        sent: events, in the order sent
 
     Raises:
         FaultRunFailed: a topic cannot be read, or an event became a dead letter.
@@ -64,7 +64,7 @@ def count_hosted(bootstrap: str, topics: Iterable[str], sent: list[Event]) -> Di
 
 
 def compare_hosted(sent: list[Event], found: Read) -> Difference:
-    """Return the errors of outputs and tables."""
+    """Return the errors of the program's outputs and tables, compared with the sent events."""
     closed, still_open = _windows(sent)
     wanted = _tables(sent, still_open)
     wrong = {entry[:2] for entry in [*(wanted - found.entries), *(found.entries - wanted)]}
@@ -78,7 +78,7 @@ def compare_hosted(sent: list[Event], found: Read) -> Difference:
 
 
 def _rows(bootstrap: str, topic: str) -> Iterator[Row]:
-    """Yield partition, key and value of each record."""
+    """Yield partition, key and value of each record in a topic."""
     for message in messages(bootstrap, topic):
         key = message.key().decode()
         # Keys of topics are text, and those of tables JSON.
@@ -93,7 +93,7 @@ def _by_key(rows: Iterable[tuple[int, str, int]]) -> SequencesByIdentity:
 
 
 def _entries(records: Iterable[Message]) -> Iterator[tuple[str, str, str]]:
-    """Yield the program's tables in a changelog: the last value of each key by partition."""
+    """Yield the entries of the program's tables in a changelog: the last value of each key by partition."""
     found: dict[tuple[int, bytes], bytes] = {}
     for message in records:
         if (key := message.key()) is not None:
@@ -108,12 +108,12 @@ def _entries(records: Iterable[Message]) -> Iterator[tuple[str, str, str]]:
 
 
 def entry_of(table: str, key: Any, value: Any) -> tuple[str, str, str]:
-    """Return an entry of a table in one form for comparison. Sets are lists in any order."""
+    """Return a table's entry in one form for comparison. Sets become sorted lists."""
     return table, json.dumps(key), json.dumps(sorted(value) if isinstance(value, list) else value)
 
 
 def _tables(sent: list[Event], still_open: Counter[Window]) -> Entries:
-    """Return the demanded entries."""
+    """Return the table entries that the sent events demand."""
     words = Counter(word for event in sent for word in words_of(event))
     found = Entries(entry_of("counts", word, total) for word, total in words.items())
     sets: dict[str, set[int]] = defaultdict(set)
@@ -135,9 +135,10 @@ def _tables(sent: list[Event], still_open: Counter[Window]) -> Entries:
 
 
 def _windows(sent: list[Event]) -> tuple[Counter[Window], Counter[Window]]:
-    """Return events by partition, key and start of a window: of closed windows, and of open ones.
+    """Return the numbers of events in closed windows and in open ones, by partition, key and start.
 
-    A window closes when a whole window has passed since its end, and `EXPIRES`.
+    A window closes when its partition has come `EXPIRES` sequences past the window's end. Closed windows have partition
+    0.
     """
     found, time = Counter[Window](), Counter[int]()
     for event in fresh(sent, "key"):
@@ -152,7 +153,7 @@ def _windows(sent: list[Event]) -> tuple[Counter[Window], Counter[Window]]:
 
 
 def _compare_closed(wanted: Counter[Window], rows: list[Row]) -> Difference:
-    """Compare windows with their records: each has one, in order, with all of its events."""
+    """Compare closed windows with their records: each needs one record, in order, that counts all of its events."""
     order = compare(_by_key(sorted(wanted)), _by_key((0, key, int(start)) for _, key, (start, _) in rows))
     kept = Counter[Window]()
     for _, key, (start, total) in rows:
@@ -165,7 +166,7 @@ def _compare_closed(wanted: Counter[Window], rows: list[Row]) -> Difference:
 
 
 def _compare_log(sent: list[Event], rows: list[Row], wanted: Entries) -> Difference:
-    """Compare the explicit changelog of the shared table: one record for each write, the last one as the table is."""
+    """Compare the shared table with its changelog: one record for each write, and the last one equals the entry."""
     writes = Counter((event.partition, event.key) for kind in ("key", "producer") for event in fresh(sent, kind))
     found = Counter((partition, key) for partition, key, _ in rows)
     last = {key: value for _, key, value in rows}

@@ -1,4 +1,4 @@
-"""The Kafka of a run: one embedded node or three, and for each worker a network of its own to them."""
+"""The Kafka of a run: one embedded node or three, and proxies between each worker and the nodes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,22 @@ log = structlog.get_logger(__name__)
 
 ASK_S = 10.0
 LET_IN_LIMIT_S = START_LIMIT_S / 2
-"""Seconds before a restart of the missing nodes, and again after it. On an idle machine it takes less than one."""
+"""Seconds for nodes to become known to the others, before a restart and after it. Idle, this takes under one."""
 CLUSTER_ID = "cmF0Y2hldC1mYXVsdHMtIQ"
-"""The same for all nodes of a cluster: any 16 bytes in base64."""
+"""Id of the cluster, the same for all nodes: any 16 bytes in base64."""
 
 
 class Kafka:
-    """Any Kafka, as an environment uses it. copies: replication factor of its topics."""
+    """Kafka as a run's environment uses it.
+
+    copies: replication factor of its topics.
+    """
 
     def __init__(self, bootstrap: str, copies: int = 1) -> None:
         self.bootstrap, self.copies = bootstrap, copies
 
     def bootstrap_of(self, worker: int) -> str:
-        """Return the bootstrap servers for a worker, by its number."""
+        """Return the bootstrap servers for the worker of this number."""
         return self.bootstrap
 
     def admin(self) -> AdminClient:
@@ -41,14 +44,14 @@ class Kafka:
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
     def positions(self, group: str, topics: Mapping[str, int]) -> dict[tuple[str, int], int] | None:
-        """Committed offsets of a group; 0 where there is none.
+        """Return the committed offsets of a group; 0 where there is none.
 
         Args:
-            group: of the workers.
+            group: name of the workers' group.
             topics: number of partitions by topic.
 
         Returns:
-            by topic and partition; None while Kafka does not answer.
+            offsets by topic and partition; None while Kafka does not answer.
         """
         # Asked as a reader of uncommitted data, or Kafka would hold the answer back for as long as a killed worker's
         # transaction is open (KIP-447, require_stable).
@@ -61,7 +64,7 @@ class Kafka:
         return {(place.topic, place.partition): max(0, place.offset) for place in found}
 
     def ends(self, topics: Mapping[str, int]) -> dict[tuple[str, int], int]:
-        """Return the ends of these topics' logs, all records included, by topic and partition."""
+        """Return the end offset of each partition, with uncommitted records included, by topic and partition."""
         admin = self.admin()
         asked = {
             TopicPartition(topic, number): OffsetSpec.latest()
@@ -80,15 +83,18 @@ class Kafka:
 
 
 class EmbeddedKafka(Kafka):
-    """Nodes that can be killed and restarted one by one; `bootstrap` leads to them past the proxies."""
+    """Nodes that can be killed and restarted one by one.
+
+    `bootstrap` connects to them directly, without the proxies.
+    """
 
     def __init__(self, folder: Path, nodes: int, workers: int, options: Mapping[str, str] | None = None) -> None:
-        """Choose ports; nothing runs but the proxies.
+        """Choose ports and start the proxies; no node runs yet.
 
         Args:
-            folder: of the nodes' data and logs.
-            nodes: 1 or 3.
-            workers: how many workers get a network of their own, by number from 0.
+            folder: folder for the nodes' data and logs.
+            nodes: number of nodes, 1 or 3.
+            workers: number of workers with proxies of their own, numbered from 0.
             options: broker settings that replace the embedded broker's.
         """
         voters = {number: f"127.0.0.1:{free_port()}" for number in range(1, nodes + 1)}
@@ -142,7 +148,7 @@ class EmbeddedKafka(Kafka):
     def _wait_until_all_are_let_in(self) -> None:
         """Wait until each node is known to all others, and restart nodes that stay unknown.
 
-        A node answers before that, but no topic can be put on it yet.
+        A node answers before the others know it, but no topic can be placed on it yet.
         """
         if not (missing := self._missing(LET_IN_LIMIT_S)):
             return
@@ -160,7 +166,7 @@ class EmbeddedKafka(Kafka):
             )
 
     def _missing(self, limit_s: float) -> list[EmbeddedBroker]:
-        """Return the nodes that the others do not know after so many seconds; empty as soon as they know all."""
+        """Return the nodes that are still unknown after so many seconds; empty as soon as all are known."""
         admin, deadline = self.admin(), time.monotonic() + limit_s
         while True:
             known = admin.list_topics(timeout=START_LIMIT_S).brokers
@@ -178,11 +184,11 @@ class EmbeddedKafka(Kafka):
                 proxy.close()
 
     def bootstrap_of(self, worker: int) -> str:
-        """host:port,... of all nodes, through the worker's own proxies."""
+        """Return host:port,... of all nodes, through the worker's own proxies."""
         return ",".join(f"127.0.0.1:{proxy.port}" for proxy in self._proxies[worker])
 
     def proxy(self, worker: int, node: int) -> Proxy:
-        """Return the proxy between a worker and a node, by number and node id."""
+        """Return the proxy between a worker and a node, by the worker's number and the node's id."""
         return self._proxies[worker][node - 1]
 
     def line(self, worker: int, line: Line) -> None:

@@ -1,6 +1,6 @@
-"""A real MariaDB for tests and fault runs, in a folder of its own. Its programs are the distribution's.
+"""A real MariaDB for tests and fault runs, with its data in a folder of its own.
 
-No package registry that Python or Java knows carries a server of MySQL or MariaDB.
+Its programs are the distribution's: no package registry of Python or Java offers a server of MySQL or MariaDB.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ HOW_TO_INSTALL = (
 
 
 class Programs(NamedTuple):
-    """Programs that make a folder of data, and serve it."""
+    """Paths of the programs that create MariaDB's data folder and serve it."""
 
     install: str
     server: str
 
 
 def find_mariadb() -> Programs | None:
-    """Return the distribution's programs; None where they are not installed."""
+    """Return the paths of the distribution's programs; None where they are not installed."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/libexec", "/usr/local/sbin"])
     install, server = shutil.which("mariadb-install-db", path=path), shutil.which("mariadbd", path=path)
     return Programs(install, server) if install and server else None
 
 
 class MariadbServer(DatabaseServer):
-    """See `DatabaseServer`; `run_mariadb` starts it.
+    """MariaDB server, started by `run_mariadb`; see `DatabaseServer`.
 
     Args:
-        programs: see `find_mariadb`.
-        folder: for its data.
+        programs: paths from `find_mariadb`.
+        folder: folder for the data.
     """
 
     title, own_user = "MariaDB", "mysql"
@@ -67,7 +67,7 @@ class MariadbServer(DatabaseServer):
 
     @property
     def url(self) -> str:
-        """Return its address with a database, without the password."""
+        """Return the server's address with a database, without the password."""
         return f"mysql://{self.user}@127.0.0.1:{self.port}/results"
 
     def _command(self) -> Sequence[str | Path]:
@@ -105,10 +105,10 @@ class MariadbServer(DatabaseServer):
 
 @contextmanager
 def run_mariadb() -> Iterator[MariadbServer]:
-    """Yield a running server, gone at the end.
+    """Yield a running server; stop it and remove its data at the end.
 
     Raises:
-        SetupError: there is none on this machine, or it does not start.
+        SetupError: MariaDB is not installed, or does not start.
     """
     programs = find_mariadb()
     if programs is None:

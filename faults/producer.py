@@ -1,4 +1,7 @@
-"""Faults of a producer: it is killed, and its broker restarted; the output must be the file, in order per key."""
+"""Faults of a producer: it is killed, and its broker is restarted.
+
+At the end the output must be the file, in order per key.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ INPUT, OUTPUT = "producer.in", "producer.out"
 NAME = "under-fire"
 GROUP = "faults-producer"
 LIFE_S = 0.8
-"""Seconds of sending for a publisher; it is killed before, during, or shortly after."""
+"""Seconds that a publisher needs for its share; it is killed before, during, or shortly after sending."""
 EARLY = 0.2
-"""Share of publishers killed before or during the take-over of their name ..."""
+"""Share of publishers killed before or while they take over their name."""
 EARLY_S = 1.5
-"""... within this time, as their processes have to start first."""
+"""Seconds within which such a publisher is killed; its process has to start first."""
 KILLS_PER_RESTART = 8
 PATIENCE_S = 180.0
 """Seconds after which a step has hung."""
@@ -37,7 +40,7 @@ PATIENCE_S = 180.0
 
 @dataclass(slots=True)
 class ProducerResult(Result):
-    """Actions and findings of a run."""
+    """Injected faults and findings of a run."""
 
     delivered: int = 0
     sent_again: int = 0
@@ -49,14 +52,14 @@ class ProducerResult(Result):
 def run_producer(
     path: Path, kills: int, seed: int, say: Callable[[str], None], folder: Path | None = None
 ) -> ProducerResult:
-    """Send the file under a name, kill the producer, restart the broker in between, and count.
+    """Send a file's lines under a producer name, kill the producer, restart the broker in between, and count.
 
     Args:
-        path: a file of lines, plain or compressed; each is a record with a key derived from its text.
-        kills: SIGKILLs.
-        seed: draws the moments.
-        say: called with each event, a line at a time.
-        folder: new; keeps logs and data. None: a temporary one, removed when all is well.
+        path: a file of lines, plain or compressed; each line is a record with a key derived from its text.
+        kills: number of SIGKILLs.
+        seed: seed of the random moments.
+        say: function called with each event, a line at a time.
+        folder: new folder for logs and data, which is kept. None: a temporary one, removed when all is well.
 
     Raises:
         SourceError: the file cannot be read, or has no lines.
@@ -101,7 +104,7 @@ class _ProducerFaults:
         self._path, self._kafka, self._folder, self._choose, self._say = path, kafka, folder, choose, say
 
     def strike(self, kills: int, offsets: list[int], result: ProducerResult) -> None:
-        """Let one publisher after another bring the file a part further, and the last one to its end."""
+        """Start and kill publishers in turn, each for a further part of the file; the last one sends the rest."""
         share = max(1, len(offsets) // (kills + 1))
         restarts = set(self._choose.sample(range(kills), -(-kills // KILLS_PER_RESTART)))
         for kill in range(kills):
@@ -150,7 +153,7 @@ class _ProducerFaults:
 
 
 def _file(path: Path) -> tuple[SequencesByIdentity, list[int]]:
-    """Return the demanded output by key, and the start of each record in the file."""
+    """Return the demanded output by key, and the offset of each record in the file."""
     wanted: SequencesByIdentity = defaultdict(list)
     offsets = []
     for sequence, key, value in KeyedLines(path).read(0):
@@ -170,7 +173,7 @@ def _delivered(bootstrap: str) -> SequencesByIdentity:
 
 
 def _with_value(sequence: int, value: bytes) -> int:
-    """Return a number in the sequence's order that differs with the value."""
+    """Return a number that follows the sequence and also depends on the value."""
     return sequence << 32 | zlib.crc32(value)
 
 

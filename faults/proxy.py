@@ -1,4 +1,4 @@
-"""A TCP proxy between one worker and one broker, for networks that cut, delay and fall silent."""
+"""TCP proxy between one worker and one broker, which can cut, delay or silence their network."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ CHUNK = 1 << 16
 
 
 class Line(StrEnum):
-    """State of the network."""
+    """State of the network between a worker and a broker."""
 
     OPEN = "open"
     DELAYED = "delayed"
     SILENT = "silent"
-    """Half-open: connections stand and nothing comes through, in either direction."""
+    """Half-open: connections remain, but no data pass in either direction."""
     CUT = "cut"
-    """Connections are reset, new ones are closed at once."""
+    """Connections are reset, and new ones are closed at once."""
 
 
 class Proxy:
-    """Listens on a free port of 127.0.0.1 and forwards to another; runs in a thread of its own until `close`."""
+    """Proxy from a free port of 127.0.0.1 to another port; runs in a thread of its own until `close`."""
 
     def __init__(self, target: int, delay_s: float = 0.3) -> None:
         """Start to listen.
 
         Args:
-            target: port of 127.0.0.1 to forward to; nothing needs to listen there yet.
-            delay_s: how much later each piece arrives while the line is delayed.
+            target: port of 127.0.0.1 to forward to; no program needs to listen there yet.
+            delay_s: seconds by which each piece of data is late while the line is delayed.
         """
         self.target, self.delay_s = target, delay_s
         self.port = 0
@@ -41,10 +41,10 @@ class Proxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._gates: set[asyncio.Event] = set()
-        """Gates of the standing connections: until one is set, its client's data go no further."""
+        """Gates of the open connections; a client's data wait until its gate is set."""
         self._held: set[asyncio.Event] = set()
         self.answers = 0
-        """Answers of the far side on held connections."""
+        """Number of the broker's answers on held connections."""
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
         self._thread.start()
@@ -61,14 +61,14 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._apply)
 
     def hold(self) -> None:
-        """Let the connections that stand now swallow what their clients say, while new ones pass."""
+        """Hold back what clients send on the connections that exist now; new connections pass."""
         held = threading.Event()
         self._loop.call_soon_threadsafe(self._hold)
         self._loop.call_soon_threadsafe(held.set)
         held.wait()
 
     def release(self) -> None:
-        """Let swallowed data arrive, with or without their sender."""
+        """Forward the data held back, even if their senders have gone."""
         self._loop.call_soon_threadsafe(self._release)
 
     def _hold(self) -> None:
@@ -81,7 +81,7 @@ class Proxy:
             gate.set()
 
     def close(self) -> None:
-        """Reset every connection and end."""
+        """Reset every connection, and end the thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 

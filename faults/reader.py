@@ -1,6 +1,6 @@
 """Faults of a reader without Spark: its processes are killed, frozen and rebalanced, its database is restarted.
 
-The table must have each committed record once, and the positions must stand at the topic's end.
+At the end the table must have each committed record once, and the positions must be the topic's end.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from kafka_ratchet.reader.topic import TopicReading
 
 STORES: Final = ("sqlite", "postgres", "duckdb")
 SHARED: Final = ("sqlite", "postgres")
-"""Several processes may have these open."""
+"""Stores that several processes can have open at a time."""
 
 PARTITIONS: Final = 4
 RECORDS: Final = 150
 """Records of one transaction of the publisher; a fifth as many are rolled back in between."""
 PAUSE_S: Final = 0.25
-"""Seconds between two of them: starting readers have work, and can catch up."""
+"""Seconds between two transactions of the publisher: readers have work and can catch up."""
 MOMENTS: Final = (BEFORE, IN, AFTER, "-", "-", "-")
-"""Points where a process kills itself; `-`: it is killed from outside, anywhere."""
+"""Points where a process kills itself; `-`: the run kills it, at a random moment."""
 OTHERS: Final = 5
-"""A freeze and a restart of the database come once for so many kills."""
+"""Number of kills for each freeze and each restart of the database."""
 PATIENCE_S: Final = 180.0
 """Seconds after which a step has hung."""
 
@@ -49,7 +49,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class StoreResult:
-    """Result of one store's rows."""
+    """Actions and findings of a run over one store."""
 
     kills: int = 0
     frozen: int = 0
@@ -66,13 +66,13 @@ class StoreResult:
 
     @property
     def ok(self) -> bool:
-        """Return True if every record is a row, once, and the positions agree."""
+        """Return True if every record is a row, once, and the positions are the topic's end."""
         return not (self.lost or self.doubled or self.behind) and self.rows > 0
 
 
 @dataclass
 class ReaderResult:
-    """Result of the rows of all stores."""
+    """Results of all stores."""
 
     seed: int
     stores: dict[str, StoreResult] = field(default_factory=dict)
@@ -89,13 +89,13 @@ class ReaderResult:
 
 
 def run_reader(kills: int, seed: int, say: Say, folder: Path | None, only: tuple[str, ...] = ()) -> ReaderResult:
-    """Kill the readers of each store, freeze them, let groups rebalance, and count.
+    """Kill the readers of each store, freeze them, let groups rebalance, and count the rows.
 
     Args:
-        kills: SIGKILLs per store.
-        seed: seed of the moments.
-        say: function for progress.
-        folder: new; keeps logs and databases. None: a temporary one, removed when all is well.
+        kills: number of SIGKILLs per store.
+        seed: seed of the random moments.
+        say: function called with progress, a line at a time.
+        folder: new folder for logs and databases, which is kept. None: a temporary one, removed when all is well.
         only: names of stores; none: all that can run here.
 
     Raises:
@@ -122,20 +122,20 @@ def run_reader(kills: int, seed: int, say: Say, folder: Path | None, only: tuple
 
 
 class _Publisher(threading.Thread):
-    """Publisher of numbers in transactions, some of them rolled back, until it is stopped."""
+    """Thread that publishes numbers in transactions, some of them rolled back, until it is stopped."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(daemon=True)
         self._topic, self._stopped = topic, threading.Event()
         self.committed = 0
-        """Numbers below it are in the topic, once each."""
+        """Each number below this one is in the topic once."""
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "transactional.id": f"publisher-{topic}", "log_level": 0}
         )
         self._producer.init_transactions(60)
 
     def run(self) -> None:
-        """Publish."""
+        """Publish numbers until stopped; runs in the thread."""
         while not self._stopped.wait(PAUSE_S):
             self._send(range(-RECORDS // 5, 0), commit=False)
             self._send(range(self.committed, self.committed + RECORDS), commit=True)
@@ -149,7 +149,7 @@ class _Publisher(threading.Thread):
         self._producer.commit_transaction(60) if commit else self._producer.abort_transaction(60)
 
     def stop(self) -> int:
-        """Stop after the open transaction; return the number of committed numbers."""
+        """Stop after the open transaction, and return how many numbers were committed."""
         self._stopped.set()
         self.join(PATIENCE_S)
         return self.committed
@@ -171,7 +171,10 @@ class _StoreFaults:
         self.result = StoreResult()
 
     def all(self, kills: int) -> StoreResult:
-        """Return all faults, the first half with one process, the other with a group where the store can be shared."""
+        """Inject all faults, then count, and return the result.
+
+        One process reads during the first half of the kills, a group during the rest if the store can be shared.
+        """
         admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0})
         admin.create_topics([NewTopic(self._topic, PARTITIONS, 1)])[self._topic].result(60)
         with self._database() as execute:
@@ -207,7 +210,7 @@ class _StoreFaults:
             self._say(f"{self._kind}: kill {self.result.kills} ({'wherever it was' if moment == '-' else moment})")
 
     def _frozen(self, reader: ChildProcess, moment: str) -> ChildProcess:
-        """Freeze it, start a second one, which takes over, and thaw the first: it must be refused."""
+        """Freeze a reader, start a second one that takes over, and thaw the first, which must be refused."""
         reader.freeze()
         second = self._start("-", moment if self._kind == "postgres" else "-")
         if self._kind == "postgres":
@@ -266,7 +269,7 @@ class _StoreFaults:
         self._wait_for_any([reader], word)
 
     def _wait_for_any(self, readers: list[ChildProcess], word: str) -> None:
-        """Wait until one of them has printed the word, or has ended at its point."""
+        """Wait until a reader has printed the word, or all have ended."""
         deadline = time.monotonic() + PATIENCE_S
         while not any(word in reader.log.read_text("utf-8", "replace") for reader in readers):
             if not any(reader.is_running for reader in readers):

@@ -1,4 +1,4 @@
-"""Whole run: the schedule and the separate scenarios, one report."""
+"""A whole fault run: the schedule and the separate scenarios, with one result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from faults.schedule import FaultCounts, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Extent of a run; events: least number, each into every stream."""
+    """Extent of a run.
+
+    events: smallest number of events sent into every stream.
+    """
 
     events: int
     schedule: FaultCounts
@@ -70,7 +73,7 @@ LONG = Form(
 
 @dataclass(slots=True)
 class RunResult(Result):
-    """Actions and findings of a run."""
+    """Injected faults and findings of a run."""
 
     events: int = 0
     worker_kills: int = 0
@@ -89,11 +92,11 @@ class RunResult(Result):
     refused_partitions: int = 0
     refused_operations: int = 0
     crash_points: int = 0
-    """Points at which a worker with agents was killed; without agents none."""
+    """Points at which a worker with agents was killed; 0 without agents."""
     table_lost: int = 0
-    """Events that the agents' tables lack."""
+    """Events that are missing in the agents' tables."""
     table_doubled: int = 0
-    """Events that they have twice."""
+    """Events that the agents' tables count twice."""
     table_wrong: int = 0
     """Wrong entries of a Faust program's tables."""
     ready_s: list[float] = field(default_factory=list)
@@ -122,7 +125,7 @@ class RunResult(Result):
         return {**Result.as_dict(self), "ready_s": summary}
 
     def add_scenario(self, difference: Difference, events: int) -> None:
-        """Add one scenario's count, and its sent events."""
+        """Add one scenario's count and the number of its events."""
         self.add(difference)
         self.events += events
 
@@ -136,20 +139,19 @@ def run(
     style: Style = Style.RECORDS,
     processes: int = 1,
 ) -> RunResult:
-    """Inject the faults of the form and count.
+    """Inject the faults of the form into workers, and count.
 
     Args:
         form: SHORT, LONG or one of your own.
-        seed: draws events, faults and their order. The same seed draws the same; what the machine makes of it in time
-            differs.
-        say: is told what happens, a line at a time.
-        folder: new; keeps logs and data. None: a temporary one, removed when all is well.
-        style: program of the workers. With one of Faust the scenarios that no program changes are left out.
-        processes: of each worker. Above 1, single ones of them are killed and frozen as well, and what needs a Kafka or
-            a worker of another shape is left out: it does not depend on how many processes there are.
+        seed: seed of events, faults and their order. Their timing also depends on the machine.
+        say: function called with each event, a line at a time.
+        folder: new folder for logs and data, which is kept. None: a temporary one, removed when all is well.
+        style: program of the workers. With a Faust program, scenarios that no program influences are left out.
+        processes: number of processes of each worker. Above 1, single ones are killed and frozen as well, and the
+            scenarios with a Kafka or a worker of another shape are left out: processes do not influence them.
 
     Raises:
-        FaultRunFailed: something did not come back by itself. The folder is kept, and named.
+        FaultRunFailed: a part did not recover without help. The folder is kept, and named.
     """
     began, result = time.monotonic(), RunResult(seed)
     kept = Path(tempfile.mkdtemp(prefix="ratchet-faults-")) if folder is None else folder
@@ -168,7 +170,7 @@ def run(
 
 
 def _beside(form: Form, kept: Path, result: RunResult, say: Callable[[str], None], *, style: Style) -> None:
-    """The scenarios; each has a Kafka of its own."""
+    """Run the scenarios, each with a Kafka of its own."""
     seed = result.seed
     for number, (name, times, scenario) in enumerate(
         (

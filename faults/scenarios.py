@@ -26,19 +26,19 @@ from kafka_ratchet.errors import FaultRunFailed
 
 KILLED = 128 + signal.SIGKILL
 AROUND_A_COMMIT = ("fetched", "agent", "judged", "produced", "logged", "offered", "committed", "remembered", "saved")
-"""Points where a worker with agents is killed, see transactions/crash_points.py.
+"""Points where a worker with agents is killed; see transactions/crash_points.py.
 
-They are before, inside and after the agent; with its outputs and table writes in memory, in flight,
-acknowledged, committed, and in the local store.
+They are before, inside and after the agent. Its outputs and table writes are then in memory, in flight, acknowledged,
+committed, or in the local store.
 """
 STATE_DISK = 64 << 20
-"""bytes: RocksDB of twelve partitions with little in it needs a few."""
+"""Bytes: RocksDB needs a few for twelve partitions with little data."""
 BROKER_DISK = 400 << 20
-"""Bytes: Kafka preallocates ten megabytes of index for each log; a tmpfs only holds touched pages."""
+"""Bytes: Kafka preallocates ten megabytes of index for each log, but a tmpfs stores only touched pages."""
 
 
 def three_nodes(folder: Path, restarts: int, seed: int, *, style: Style = Style.RECORDS) -> tuple[Difference, int]:
-    """Kill and stop nodes of a cluster of three in turn; two of three are always there.
+    """Kill and stop the nodes of a cluster of three in turn; two of three always run.
 
     Returns:
         errors of the output, events sent
@@ -66,7 +66,13 @@ def three_nodes(folder: Path, restarts: int, seed: int, *, style: Style = Style.
 def full_disk_of_a_worker(
     folder: Path, times: int, seed: int, *, style: Style = Style.RECORDS
 ) -> tuple[Difference, int]:
-    """Return the worker's local stores cannot be written: it halts without a commit, and goes on when there is room."""
+    """Fill the disk of a worker's local stores, and free it again.
+
+    The worker must halt without a commit, and go on when there is room.
+
+    Returns:
+        errors of the output, events sent
+    """
     with (
         EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka,
         SmallDisk(folder / "disk", STATE_DISK) as disk,
@@ -94,7 +100,11 @@ def _set_policy(admin: AdminClient, topic: str, policy: str) -> None:
 
 
 def _cut(admin: AdminClient, places: list[TopicPartition]) -> bool:
-    """Cut partitions at these offsets (-1: at their ends), unless their brokers have yet to hear of the new policy."""
+    """Delete the records before these offsets (-1: all records).
+
+    Returns:
+        False while a broker does not know yet that the topic's policy allows deletion
+    """
     for done in admin.delete_records(places).values():
         try:
             done.result(60)
@@ -106,7 +116,11 @@ def _cut(admin: AdminClient, places: list[TopicPartition]) -> bool:
 
 
 def _create(admin: AdminClient, topic: NewTopic) -> bool:
-    """Create it, unless Kafka still knows one of the name: it answers a deletion before every node has heard of it."""
+    """Create a topic.
+
+    Returns:
+        False while Kafka still knows a deleted topic of this name
+    """
     try:
         admin.create_topics([topic], operation_timeout=30)[topic.topic].result(60)
     except KafkaException as error:
@@ -119,7 +133,13 @@ def _create(admin: AdminClient, topic: NewTopic) -> bool:
 def full_disk_of_the_broker(
     folder: Path, times: int, seed: int, *, style: Style = Style.RECORDS
 ) -> tuple[Difference, int]:
-    """Fill the broker's disk: Kafka ends, and the workers continue once it is back with room."""
+    """Fill the broker's disk, and start Kafka again with room.
+
+    Kafka must end on the full disk, and the workers must continue after its start.
+
+    Returns:
+        errors of the output, events sent
+    """
     with SmallDisk(folder / "kafka", BROKER_DISK) as disk:
         with (
             EmbeddedKafka(disk.folder, nodes=1, workers=1) as kafka,
@@ -139,7 +159,7 @@ def full_disk_of_the_broker(
 
 
 def lost_changelogs(folder: Path, seed: int, *, style: Style = Style.RECORDS) -> tuple[Difference, int]:
-    """Check that changelogs without the counted records are refused by name, and nothing is forwarded.
+    """Remove the records of two changelogs, and check that the worker halts their streams.
 
     Returns:
         errors of the output, number of refused partitions
@@ -178,7 +198,7 @@ def lost_changelogs(folder: Path, seed: int, *, style: Style = Style.RECORDS) ->
 
 
 def killed_around_commits(folder: Path, seed: int, *, style: Style = Style.AGENT) -> tuple[Difference, int]:
-    """Kill a worker with agents at every point of a transaction, the third time it comes there.
+    """Kill a worker with agents at every point of a transaction, the third time it reaches the point.
 
     Returns:
         errors of outputs and tables, events sent

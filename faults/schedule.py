@@ -1,4 +1,4 @@
-"""The schedule: in random order, every fault that a running worker must survive without help, under load."""
+"""The schedule: injects every fault that a running worker must survive without help, in random order, under load."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ SESSION_S = SESSION_TIMEOUT_MS / 1000
 CLOCK_SHIFT_S = 4_000
 """Seconds, a little over an hour: the most that a timestamp may be ahead (message.timestamp.after.max.ms)."""
 FEED_CLOCK_SHIFT_S = 3_500
-"""A little less: events ahead of more are refused by Kafka itself, on their way in."""
+"""Seconds, a little less than an hour: Kafka itself refuses events that are further ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultCounts:
-    """Number of each fault.
+    """Number of faults of each kind.
 
     Attributes:
         process_kills: kills of one process of a worker with several; its parent starts another.
-        frozen_processes: freezes of the same; its parent does not notice.
+        frozen_processes: freezes of one such process; its parent does not notice.
         open_transactions: foreign transactions left open in an input until a worker names them.
-        foreign_commits: offsets of an input committed by another client; its partitions halt until they are restored.
-        strangers: consumers in the group of the workers before these start; workers join when they have left.
+        foreign_commits: offsets of an input committed by another client; its partitions halt until these are restored.
+        strangers: consumers that join the workers' group before the workers do; these wait until they have left.
     """
 
     worker_kills: int = 0
@@ -57,14 +57,17 @@ class FaultCounts:
     strangers: int = 0
 
     def drawn(self, choose: random.Random) -> list[str]:
-        """Return the faults by name, in random order."""
+        """Return the names of the faults, one for each time, in random order."""
         names = [field.name for field in fields(self) for _ in range(getattr(self, field.name))]
         choose.shuffle(names)
         return names
 
 
 class Schedule:
-    """Runs the faults. All workers but the last run all the time; the last one joins and leaves."""
+    """Schedule of faults.
+
+    All workers but the last run all the time; the last one joins and leaves.
+    """
 
     def __init__(
         self, environment: Environment, kafka: EmbeddedKafka, choose: random.Random, say: Callable[[str], None]
@@ -72,10 +75,10 @@ class Schedule:
         """Prepare the schedule without starting anything.
 
         Args:
-            environment: with at least three workers.
+            environment: environment with at least three workers.
             kafka: Kafka of the environment.
             choose: source of all random choices.
-            say: called with each fault, a line each.
+            say: function called with each fault, a line at a time.
         """
         self.environment, self._kafka, self._choose, self._say = environment, kafka, choose, say
         self.home, self.guest = environment.workers[:-1], environment.workers[-1]
@@ -88,7 +91,7 @@ class Schedule:
         """Inject the planned faults, while the feed sends `total` events.
 
         Raises:
-            FaultRunFailed: the environment did not come back.
+            FaultRunFailed: the environment did not recover.
         """
         since = self.environment.positions()
         for worker in self.home:

@@ -1,4 +1,4 @@
-"""Database servers available here, by the kind of store in the registry of stores."""
+"""Database servers available on this machine, by the kind of store in the registry of stores."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ SERVERS: Final[Mapping[str, Callable[[], AbstractContextManager[DatabaseServer]]
 
 
 def can_run(kind: str) -> bool:
-    """Return True if a store of that kind has its server on this machine, where it needs one."""
+    """Return True if this machine has the server that this kind of store needs, or if it needs none."""
     found = {"postgres": find_postgres, "mysql": find_mariadb}
     return kind not in found or found[kind]() is not None

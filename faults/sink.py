@@ -1,4 +1,7 @@
-"""Faults of the Spark job: it is killed, frozen and started twice over every store, and its rows are counted."""
+"""Faults of the Spark job: over every store it is killed, frozen and started twice.
+
+At the end its rows are counted.
+"""
 
 from __future__ import annotations
 
@@ -40,35 +43,35 @@ from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 BEFORE = ("before-write", "before-commit")
 """Points where the job kills itself: before any part of the commit, or before the commit alone."""
 IN_TRANSACTION = "in-commit"
-"""Inside the commit of a database: the transaction has everything and is open."""
+"""Point inside a database's commit: all has been written and the transaction is open."""
 OF_SEQUENCES = ("before-sequences",)
-"""Likewise, of a job that judges: the rows are written, and the last sequences are not."""
+"""Point of a job that judges: the rows are written, and the last sequences are not."""
 BETWEEN = "between-commits"
-"""Inside the commit of two tables: the rejects are there, the rows are not."""
+"""Point inside the commit of two tables: the rejects are committed, the rows are not."""
 AFTER = "after-commit"
-"""The commit is done, and the job has not heard of it."""
+"""Point after the commit, when the job does not know yet that it succeeded."""
 
 MODES = ("batch", "stream")
 
 OTHERS = 4
-"""All else comes once for so many kills before, inside or after a commit: it is slow, and draws less of a moment."""
+"""Number of kills at a commit for each of the other faults. They are slower and depend less on the moment."""
 
 DISK = 2 << 30
-"""Bytes of the disk to fill, with room for a table of thousands of small commits."""
+"""Bytes of the disk to fill, enough for a table of thousands of small commits."""
 
 GOES_ON = "and goes on"
-"""Words of a stream about a passing failure."""
+"""Text in a stream's log about a passing failure."""
 
 Say = Callable[[str], None]
 Modes = Callable[[], tuple[str, ...]]
 """Function that returns the modes of the next fault."""
 Step = tuple[str, Callable[[], None]]
-"""Step, in words and as a call."""
+"""One fault, as words for the log and as a function that injects it."""
 
 
 @dataclass
 class StoreResult:
-    """Result of one store's rows."""
+    """Actions and findings of a run over one store."""
 
     kills: int = 0
     frozen: int = 0
@@ -77,12 +80,12 @@ class StoreResult:
     """Restarts of the database."""
     broker_restarts: int = 0
     dead_leaders: int = 0
-    """Jobs without the leader of a partition, the other brokers being up."""
+    """Number of jobs run while the leader of a partition was dead and the other brokers ran."""
     full_disks: int = 0
     rules: int = 0
-    """Triggers or constraints that appeared under a stream, were refused by name, and were dropped."""
+    """Triggers or constraints added during a stream, named in its error, and dropped again."""
     poolers: int = 0
-    """Streams through a pooler, which crashed."""
+    """Number of streams through a pooler that crashed."""
     upkeep: int = 0
     """Removals of orphans, and compactions of Delta's files and log, during a job's commits."""
     orphans: int = 0
@@ -100,7 +103,7 @@ class StoreResult:
 
 @dataclass
 class SinkResult:
-    """Result of the rows of all stores."""
+    """Results of all stores."""
 
     stores: dict[str, StoreResult] = field(default_factory=dict)
 
@@ -127,10 +130,10 @@ def run_sink(
     """Inject all faults over each store, and count its rows.
 
     Args:
-        times: how often a kill before a commit, inside and after it, in each mode; all else comes a quarter as often.
+        times: number of kills before a commit, inside and after it, in each mode; other faults come a quarter as often.
             None: every fault once, in a mode that the seed draws.
-        seed: of the order and the moments.
-        say: for progress.
+        seed: seed of the order and the moments.
+        say: function called with progress, a line at a time.
         folder: a new folder for logs and tables; None: a temporary one.
         only: names of stores; none: all that can run here.
         from_input: the job reads a raw topic with duplicates, and judges it itself.
@@ -177,7 +180,7 @@ STORES: dict[str, Callable[[Path, DatabaseServer | None], TableLocation]] = {
     "postgres-staged": lambda _, server: _of_server(server, "staged"),
 }
 WITHOUT_REJECTS = {"postgres"}
-"""Rows are committed in the tasks there; with rejects they are staged for one transaction of the driver's."""
+"""Stores whose Spark tasks commit rows; with rejects, the driver commits staged rows in one transaction."""
 
 
 def _brokers(stack: ExitStack, folder: Path, nodes: int) -> list[EmbeddedBroker]:
@@ -187,7 +190,7 @@ def _brokers(stack: ExitStack, folder: Path, nodes: int) -> list[EmbeddedBroker]
 
 
 def judging_stores() -> list[str]:
-    """Return the stores with a job that can judge a raw topic itself."""
+    """Return the names of the stores that let a job judge a raw topic itself."""
     return [name for name in STORES if store_class(name.partition("-")[0]).keeps_sequences]
 
 
@@ -233,7 +236,10 @@ class _StoreFaults:
         self.result = StoreResult()
 
     def all(self, times: int | None) -> StoreResult:
-        """Return every fault that many times, in random order, then the count."""
+        """Inject every fault that many times, in random order; then count the rows, and return the result.
+
+        times: None for each fault once.
+        """
         if times is None:
             steps = self._kills(1, self._mode) + self._others(self._mode)
         else:

@@ -1,4 +1,4 @@
-"""Environment of the Spark job: its topic, its processes, its rows and the demanded ones."""
+"""Environment of the Spark job: its topic, its processes, its rows and the demanded rows."""
 
 from __future__ import annotations
 
@@ -39,52 +39,52 @@ NAME = "faulted"
 SLICE = 150
 """Offsets per commit."""
 CATCH_UP = 100_000
-"""Offsets per commit of a job that nothing is done to: killed ones leave a backlog of hundreds of slices."""
+"""Offsets per commit of an undisturbed job: killed jobs leave a backlog of hundreds of slices."""
 A_FEW_COMMITS = 1_000
-"""Offsets per commit of jobs started together: the remaining one soon finishes that backlog."""
+"""Offsets per commit of two jobs started together, so that the remaining one soon finishes the backlog."""
 PER_STEP = 600
-"""Records added before each fault: more commits than any fault waits for."""
+"""Records written before each fault: enough for more commits than any fault waits for."""
 
 REJECTED = 10
-"""Values per unparsable one, where there are rejects."""
+"""One value in so many is unparsable, in a store with rejects."""
 REPEATED = 0.25
-"""Repeats per record of a raw topic: a fifth of all."""
+"""Number of repeats per record of a raw topic; they make up a fifth of the topic."""
 IDENTITIES = 97
-"""Identities of a raw topic's partition."""
+"""Number of identities in each partition of a raw topic."""
 NO_JSON = "is no JSON"
-"""Text of such a value after its number."""
+"""Text of an unparsable value after its number."""
 
 PATIENCE_S = 300.0
 """Seconds after which a step has hung: a start of Spark takes ten on an idle machine."""
 ASK_EVERY_S = 0.1
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""These JVMs live for seconds: optimising their code would take longer than running it."""
+"""Options of the JVMs, which live for seconds: optimising their code would take longer than running it."""
 
 JAVA_OPTIONS = {"request.timeout.ms": 5_000, "default.api.timeout.ms": 10_000}
 """Client options that make Spark notice the loss of its Kafka within seconds: by default it takes a minute or two."""
 
 KILLED = frozenset({-signal.SIGKILL, 128 + signal.SIGKILL})
-"""Exit codes of a job with a killed process group: the supervisor's own, or the reported one."""
+"""Exit codes of a job whose process group was killed: the supervisor's own, or the reported one."""
 DONE, REFUSED, FENCED = 0, 2, 3
 """Exit codes of the job; see kafka_ratchet.spark_sink.cli."""
 
 
 Position = tuple[int, int]
-"""A record's partition, and its number in it."""
+"""Partition of a record, and its number within the partition."""
 
 
 class SinkEnvironment:
-    """Job over one store.
+    """Topic, processes and rows of a job over one store.
 
     Args:
         name: name of the store, in messages and in the topic's name.
         bootstrap: host:port of Kafka.
         folder: folder for logs.
-        place: place of the results.
-        chance: source of the choice of aborted transactions.
+        place: location of the result table.
+        chance: source of the random choice of aborted transactions.
         archive: archive of the JVM's classes; see `class_archive`.
-        rejects: a tenth of the values does not parse, and goes to a table of its own.
+        rejects: a tenth of the values cannot be parsed, and becomes rows of a rejects table.
         from_input: the topic is a raw one. A fifth of its records are repeats, half of the rejects have no sequence,
             and aborted records have the next sequences.
     """
@@ -109,7 +109,7 @@ class SinkEnvironment:
         self._started = 0
 
     def create_topic(self) -> None:
-        """Create the topic; call it first."""
+        """Create the topic; must be called first."""
         from confluent_kafka.admin import AdminClient, NewTopic
 
         admin = AdminClient({"bootstrap.servers": self._bootstrap})
@@ -129,11 +129,12 @@ class SinkEnvironment:
 
     @contextmanager
     def job(self, mode: str, crash_at: str = "", at_a_time: int = SLICE) -> Iterator[ChildProcess]:
-        """Yield the job as a process group, which has ended at the end of the context.
+        """Start the job as a process group, and end it at the end of the context.
 
         Args:
             mode: batch or stream.
-            crash_at: a point of kafka_ratchet.spark_sink.stores.crash_points, POINT or POINT:N, its point of death.
+            crash_at: point where the job kills itself: POINT or POINT:N of
+                kafka_ratchet.spark_sink.stores.crash_points.
             at_a_time: offsets per commit.
         """
         self._started += 1
@@ -176,10 +177,10 @@ class SinkEnvironment:
         ]
 
     def require(self, job: ChildProcess, codes: Set[int]) -> int:
-        """Wait for its end.
+        """Wait until the job has ended, and return its exit code.
 
         Raises:
-            FaultRunFailed: it hangs, or ends with another code.
+            FaultRunFailed: the job hangs, or ends with a code not in `codes`.
         """
         deadline = time.monotonic() + PATIENCE_S
         while job.is_running:
@@ -196,10 +197,12 @@ class SinkEnvironment:
         self.wait_for_words(job, f"commit {commits}: ")
 
     def wait_for_words(self, job: ChildProcess, words: str, *, or_end: bool = False) -> None:
-        """Wait until it has printed the words; or_end: or has ended.
+        """Wait until the job has printed the words.
+
+        or_end: also stop waiting when the job has ended.
 
         Raises:
-            FaultRunFailed: it ends or is silent.
+            FaultRunFailed: the job ends, or has not printed the words in time.
         """
         deadline = time.monotonic() + PATIENCE_S
         while words not in job.output():
@@ -210,7 +213,10 @@ class SinkEnvironment:
             time.sleep(ASK_EVERY_S)
 
     def finish(self, job: ChildProcess, or_else: Set[int] = frozenset()) -> None:
-        """Let a stream commit the newest records, then stop it; or_else: or find that it has ended so."""
+        """Let a stream commit the newest records, then stop it.
+
+        or_else: exit codes allowed in addition to DONE, in case the stream ends on its own.
+        """
         self.wait_for_words(job, f"commit {job.output().count(': commit ') + 1}: ", or_end=bool(or_else))
         if job.is_running:
             job.stop()
@@ -219,7 +225,7 @@ class SinkEnvironment:
     # -- events and the count
 
     def write(self) -> None:
-        """Write further records, in transactions, some of them aborted."""
+        """Write further records in transactions, some of which are aborted."""
         from confluent_kafka import Producer
 
         producer = Producer(
@@ -252,7 +258,10 @@ class SinkEnvironment:
         producer.produce(self._topic, self._value(n), partition=partition, headers=headers, **stamped)
 
     def _headers(self, partition: int, n: int) -> list[tuple[str, str | bytes | None]]:
-        """Those of a raw record. Identities come back after a while, with higher sequences."""
+        """Return the headers of a raw record.
+
+        Identities recur after `IDENTITIES` records, with higher sequences.
+        """
         producer = ("ratchet-producer", f"{partition}-{n % IDENTITIES}".encode())
         if self.rejects and n % (2 * REJECTED) == 0:
             return [producer]
@@ -265,13 +274,13 @@ class SinkEnvironment:
 
     @property
     def tables(self) -> list[TableLocation]:
-        """Return the table of the rows and, if there is one, of the rejects."""
+        """Return the locations of the rows' table and, if there is one, of the rejects' table."""
         return [self.place, rejects_location(self.place)] if self.rejects else [self.place]
 
     def _positions(self, stored: Mapping[int, int]) -> tuple[Counter[Position], set[Position]]:
-        """Return the rows and rejects, and the rejects at or after the stored offsets.
+        """Return the counts of rows and rejects by position, and the rejects at or after the stored offsets.
 
-        Rejects of their own table are committed before the rows, and may be ahead of them.
+        Rejects in a table of their own are committed before the rows, and may be ahead of them.
         """
         found = Counter[Position]()
         for partition, n, at in read_rows(self.place, ["_kafka_partition", "n", "_kafka_timestamp"]):
@@ -290,10 +299,10 @@ class SinkEnvironment:
         return found, ahead
 
     def compare_so_far(self) -> None:
-        """Verify that the rows match the stored offsets, each once.
+        """Check that each partition's rows so far are consecutive, each once.
 
         Raises:
-            FaultRunFailed: they are not.
+            FaultRunFailed: a row is missing, doubled or wrong, or the table cannot be read.
         """
         mode = WriteMode(judged=JudgeRule(self._topic) if self._from_input else None)
         store = make_store(self.place, NAME, self._topic, 0, RowPipeline("n long", mode, rejects=self.rejects))
@@ -311,24 +320,24 @@ class SinkEnvironment:
             raise FaultRunFailed(f"{self.name}: doubled {twice[:5]}, holes in partitions {holes}; stored {stored}")
 
     def count(self) -> tuple[int, int, int]:
-        """Return the rows of the table, missing records, and surplus rows."""
+        """Return the numbers of rows in the tables, of missing records, and of surplus rows."""
         found, _ = self._positions({})
         true = {(partition, n) for partition, count in self._written.items() for n in range(count)}
         doubled = sum(count - 1 for count in found.values()) + len(set(found) - true)
         return sum(found.values()), len(true - set(found)), doubled
 
     def class_archive(self, path: Path) -> bool:
-        """Have one batch write down the classes that its JVM has loaded: the next ones start in half the time.
+        """Run one batch that records the classes of its JVM: later JVMs start in half the time.
 
         Returns:
-            whether there is one; a JVM that cannot does without.
+            False if this Java cannot make such an archive
         """
         command = [sys.executable, "-m", "kafka_ratchet.spark_sink", *self._arguments("batch", SLICE)]
         return write_down(command, {**self._secrets(), **quick_jvm(None)}, path)
 
 
 def quick_jvm(archive: Path | None) -> dict[str, str]:
-    """Environment variables for a JVM that runs for seconds only."""
+    """Return the environment variables for a JVM that runs for seconds only."""
     variables = {"JAVA_TOOL_OPTIONS": QUICK_JVM}
     if archive is not None:
         variables[OPTIONS] = using(archive)
@@ -336,5 +345,5 @@ def quick_jvm(archive: Path | None) -> dict[str, str]:
 
 
 def signal_job(job: ChildProcess, number: signal.Signals) -> None:
-    """Send a signal to the whole job: the driver, and the JVM that it has started."""
+    """Send a signal to the driver of a job and the JVM started by it."""
     os.killpg(os.getpgid(job.pid), number)

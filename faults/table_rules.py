@@ -1,4 +1,4 @@
-"""Rules that appear on a result table in a fault run, and go again."""
+"""Rules added to a result table in a fault run, and dropped again."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from kafka_ratchet.spark_sink.stores.location import TableLocation
 
 
 class TableRule(NamedTuple):
-    """A rule of one kind of store."""
+    """Trigger or constraint that makes the job fail, for one kind of store."""
 
     named: str
-    """Word of the job's error."""
+    """Text that the job's error must contain."""
     add: Callable[[TableLocation], None]
     drop: Callable[[TableLocation], None]
 

@@ -1,1 +1,1 @@
-"""Programs that a fault run starts as processes, and kills."""
+"""Programs that a fault run starts as processes and kills."""

@@ -13,7 +13,7 @@ from kafka_ratchet import App
 from kafka_ratchet.producers import PRODUCER_HEADER
 
 NAME = "faults.programs.agents:app"
-"""Program for `ratchet worker --app`."""
+"""Name of the program for `ratchet worker --app`."""
 
 app = App()
 

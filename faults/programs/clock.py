@@ -1,7 +1,7 @@
 """`ratchet` command with a wrong clock: python -m faults.programs.clock SECONDS COMMAND ARGUMENT...
 
-The wall clock of the process is moved, as seen through `time`; the monotonic clock goes on, as on a machine where the
-administrator or NTP daemon sets the time. SIGHUP makes it jump: a fast clock is then as slow.
+The process sees a shifted wall clock through `time`, while its monotonic clock is unchanged, as on a machine where the
+administrator or NTP daemon sets the time. At SIGHUP the shift changes its sign: a fast clock becomes as slow.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 
 
 def shift(seconds: float) -> None:
-    """Move the wall clock, and let it jump to the other side of the truth at SIGHUP."""
+    """Shift the wall clock by so many seconds, and reverse the shift at each SIGHUP."""
     true_time, true_ns = time.time, time.time_ns
     ahead = [seconds]
 

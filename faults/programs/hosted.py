@@ -1,6 +1,6 @@
 """Faust program of `ratchet faults --faust`: words, sets, windows that close, and two topics with one table.
 
-Separate module: workers import it by name, and nothing in it knows of Ratchet.
+Separate module: workers import it by name; it imports nothing of Ratchet.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import faust
 
 APP: Final = "faults"
 NAME: Final = "faults.programs.hosted:app"
-"""Program for `ratchet worker --faust`."""
+"""Name of the program for `ratchet worker --faust`."""
 COUNTED_BY: Final = f"{APP}-faults.programs.hosted.count"
-"""Topic of the agent that counts, as Faust names it."""
+"""Name that Faust gives to the topic of the counting agent."""
 WORDS: Final = 50
 REMAINDERS: Final = 7
-"""Elements that a set can have."""
+"""Number of different elements that a set can have."""
 SIZE: Final = 100
-"""Sequences of a window."""
+"""Width of a window, in sequences."""
 EXPIRES: Final = 400
-"""Sequences until a window closes. Events are less late (`faults.events.HELD_FOR`)."""
+"""Sequences after its end until a window closes. Events are less late than that (`faults.events.HELD_FOR`)."""
 
 app = faust.App(APP, broker="kafka://", store="memory://", topic_partitions=4, web_enabled=False)
 
@@ -47,7 +47,7 @@ def words_of(row: Any) -> Iterator[str]:
 
 
 async def on_close(key: Any, value: int) -> None:
-    """Send a closed window."""
+    """Send the total of a closed window."""
     name, (start, _) = key
     await closed.send(key=name, value=[start, value])
 
@@ -72,7 +72,7 @@ async def split(rows: Any) -> None:
 
 @app.agent(value_type=str)  # type: ignore[untyped-decorator]
 async def count(words: Any) -> None:
-    """Count words."""
+    """Count each word, and send the count."""
     async for word in words:
         counts[word] += 1
         await counted.send(key=word, value=counts[word])
@@ -80,7 +80,7 @@ async def count(words: Any) -> None:
 
 @app.agent(by_partition)  # type: ignore[untyped-decorator]
 async def collect(rows: Any) -> None:
-    """Keep a set by key, and add and discard elements."""
+    """Keep a set for each key, and add and discard elements."""
     async for row in rows:
         remainders[row.key].add(row.sequence % REMAINDERS)
         remainders[row.key].discard(row.sequence // REMAINDERS % REMAINDERS)
@@ -95,13 +95,13 @@ async def number(rows: Any) -> None:
 
 @app.agent(by_key)  # type: ignore[untyped-decorator]
 async def deposit(rows: Any) -> None:
-    """Add to the table of two topics."""
+    """Add each event's sequence to the table that two topics share."""
     async for row in rows:
         balance[row.key] += row.sequence
 
 
 @app.agent(by_producer)  # type: ignore[untyped-decorator]
 async def withdraw(rows: Any) -> None:
-    """Subtract from the table of two topics."""
+    """Subtract one for each event from the table that two topics share."""
     async for row in rows:
         balance[row.key] -= 1

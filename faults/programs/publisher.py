@@ -1,9 +1,9 @@
-"""Program to kill: sends the lines of a file under a name.
+"""Program for fault runs to kill: sends the lines of a file under a producer name.
 
     python -m faults.programs.publisher FILE TOPIC NAME BOOTSTRAP UNTIL RATE
 
-It sends the lines that begin before byte UNTIL, RATE records a second, and then waits to be killed; with UNTIL "end"
-it sends the rest as fast as it goes and ends. After a kill all its knowledge comes from Kafka and the file.
+It sends the lines that begin before byte UNTIL, RATE records a second, and then waits to be killed. With UNTIL "end" it
+sends the rest at full speed and ends. After a kill it learns its position from Kafka and the file alone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from pathlib import Path
 from kafka_ratchet.producers import FileSource, Producer, Record, publish
 
 SENDING = "sending"
-"""It says so once, at its first record."""
+"""Text that the program prints once, at its first record."""
 KEYS = 200
 
 
 class KeyedLines:
-    """A file's lines, each with a key that follows from its text: any file gives keys on all partitions."""
+    """Lines of a file, each with a key derived from its text.
+
+    Any file therefore has keys on all partitions.
+    """
 
     def __init__(self, path: Path, until: float = float("inf")) -> None:
         self._file, self._until = FileSource(path, format="lines"), until
@@ -41,7 +44,7 @@ class KeyedLines:
 
 
 def main(path: Path, topic: str, name: str, bootstrap: str, until: str, rate: str) -> None:
-    """Publish the file up to a byte, then wait to be killed; or publish all of it."""
+    """Publish the file up to a byte and wait to be killed, or publish all of it and end."""
     told = False
 
     def sent(sequence: int) -> None:

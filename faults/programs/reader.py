@@ -1,6 +1,7 @@
-"""The program that a reader's fault run kills: it copies a topic into a table, and may end itself at a chosen moment.
+"""Program that a reader's fault run kills: copies a topic into a table, and may kill itself at a chosen moment.
 
-It also raises once, after it has written rows, and goes on with the same reader, as a program that handles its errors.
+It also raises an error once, after it has written rows, and continues with the same reader, as a program that handles
+its errors.
 
 Arguments: store, where, bootstrap, topic, group or `-`, moment or `-`, until_end or `-`.
 """
@@ -19,26 +20,26 @@ TABLE: Final = "bill"
 NAME: Final = "billing"
 
 BEFORE: Final = "before-commit"
-"""The rows are written, the positions are not."""
+"""Moment when the rows are written and the positions are not."""
 IN: Final = "in-commit"
-"""Rows and positions are written, and the transaction is open."""
+"""Moment when rows and positions are written, and the transaction is open."""
 AFTER: Final = "after-commit"
-"""The database has committed, and the program has not heard of it."""
+"""Moment when the database has committed, and the program does not know it yet."""
 
 MOST: Final = 40
-"""Records of a transaction: many commits, and many moments to be killed at."""
+"""Largest number of records of a transaction: few, for many commits and many moments to kill at."""
 
 
 SLIPS_AT: Final = 2
-"""Number of the transaction where the program fails on its own, once; it continues with the same reader."""
+"""Number of the transaction where the program raises an error once; it continues with the same reader."""
 
 
 class Slip(Exception):
-    """The program's own error."""
+    """Error that the program raises and handles itself."""
 
 
 def store_of(kind: str, where: str) -> Store:
-    """Return the database of a run."""
+    """Return the store of a run's database."""
     if kind == "postgres":
         return Postgres(where)
     return Sqlite(where) if kind == "sqlite" else Duckdb(where)
@@ -61,7 +62,7 @@ def _die_in_commit(database: Database, moment: str) -> None:
 
 
 def main() -> None:
-    """Copy until the end, or for ever."""
+    """Copy until the topic's end, or until killed."""
     kind, where, bootstrap, topic, group, moment, until_end = sys.argv[1:]
     store, transactions = store_of(kind, where), 0
     mark = "%s" if kind == "postgres" else "?"
