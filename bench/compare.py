@@ -31,14 +31,14 @@ FILLS: Final[dict[str, Callable[[str, str, Load], Expected]]] = {
 
 
 class Stage:
-    """A Kafka with an input for each number of records that a subject takes.
+    """A Kafka with the inputs of a comparison: one for each number of records that a subject can process.
 
     Attributes:
         topic: the whole input
     """
 
     def __init__(self, broker: EmbeddedBroker, load: Load, program: str = "deduplicate") -> None:
-        """Fill the whole input. program: of the subjects."""
+        """Create the whole input and send its records. program: task of the subjects."""
         self.broker, self.load = broker, load
         self._fill = FILLS[program]
         self._inputs: dict[int, tuple[str, Load, Expected]] = {}
@@ -60,14 +60,14 @@ class Stage:
 
 @contextmanager
 def stage(load: Load, program: str = "deduplicate") -> Iterator[Stage]:
-    """Yield a new embedded Kafka, so that every comparison begins with the same."""
+    """Yield a stage on a new embedded Kafka, so that all comparisons begin alike."""
     with TemporaryDirectory(prefix="ratchet-bench-kafka-") as folder, EmbeddedBroker(Path(folder)) as broker:
         yield Stage(broker, load, program)
 
 
 @dataclass(slots=True)
 class Comparison:
-    """Runs by subject; the others are measured against the first."""
+    """Runs by subject; the first subject is compared with the others."""
 
     runs: dict[str, list[Measured]] = field(default_factory=dict)
 
@@ -82,7 +82,7 @@ class Comparison:
         return all(run.verified is not False for runs in self.runs.values() for run in runs)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the comparison for JSON, with ratios to the first peer; `peers` has all."""
+        """Return the comparison as a JSON object, with ratios to the first peer; `peers` has the ratios to all."""
         peers = list(self.runs)[1:]
         told = {
             peer: {
@@ -95,7 +95,7 @@ class Comparison:
         return {**(told[peers[0]] if peers else {}), "verified": self.verified, "peers": told, "runs": runs}
 
     def as_markdown(self) -> str:
-        """Return a table: medians of each subject, and the first one's ratios to it (median, min-max)."""
+        """Return a Markdown table of each subject's medians, and the first subject's ratios to it."""
         first = next(iter(self.runs))
         lines = [
             "| subject | records/s | CPU s per million | broker CPU s | peak MB | verified | throughput | CPU |",
@@ -134,9 +134,9 @@ def compare(
     Args:
         subjects: names; the first one is compared with each of the others.
         load: the input.
-        commit_ms: commit interval of all.
+        commit_ms: commit interval of all subjects, in ms.
         rounds: runs of each subject.
-        say: called with each run at its end.
+        say: function called with each run at its end.
         warm_up: run the first once before, without counting it. Until the broker has compiled its code and has its
             files in memory, the first subject waits for it.
 

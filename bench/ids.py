@@ -1,4 +1,4 @@
-"""The input of the programs that deduplicate by ids without a number: 16 bytes as the record's key, a fifth known."""
+"""Input of the programs that deduplicate by ids without a number: the record's key is an id of 16 bytes."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from bench.load import RECENT, Load, begin, committed_records, filled, flush
 
 HEAD: Final = b'{"number": %010d, "filler": "'
 NUMBER_AT: Final = slice(11, 21)
-"""Fixed place of a value's number, so that a count of millions need not parse JSON."""
+"""Position of the number in a value, so that counting millions of records needs no JSON parser."""
 ID_BYTES: Final = 16
 REMEMBERED_S: Final = 7 * 24 * 3600
-"""Seconds that every program remembers an id."""
+"""Seconds during which every program remembers an id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Demanded output: the numbers below `fresh`, each once."""
+    """Demanded output: each number below `fresh` once."""
 
     fresh: int
 
 
 def id_of(number: int) -> bytes:
-    """Return the id of an event: 16 bytes without meaning, as of a random UUID."""
+    """Return an event's id: 16 bytes without meaning, like a random UUID."""
     return hashlib.blake2b(number.to_bytes(8, "big"), digest_size=ID_BYTES).digest()
 
 
 def fill(bootstrap: str, topic: str, load: Load) -> Ids:
-    """Create the topic and send the input. Every fifth record is one of the last thousand again.
+    """Create the topic and send the input; every fifth record repeats one of the last thousand.
 
     Raises:
-        BenchFailed: Kafka did not take it all.
+        BenchFailed: Kafka did not accept all records.
     """
     producer, choose, filler = begin(bootstrap, topic, load)
     fresh = 0

@@ -1,4 +1,4 @@
-"""A raw topic with duplicates into a Delta table with Spark: `--from-input` next to what Spark has itself.
+"""Spark jobs that write a raw topic with duplicates into a Delta table: `--from-input` next to Spark's own ways.
 
 `lost_checkpoint` starts each once more over its table without its checkpoint, as after a lost disk, and counts what
 that adds.
@@ -41,14 +41,14 @@ PEERS: Final = (*QUICK_PEERS, "state")
 TOPIC: Final = "raw"
 MASTER: Final = "local[2]"
 CLUSTER: Final = "local-cluster[1,2,2048]"
-"""A worker with two cores and 2 GiB, in a process of its own."""
+"""Spark cluster of one worker process with two cores and 2 GiB."""
 DRIVER_HEAP: Final = "512m"
 PATIENCE_S: Final = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
 class JudgingRun:
-    """Job from its start to its end.
+    """One run of a job, from its start to its end.
 
     Attributes:
         seconds: seconds of the whole process, with the start of Spark.
@@ -68,14 +68,14 @@ class JudgingRun:
 
 
 def judging(kinds: list[str], load: Load, at_a_time: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Run each in turn, `rounds` times, after one round that does not count.
+    """Run each kind of job in turn, `rounds` times, after one uncounted round.
 
     Args:
-        kinds: `OURS` and of `PEERS`.
-        load: of the raw topic.
+        kinds: kinds of jobs, `OURS` or in `PEERS`.
+        load: load of the raw topic.
         at_a_time: offsets of a commit.
-        rounds: that count.
-        say: for progress.
+        rounds: number of counted rounds.
+        say: function called with progress, a line at a time.
 
     Returns:
         medians by kind, and how much quicker ours is than each peer, round by round
@@ -113,10 +113,10 @@ def judging(kinds: list[str], load: Load, at_a_time: int, rounds: int, say: Call
 
 
 def lost_checkpoint(kinds: list[str], load: Load, at_a_time: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Run each, remove the files next to its table, and run it once more over the same topic.
+    """Run each kind of job, remove the files next to its table, and run it again over the same topic.
 
     Args:
-        kinds: `OURS` and of `PEERS`.
+        kinds: kinds of jobs, `OURS` or in `PEERS`.
         load: load of the raw topic.
         at_a_time: offsets of a commit.
         say: function for progress.
@@ -148,7 +148,7 @@ def lost_checkpoint(kinds: list[str], load: Load, at_a_time: int, say: Callable[
 
 
 def driver_memory(records: int, sizes: list[int], at_a_time: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Return the driver's memory for numbers of identities, with executors in their own processes.
+    """Return the driver's memory by number of identities, with the executors in other processes.
 
     Args:
         records: records of each topic.
@@ -257,7 +257,7 @@ def _measured(kind: str, words: list[str], load: Load, *, heap: str = "3g", may_
 
 
 def _peaks(pid: int) -> dict[str, float]:
-    """Return the most memory that the parts of a job have had so far, in MiB, by Linux."""
+    """Return the peak memory of a job's parts so far, in MiB, by name of the part."""
     found: dict[str, float] = {}
     for one in tree(pid):
         with suppress(OSError):
@@ -271,13 +271,13 @@ def _peaks(pid: int) -> dict[str, float]:
 
 
 def _counted(path: Path, truth: Truth) -> dict[str, int]:
-    """Return the table's rows, doubled ones without the first, and new records without a row."""
+    """Return the number of rows in the table, of doubled rows, and of new records without a row."""
     rows, different = _records(path)
     return {"rows": rows, "doubled": rows - len(different), "lost": truth.fresh - len(different)}
 
 
 def _records(path: Path) -> tuple[int, set[bytes]]:
-    """Rows of the table, and which records they are: the sequence as its value has it, and the key."""
+    """Return the number of rows in the table, and the distinct records: sequence in the value, followed by the key."""
     columns = pa.schema([("_kafka_key", pa.binary()), ("_kafka_value", pa.binary())])
     rows, found = 0, set[bytes]()
     for batch in scan(TableLocation("delta", str(path)), columns):

@@ -1,4 +1,4 @@
-"""Topics of a bench: made, filled and read with a plain client."""
+"""Topics of a bench: created, filled and read with a plain client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def create(bootstrap: str, *topics: str, partitions: int) -> None:
 
 
 def ends(bootstrap: str, topic: str, partitions: int) -> list[int]:
-    """Return the end of each partition, by number."""
+    """Return the end offset of each partition, by number."""
     with consumer({"bootstrap.servers": bootstrap}, "bench-ends") as asked:
         return [held.end for held in offset_ranges(asked, topic, partitions)]
 
@@ -44,7 +44,7 @@ def committed_reader(bootstrap: str, topic: str, begins: list[int], **more: Any)
 
 
 def produce(producer: Producer, topic: str, value: bytes | str, key: bytes, **more: Any) -> None:
-    """Hand a record to the client, and wait while its queue is full."""
+    """Give a record to the client, and wait while the client's queue is full."""
     while True:
         try:
             producer.produce(topic, value, key, **more)

@@ -20,7 +20,7 @@ from bench.subjects import Task, deduplicating
 from kafka_ratchet.errors import BenchFailed
 
 SENT_AT: Final = struct.Struct(">q")
-"""Nanoseconds of the monotonic clock, at the start of a value."""
+"""Nanoseconds of the monotonic clock at the time of sending, at the start of a value."""
 TICK_S: Final = 0.001
 KEYS: Final = 10_000
 DRAIN_S: Final = 30.0
@@ -28,7 +28,7 @@ DRAIN_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Latency(Result):
-    """A run; milliseconds, of the records sent after the warm-up."""
+    """Result of a run, in milliseconds, for the records sent after the warm-up."""
 
     rate: int
     records: int
@@ -38,7 +38,7 @@ class Latency(Result):
 
 
 class _OutputReader(threading.Thread):
-    """Reads the output as it becomes visible."""
+    """Thread that reads the output as it becomes visible."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(name="reader", daemon=True)
@@ -48,7 +48,7 @@ class _OutputReader(threading.Thread):
         self._consumer = committed_reader(bootstrap, topic, [0] * PARTITIONS, fetch_wait_max_ms=5)
 
     def run(self) -> None:
-        """The thread's work."""
+        """Read the output until told to end; runs in the thread."""
         while not self.ending.is_set():
             for message in self._consumer.consume(1_000, 0.005):
                 self.seen_at.append(time.monotonic_ns())
@@ -57,15 +57,15 @@ class _OutputReader(threading.Thread):
 
 
 def latency(subject: str, bootstrap: str, rate: int, seconds: float, warm_up_s: float, commit_ms: int) -> Latency:
-    """Send records at a steady rate, all fresh, and look when a committed reader gets them.
+    """Send new records at a steady rate, and measure how soon a committed reader receives them.
 
     Args:
-        subject: a name of SUBJECTS, of one that deduplicates.
-        bootstrap: of Kafka.
+        subject: a name of SUBJECTS; its program must deduplicate.
+        bootstrap: host:port of Kafka.
         rate: records a second.
-        seconds: of it, after the warm-up.
-        warm_up_s: records sent in this time do not count: compilers are at work.
-        commit_ms: of the subject.
+        seconds: seconds of sending after the warm-up.
+        warm_up_s: seconds of sending before; their records do not count, because compilers are at work.
+        commit_ms: commit interval of the subject, in ms.
 
     Raises:
         BenchFailed: the subject does not start, or loses a record.
@@ -101,7 +101,11 @@ def latency(subject: str, bootstrap: str, rate: int, seconds: float, warm_up_s: 
 def _send(
     producer: Producer, topic: str, rate: int, seconds: float, warm_up_s: float, running: Running
 ) -> tuple[int, int]:
-    """Returns records sent, and the monotonic nanoseconds from when on they count."""
+    """Send records at a steady rate, after a first one, because a subject may wait for one.
+
+    Returns:
+        number of records sent, monotonic nanoseconds when records begin to count
+    """
     filler = b"x" * (VALUE_BYTES - SENT_AT.size)
     # One record first, or a subject that waits for one would be awaited for ever.
     sent = _one(producer, topic, 0, filler)

@@ -1,4 +1,4 @@
-"""The input of a bench: the same records for every subject, in a topic of a real Kafka, and the truth about them."""
+"""Input of a bench, the same records for every subject, and the output that they demand."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ VALUE_BYTES: Final = 200
 SEQUENCE: Final = struct.Struct(">q")
 HEAD: Final = b'{"sequence": %010d, "user": %010d, "filler": "'
 SEQUENCE_AT: Final = slice(13, 23)
-"""Fixed place of a value's sequence, so that a count of millions need not parse JSON."""
+"""Position of the sequence in a value, so that counting millions of records needs no JSON parser."""
 RECENT: Final = 1_000
 STRIDE: Final = 2_654_435_761
-"""A prime (Knuth's, for hashing): multiples of it modulo any lesser number of keys are all the keys, in no order."""
+"""A prime (Knuth's, for hashing): its multiples modulo a smaller number of keys are all the keys, in no order."""
 RESENT_EVERY: Final = 1_000
-"""fresh records between two re-sends of what came last"""
+"""Number of fresh records between two times at which the last records are sent again."""
 READ_WITHIN_S: Final = 1_200.0
 FLUSH_S: Final = 300.0
 SETTLE_S: Final = 30.0
-"""Time until the partitions of a new topic have leaders, in seconds."""
+"""Seconds until the partitions of a new topic must have leaders."""
 AT_A_TIME: Final = 10_000
 
 
@@ -70,7 +70,7 @@ class Truth:
 
     @property
     def fresh(self) -> int:
-        """Records of the output."""
+        """Return the number of records in the output."""
         return sum(self.last)
 
 
@@ -89,31 +89,35 @@ def producer_options(bootstrap: str, load: Load) -> dict[str, Any]:
 
 
 def filler_of(choose: random.Random, load: Load) -> str:
-    """Text that values are cut from."""
+    """Return a random text; its pieces fill the values."""
     return "".join(choose.choices("abcdefghijklmnopqrstuvwxyz0123456789      ", k=4 * load.value_bytes))
 
 
 def filled(head: bytes, filler: str, at: int, load: Load) -> bytes:
     """Return a value of the load's size.
 
-    Its head, which ends within a JSON text, and as much filler as fits, from `at` on.
+    The value is its head, which ends within a JSON text, and as much filler as fits, from `at` on.
     """
     start = at % (3 * load.value_bytes)
     return head + filler[start : start + load.value_bytes - len(head) - 2].encode() + b'"}'
 
 
 def flush(producer: Producer, topic: str, load: Load) -> None:
-    """Wait until Kafka has taken the input.
+    """Wait until Kafka has accepted the input.
 
     Raises:
-        BenchFailed: it did not take it all.
+        BenchFailed: Kafka did not accept all records.
     """
     if left := producer.flush(FLUSH_S):
         raise BenchFailed(f"{topic}: Kafka has not taken {left} of {load.records} records within {FLUSH_S:.0f} s")
 
 
 def begin(bootstrap: str, topic: str, load: Load) -> tuple[Producer, random.Random, str]:
-    """Create the topic. Returns the client that fills it, what chooses (the same each time), and text for values."""
+    """Create the topic.
+
+    Returns:
+        the client that fills the topic, the source of random choices (the same each time), text for values
+    """
     create(bootstrap, topic, partitions=load.partitions)
     choose = random.Random(1)
     return Producer(producer_options(bootstrap, load)), choose, filler_of(choose, load)
@@ -123,7 +127,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> Truth:
     """Create the topic and send the input.
 
     Raises:
-        BenchFailed: Kafka did not take it all.
+        BenchFailed: Kafka did not accept all records.
     """
     producer, choose, filler = begin(bootstrap, topic, load)
     last: list[int] = [0] * load.keys
@@ -165,7 +169,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> Truth:
 
 
 def is_right(bootstrap: str, topic: str, truth: Truth) -> bool:
-    """Return True if a committed reader of the output finds the truth, record by record.
+    """Return True if the committed output is the demanded one, record by record.
 
     Raises:
         BenchFailed: the output cannot be read to its end.

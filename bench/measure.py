@@ -1,6 +1,6 @@
 """One run of one subject, measured from outside: from its first records to the last committed offset.
 
-Where a subject's offsets do not say how far it is, to the last committed record of the output.
+For a subject without such offsets, the run ends at the last committed record of the output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kafka_ratchet.topic_log.clients import offset_ranges
 START_WITHIN_S: Final = 180.0
 END_WITHIN_S: Final = 900.0
 SLOWEST: Final = 3_000
-"""Records a second: a slower subject counts as stuck after `END_WITHIN_S`."""
+"""Records a second; a slower subject counts as stuck."""
 ASK_EVERY_S: Final = 0.01
 AT_A_TIME: Final = 50_000
 STOP_WITHIN_S: Final = 60.0
@@ -38,25 +38,25 @@ LAST_LINES: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A run of one subject."""
+    """Result of one run of one subject."""
 
     subject: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the measures for JSON."""
+        """Return the measures as a JSON object."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured(Result):
-    """A run.
+    """Throughput and costs of a run.
 
     Attributes:
-        records_per_s: of the input, from the first records to the last commit.
+        records_per_s: records of the input a second, from the first records to the last commit.
         cpu_s: CPU seconds of the subject's processes in that time, per million records.
-        broker_cpu_s: the same of the broker.
-        peak_mb: megabytes, highest resident size since its start.
-        verified: whether the output is right; None where the subject does not promise it.
+        broker_cpu_s: CPU seconds of the broker in that time, per million records.
+        peak_mb: megabytes, highest resident size of the subject since its start.
+        verified: True if the output is right; None where the subject does not promise a right one.
     """
 
     seconds: float
@@ -68,13 +68,13 @@ class Measured(Result):
 
 
 class Running:
-    """The process of a subject, and its output."""
+    """Process of a subject, with the text that it has printed."""
 
     def __init__(self, command: list[str], started: str) -> None:
-        """Start it. started: what its output holds once it has its first records."""
+        """Start the process. started: text that the subject prints at its first records."""
         self._started = started
         self.first_at: float | None = None
-        """`time.monotonic()` of then."""
+        """Time of the subject's first records, by `time.monotonic()`."""
         self._has_started = threading.Event()
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self.process = subprocess.Popen(
@@ -94,10 +94,13 @@ class Running:
         self._has_started.set()
 
     def wait_until_started(self) -> float:
-        """Returns `time.monotonic()` of its first records.
+        """Wait until the subject has its first records.
+
+        Returns:
+            time of the first records, by `time.monotonic()`
 
         Raises:
-            BenchFailed: it ended, or had none in time.
+            BenchFailed: the subject ended, or had no records in time.
         """
         self._has_started.wait(START_WITHIN_S)
         if self.first_at is None:
@@ -110,10 +113,13 @@ class Running:
             raise BenchFailed(f"the subject ended with {self.process.returncode}. It said:\n{self.said}")
 
     def wait_until_read(self, reached: GroupPosition | Output, limit_s: float) -> float:
-        """Wait until all input is done; returns seconds since the first records.
+        """Wait until the subject has processed the whole input.
+
+        Returns:
+            seconds since its first records
 
         Raises:
-            BenchFailed: it ended, or is too slow.
+            BenchFailed: the subject ended, or is too slow.
         """
         first = self.wait_until_started()
         while reached.position() < reached.end:
@@ -125,11 +131,11 @@ class Running:
 
     @property
     def said(self) -> str:
-        """Return the last lines of its output."""
+        """Return the last lines that the subject has printed."""
         return "\n".join(self._last)
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL where that does not end it."""
+        """Stop the process with SIGTERM, and with SIGKILL if it does not end in time."""
         self.process.terminate()
         try:
             self.process.wait(STOP_WITHIN_S)
@@ -139,14 +145,14 @@ class Running:
         self._reader.join()
 
     def kill(self) -> None:
-        """SIGKILL, and wait."""
+        """Kill the process with SIGKILL, and wait until it has ended."""
         self.process.kill()
         self.process.wait()
         self._reader.join()
 
 
 class GroupPosition:
-    """The committed position of a consumer group."""
+    """Progress of a subject by the committed offsets of its consumer group."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, partitions: int = PARTITIONS) -> None:
         # Uncommitted, or Kafka would hold its answer back while a transaction is open (KIP-447).
@@ -156,7 +162,7 @@ class GroupPosition:
         self.end = sum(held.end for held in offset_ranges(self._consumer, topic, partitions))
 
     def position(self) -> int:
-        """Committed records of all partitions."""
+        """Return the sum of the committed offsets of all partitions."""
         try:
             return sum(max(0, place.offset) for place in self._consumer.committed(self._places, timeout=10))
         except KafkaException:
@@ -168,9 +174,9 @@ class GroupPosition:
 
 
 class Output:
-    """Progress of the output: its committed records, read again and again.
+    """Progress of a subject by the committed records of its output, which are read continuously.
 
-    It costs more than `GroupPosition`: machine and broker serve one more reader.
+    This costs more than `GroupPosition`: machine and broker serve one more reader.
     """
 
     def __init__(self, bootstrap: str, topic: str, fresh: int, partitions: int) -> None:
@@ -179,7 +185,7 @@ class Output:
         self.end = fresh
 
     def position(self) -> int:
-        """Committed records of all partitions."""
+        """Return the number of committed records in all partitions so far."""
         self._found += sum(message.error() is None for message in self._consumer.consume(AT_A_TIME, 0))
         return self._found
 
@@ -201,8 +207,8 @@ def measure(
 
     Args:
         subject: a name of SUBJECTS.
-        broker: Kafka.
-        topic: the input, filled.
+        broker: Kafka of the run.
+        topic: the filled input.
         load: load of the input; the output has the same compression.
         truth: the demanded output.
         commit_ms: commit interval of the subject.
@@ -245,7 +251,7 @@ def measure(
 
 
 def forget(bootstrap: str, run: str) -> None:
-    """Delete the output and a subject's other topics, such as a changelog."""
+    """Delete the topics of a run: the output, and others such as a changelog."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for done in admin.delete_topics([topic for topic in admin.list_topics(timeout=30).topics if run in topic]).values():
         done.exception(30)

@@ -34,7 +34,7 @@ PACKAGES: Final = {
 }
 """Folders of the code and of its tests, by the name of the part."""
 LIMIT_S: Final = 900.0
-"""A run of tests that takes longer has met a loop without an end."""
+"""Seconds after which a run of tests counts as an endless loop."""
 PRELOADED: Final = ("numba", "confluent_kafka", "aiokafka", "faust", "pyarrow", "pytest", "rocksdict")
 
 COMPARISONS: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
@@ -65,7 +65,7 @@ UNCHANGED: Final = ("returns", "decorator_list")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: the place, and the line before and after it."""
+    """One change of the code: the place, and the line before and after the change."""
 
     part: str
     file: str
@@ -76,7 +76,7 @@ class Mutant:
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Walk the code of functions, in order, without what tests need not notice."""
+    """Yield the syntax nodes of the code in order, without errors, logs and other untested parts."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Raise | ast.AnnAssign | ast.arguments | ast.Assert | ast.JoinedStr):
             continue
@@ -208,7 +208,7 @@ def _run_tests(mutant: Mutant | None, tests: list[str], *, plain: bool) -> int:
 
 
 def _load_instead(file: Path, source: str) -> None:
-    """Let the import of a file run another source."""
+    """Replace the source that an import of this file runs."""
     load = SourceFileLoader.get_code
 
     def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
@@ -227,7 +227,7 @@ def nearest_first(mutant: Mutant, tests: tuple[str, ...]) -> list[str]:
 
 
 def _unchanged_passes(drawn: dict[str, list[Mutant]], folder: Path) -> bool:
-    """Run the tests over the code as it is, as they will run for the mutants drawn."""
+    """Run the tests over the unchanged code, in the same way as for the drawn mutants."""
     for name, plain in sorted({(name, is_compiled(each.file)) for name, mutants in drawn.items() for each in mutants}):
         log = folder / f"{name}{'-plain' if plain else ''}.log"
         passes, seconds = survives(None, [*PACKAGES[name][1]], log, plain=plain)

@@ -1,4 +1,4 @@
-"""`ratchet web`: how long each page takes, and what being watched costs the worker."""
+"""`ratchet web`: time of each page, and what an open page costs the worker."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ PAUSE_S: Final = 1.1
 """Seconds between two requests: the page asks the cluster once a second for all viewers."""
 SCRAPE_S: Final = 15.0
 NOT_MEASURED: Final = ("/events",)
-"""It does not end."""
+"""Unmeasured addresses, because their answer does not end."""
 
 
 def page(
     partitions: int, identities: int, rounds: int, watch_s: float, *, sink: bool, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Walk every page, and watch.
+    """Request every page, and measure the worker with and without viewers.
 
     Args:
         partitions: partitions of the stream.
         identities: identities of the stream.
-        rounds: requests of each page, as HTML and as JSON; watching and not watching take turns as often.
+        rounds: requests of each page, as HTML and as JSON; a third as many turns, at least two, with viewers and
+            without.
         watch_s: seconds of each turn; 0: not measured.
         sink: True with a result table.
-        say: called at each step.
+        say: function called at each step.
 
     Returns:
         milliseconds by page, the pages over the goal, and shares of a core.
@@ -59,10 +60,10 @@ def page(
 
 
 def addresses(at: Scene) -> dict[str, list[str]]:
-    """Return an address, or several, of each line of the page's table of addresses, with real questions.
+    """Return real addresses for each pattern in the page's table of addresses.
 
     Raises:
-        BenchFailed: a page has none here.
+        BenchFailed: a pattern has no address here.
     """
     known = {"stream": STREAM, "producer": "user-7", "sequence": 1}
     arrived = get_json(f"{at.page}/event.json?{urlencode(known)}")["arrivals"][0]["at"]
@@ -106,7 +107,7 @@ def addresses(at: Scene) -> dict[str, list[str]]:
 def _walk(
     here: Scene, asked: dict[str, list[str]], rounds: int, say: Callable[[str], None]
 ) -> dict[str, dict[str, float]]:
-    """Milliseconds by address and form, after a round that does not count."""
+    """Return the milliseconds of each address, as HTML and as JSON, after an uncounted round."""
     has_json = {each.path: each.has_json for each in PAGES}
     forms = {path: (False, True) if has_json[path] else (False,) for path in asked}
     every = [(each, form) for path, of in asked.items() for each in of for form in forms[path]]
@@ -126,14 +127,14 @@ def _walk(
 
 
 def _told(took: list[float]) -> dict[str, float]:
-    """Median, 95th percentile and longest, of milliseconds."""
+    """Return median, 95th percentile and maximum of some milliseconds."""
     rising = sorted(took)
     at = min(len(rising) - 1, -(-95 * len(rising) // 100) - 1)
     return {"median": round(median(rising), 1), "p95": round(rising[at], 1), "max": round(rising[-1], 1)}
 
 
 def _watch(here: Scene, rounds: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
-    """Return the worker's share of a core with a page open and Prometheus at work, and in turns without either."""
+    """Return the worker's share of a core with and without viewers (an open page and a Prometheus)."""
     shares: dict[str, list[float]] = {"not_watched": [], "watched": []}
     for number in range(rounds * 2):
         kind = "watched" if number % 2 else "not_watched"
@@ -152,7 +153,7 @@ def _watch(here: Scene, rounds: int, seconds: float, say: Callable[[str], None])
 
 
 def _share(here: Scene, seconds: float, turn: int) -> float:
-    """Return the share of a core over some seconds with a record every second."""
+    """Return the worker's share of a core over some seconds, with one record a second."""
     time.sleep(3)
     began, before = time.monotonic(), cpu_seconds(here.worker_pid)
     number = turn * 1_000_000
@@ -165,7 +166,7 @@ def _share(here: Scene, seconds: float, turn: int) -> float:
 
 @contextmanager
 def _watching(here: Scene) -> Iterator[None]:
-    """Yield a browser that shows the first page, and a Prometheus."""
+    """Run a browser with the first page open, and a Prometheus, until the end of the context."""
     ends = threading.Event()
     parts = urlsplit(here.page)
     listening = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)

@@ -29,10 +29,10 @@ from kafka_ratchet.errors import BenchFailed
 STREAM: Final = "events"
 INPUT: Final = "bench.in"
 INVALID: Final = 1_000
-"""Records without a sequence, which become dead letters."""
+"""Number of records without a sequence, which become dead letters."""
 ORDERS: Final = Load(records=10_000, keys=1_000, partitions=4, value_bytes=120)
 PER_COMMIT: Final = 200_000
-"""Offsets of a sink's commit, so that it has several."""
+"""Offsets per commit of the sink, so few that it makes several commits."""
 PROGRAM: Final = "bench.peers.page_totals:app"
 STARTS: Final = 5
 PATIENCE_S: Final = 1_200.0
@@ -41,12 +41,12 @@ ANSWER_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Running parts.
+    """Running parts of the scene.
 
     Attributes:
         page: http://host:port of the page
-        status: the same of the worker
-        worker_pid: its process
+        status: http://host:port of the worker's status
+        worker_pid: process id of the worker
     """
 
     page: str
@@ -90,7 +90,7 @@ def scene(partitions: int, identities: int, *, sink: bool, say: Callable[[str], 
 
 
 def get(address: str, *, as_json: bool = False) -> tuple[int, bytes]:
-    """Status and body of an address, with a connection of its own."""
+    """Return status and body of an address, over a new connection."""
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_S)
     try:
@@ -106,7 +106,7 @@ def get_json(address: str) -> Any:
     """Return the JSON of an address.
 
     Raises:
-        BenchFailed: it does not answer with 200.
+        BenchFailed: the address does not answer with 200.
     """
     status, body = get(address, as_json=True)
     if status != 200:
@@ -171,9 +171,9 @@ def trickle(bootstrap: str, number: int) -> None:
 
 
 def _start_worker(stack: ExitStack, config: Path, say: Callable[[str], None]) -> Running:
-    """Return a broker does not know at once of thousands of partitions that it has just created.
+    """Start the worker, and try again if it fails.
 
-    So it is tried again.
+    The broker does not know thousands of new partitions at once.
     """
     for _ in range(STARTS - 1):
         try:
@@ -191,7 +191,11 @@ def _start(stack: ExitStack, command: str, config: Path, started: str, *more: st
 
 
 def _when_judged(page: str, worker: Running, fresh: int) -> int:
-    """Wait until the worker has nothing left to read. Returns how many identities it knows."""
+    """Wait until the worker has read its whole input.
+
+    Returns:
+        number of identities that the worker knows
+    """
     ends_at = time.monotonic() + PATIENCE_S
     while time.monotonic() < ends_at:
         worker.check()

@@ -34,13 +34,13 @@ from kafka_ratchet.topic_log.clients import consumer, offset_ranges
 
 READY_WITHIN_S: Final = 900.0
 SETTLE_S: Final = 10.0
-"""Seconds between the last lane's start and the look at idle ones: stores are written, connections closed."""
+"""Seconds from the start of the last lane to the idle measurement: stores are written, connections closed."""
 LOOK_S: Final = 0.05
 READY_LOOK_S: Final = 0.2
 WARM_SHARE: Final = 20
-"""One record of so many is sent before, ..."""
+"""One record in so many is sent before the measured ones."""
 WARM_STEPS: Final = 4
-"""... in so many transactions."""
+"""Number of transactions of these earlier records."""
 COMMIT_MS: Final = 100
 COMMIT_WITHIN_S: Final = 60.0
 MEASURED: Final = ("seconds", "cpu_s", "broker_cpu_s")
@@ -64,27 +64,27 @@ class Spent:
 
     @property
     def core(self) -> float:
-        """Share of a core that the worker took."""
+        """Return the share of a core that the worker used."""
         return self.cpu_s / self.seconds
 
     @property
     def broker_core(self) -> float:
-        """Return the same of the broker."""
+        """Return the share of a core that the broker used."""
         return self.broker_cpu_s / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Many(Result):
-    """Run with many partitions.
+    """One run with many partitions.
 
     Attributes:
         partitions: partitions of the stream.
         busy: partitions with records.
-        start: from the process's start until every lane runs, on new topics.
-        again: the same of a second start.
-        idle: spent without records.
-        work: from the visibility of the records to the last commit.
-        records_per_s: of the busy partitions, in that time.
+        start: resources from the start of the process until every lane runs, on new topics.
+        again: resources of a second start, until every lane runs.
+        idle: resources used without records.
+        work: resources from the visibility of the records to the last commit.
+        records_per_s: records a second of the busy partitions, in that time.
         peak_mb: megabytes, highest resident size since the second start.
         verified: True if the output is right.
     """

@@ -47,23 +47,23 @@ DELTA_SPARK: Final = JarSet(
         *("commons-logging:*", "commons-pool:*", "com.google.code.findbugs:*", "javax.annotation:*"),
     ),
 )
-"""Jars of Delta's own writer, the usual way of jobs from a topic into a table."""
+"""Jars of Delta's own writer, which jobs from a topic into a table usually use."""
 HEAP: Final = ("-Xms1g", "-Xmx4g")
-"""bytes: enough for a cache that holds a million keys, and no garbage collection for want of room."""
+"""JVM heap, enough for a cache of a million keys without extra garbage collections."""
 
 
 def kafka_streams() -> list[str]:
-    """Return the command of Kafka Streams, but for its argument."""
+    """Return the command of Kafka Streams, without its argument."""
     return _java_command("KafkaStreamsPeer", KAFKA_STREAMS)
 
 
 def kafka_streams_totals() -> list[str]:
-    """Return the same for totals."""
+    """Return the command of Kafka Streams for totals, without its argument."""
     return _java_command("KafkaStreamsTotals", KAFKA_STREAMS)
 
 
 def flink() -> list[str]:
-    """Return the command of Flink, but for its argument."""
+    """Return the command of Flink, without its argument."""
     return _java_command("FlinkPeer", FLINK)
 
 
@@ -95,12 +95,12 @@ def _compiled_classes(name: str, class_path: list[str]) -> Path:
 
 
 def quix() -> list[str]:
-    """Return the command of Quix Streams, but for its argument."""
+    """Return the command of Quix Streams, without its argument."""
     return _python_command("quix", "quix")
 
 
 def quix_totals() -> list[str]:
-    """Return the same for totals."""
+    """Return the command of Quix Streams for totals, without its argument."""
     return _python_command("quix", "quix_totals")
 
 

@@ -18,7 +18,7 @@ from kafka_ratchet.errors import BenchFailed
 from kafka_ratchet.producers import SEQUENCE_HEADER
 
 KINDS = {"batches": (), "batches-key": ("user",), "single": (), "bare": ()}
-"""Kind, and the member with the key."""
+"""Arguments after the file by kind: the JSON member with the key, if any."""
 KEYS = 10_000
 
 
@@ -26,7 +26,7 @@ def publishing(records: int, line_bytes: int, rounds: int, say: Callable[[str], 
     """Publish the file by each kind in turn, `rounds` times after an uncounted one; return the results.
 
     Raises:
-        BenchFailed: one of them fails, or the topic does not hold the file.
+        BenchFailed: a publisher fails, or the topic does not contain the file's lines.
     """
     rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
     cpu: dict[str, list[float]] = {kind: [] for kind in KINDS}
@@ -52,7 +52,7 @@ def publishing(records: int, line_bytes: int, rounds: int, say: Callable[[str], 
 
 
 def _write(path: Path, records: int, line_bytes: int) -> int:
-    """Return the file; returns a sum over its lines that does not depend on their order."""
+    """Write the file, and return a checksum of its lines that does not depend on their order."""
     total = 0
     with path.open("wb") as file:
         for number in range(records):

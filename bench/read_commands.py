@@ -29,7 +29,7 @@ def verifying(load: Load, rounds: int, say: Callable[[str], None], kinds: tuple[
     One round before does not count.
 
     Raises:
-        BenchFailed: one of them fails, or does not find everything right.
+        BenchFailed: a command fails, or does not find everything right.
     """
     runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
     with (
@@ -61,7 +61,7 @@ def verifying(load: Load, rounds: int, say: Callable[[str], None], kinds: tuple[
 
 
 def _judged(bootstrap: str, load: Load, folder: str) -> Path:
-    """Run a worker over the whole input; returns its settings."""
+    """Run a worker over the whole input, and return its settings file."""
     create(bootstrap, OUTPUT, partitions=load.partitions)
     reached = GroupPosition(bootstrap, INPUT, GROUP, load.partitions)
     subject = SUBJECTS["ratchet"]
@@ -83,10 +83,10 @@ TOPIC = "survey"
 
 
 def survey(load: Load, rounds: int, say: Callable[[str], None]) -> dict[str, object]:
-    """Read one input by each in turn, `rounds` times, after an uncounted round.
+    """Read one input by `ratchet survey` and a bare client in turn, `rounds` times, after an uncounted round.
 
     Raises:
-        BenchFailed: one of them fails, or counts wrongly.
+        BenchFailed: a reader fails, or counts wrongly.
     """
     rates: dict[str, list[float]] = {"survey": [], "bare": []}
     with TemporaryDirectory(prefix="ratchet-bench-kafka-") as folder, EmbeddedBroker(Path(folder)) as broker:

@@ -20,7 +20,7 @@ from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.errors import BenchFailed
 
 KINDS: Final = ("ratchet", "loop", "ratchet-execute", "loop-execute")
-"""Kinds of readers. Each of ours is compared with the one after it."""
+"""Kinds of readers. Each of Ratchet's is compared with the loop after it."""
 
 PARTITIONS: Final = 4
 KEYS: Final = 10_000
@@ -31,7 +31,7 @@ def reading(records: int, value_bytes: int, rounds: int, say: Callable[[str], No
     """Read a preloaded topic by each kind in turn, `rounds` times, after one round that does not count.
 
     Raises:
-        BenchFailed: one of them fails, or the table does not hold each record once.
+        BenchFailed: a reader fails, or the table does not have each record once.
     """
     rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
     with (

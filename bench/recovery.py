@@ -1,7 +1,7 @@
-"""Recovery of a killed program: from its new start to its first new output.
+"""Recovery of a killed program, from its new start to its first new output.
 
-A program is killed and started again after its session is over. Of a worker with several processes one is killed, and
-its parent starts it again: the measurement then begins at the kill.
+A program is killed, and started again after its session has ended. Of a worker with several processes one is killed,
+and its parent starts another: the measurement then begins at the kill.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from kafka_ratchet.errors import BenchFailed
 
 PER_SECOND: Final = 500
 QUIET_S: Final = 3.0
-"""Seconds after the last commit, before the kill: stores are written now and then, and a crash hits any moment."""
+"""Seconds between the last commit and the kill: stores are written now and then, and a crash hits any moment."""
 WORKER: Final = "ratchet"
-"""Subject with several processes; a run kills one."""
+"""Subject that can have several processes; one is killed."""
 KILLED: Final = 0
 """Number of the killed process."""
 ANSWER_S: Final = 30.0
@@ -41,7 +41,7 @@ ANSWER_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Recovery(Result):
-    """Run of a recovery.
+    """Result of one recovery.
 
     Attributes:
         keys: identities in the state.
@@ -67,9 +67,9 @@ def recovery(
     """Kill a subject at the end of its input, start it again, and wait for new output.
 
     Args:
-        subject: a name of SUBJECTS, of one that deduplicates.
+        subject: a name of SUBJECTS; its program must deduplicate.
         bootstrap: host:port of Kafka.
-        topic: the input, filled; new records are added to it.
+        topic: the filled input; new records are added.
         load: load of the input.
         commit_ms: commit interval of the subject.
         lost: remove its local state while it is away.
@@ -78,7 +78,7 @@ def recovery(
         processes: processes of `WORKER`; above 1, one of them is killed, else the worker.
 
     Raises:
-        BenchFailed: it does not come back.
+        BenchFailed: the subject does not come back.
     """
     run = f"recovery-{subject}-{uuid.uuid4().hex[:8]}"
     output, group = f"bench.{run}.out", f"bench-{run}"
@@ -121,10 +121,10 @@ def ratios(runs: list[Recovery]) -> dict[str, dict[str, float]]:
 
 
 def partitions_of(bootstrap: str, group: str, process: int) -> list[int]:
-    """Return Kafka's partitions of one process of a group's only worker with several.
+    """Return the partitions that Kafka has assigned to one process of a group's only worker.
 
     Raises:
-        BenchFailed: nothing.
+        BenchFailed: the process has no partition.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     told = admin.describe_consumer_groups([group], request_timeout=ANSWER_S)[group].result(ANSWER_S)
@@ -135,7 +135,7 @@ def partitions_of(bootstrap: str, group: str, process: int) -> list[int]:
 
 
 class _Killing:
-    """A subject that runs, and how it is killed."""
+    """A running subject, and the ways to kill it."""
 
     def __init__(self, subject: Subject, task: Task, *, lost: bool) -> None:
         self._subject, self._command, self._lost = subject, subject.command(task), lost
@@ -143,7 +143,11 @@ class _Killing:
         self.running = Running(self._command, subject.started)
 
     def all_of_it(self, away_s: float) -> float:
-        """Kill it, and start it again. Returns `time.monotonic()` of the new start."""
+        """Kill the subject, and start it again.
+
+        Returns:
+            time of the new start, by `time.monotonic()`
+        """
         self.running.kill()
         if self._lost:
             shutil.rmtree(self._state, ignore_errors=True)
@@ -153,7 +157,11 @@ class _Killing:
         return began
 
     def one_process(self) -> float:
-        """Kill one process of several. Returns `time.monotonic()` of the kill."""
+        """Kill one of the several processes of a subject.
+
+        Returns:
+            time of the kill, by `time.monotonic()`
+        """
         pid = named(self.running.process.pid, f"ratchet/{KILLED}")
         if pid is None:
             raise BenchFailed(f"the worker has no process {KILLED}. It said:\n{self.running.said}")
@@ -182,7 +190,7 @@ class _Trickle:
         return self
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start to send records."""
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
@@ -206,7 +214,7 @@ class _Trickle:
 def _new_output(
     bootstrap: str, topic: str, begins: list[int], partitions: Collection[int], running: Running
 ) -> tuple[float, float]:
-    """`time.monotonic()` of the first new committed record, in any of the partitions and in the last of them."""
+    """Return when the first new record was committed in any of the partitions, and in the last of them."""
     options: dict[str, Any] = {"fetch_wait_max_ms": 5}
     reader = committed_reader(bootstrap, topic, begins, **options)
     deadline = time.monotonic() + END_WITHIN_S

@@ -22,7 +22,7 @@ from kafka_ratchet.errors import BenchFailed
 
 RECORDED: Final = Path(__file__).with_name("regress.json")
 WORSE: Final = 0.1
-"""A case is slower when its median is worse by more than this as well: a hundredth more is nothing to look for."""
+"""Smallest share that a slower case's median must be worse by: smaller differences are not worth a search."""
 FLOOR: Final = "floor"
 
 
@@ -31,9 +31,9 @@ class Case:
     """One way to run the worker.
 
     Attributes:
-        subject: of `bench.subjects`
-        load: the input; cases of equal loads share it
-        commit_ms: between commits
+        subject: a name of `bench.subjects.SUBJECTS`
+        load: load of the input; cases of equal loads share an input
+        commit_ms: commit interval, in ms
     """
 
     subject: str
@@ -50,7 +50,7 @@ CASES: Final[dict[str, Case]] = {
     "batches of 16 KiB": Case("ratchet", replace(BASE, batch_bytes=16_384)),
     "every key new": Case("ratchet", replace(BASE, keys=1_000_000)),
 }
-"""Cases; the others are measured against the first."""
+"""Cases; each is compared with the first, the floor."""
 
 Ratios = dict[str, dict[str, dict[str, float]]]
 """Median, min and max of the rounds against the floor, by case and measure ("throughput", "cpu")."""
@@ -61,7 +61,7 @@ def regress(rounds: int, say: Callable[[str, Measured], None]) -> tuple[Ratios, 
 
     Args:
         rounds: runs of each case
-        say: called with each run at its end, and its case's name
+        say: function called with the case's name and the run, at its end
 
     Returns:
         the ratios, and True if every output was right
@@ -119,7 +119,7 @@ def recorded(path: Path = RECORDED) -> Ratios:
 
 
 def record(found: Ratios, path: Path = RECORDED) -> None:
-    """Keep these for later runs to be compared with."""
+    """Write the ratios to the repository's record."""
     path.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
 
 

@@ -35,22 +35,22 @@ OTHERS: Final = ("usual", "nothing")
 PARTITIONS: Final = 4
 COLUMNS: Final = "n long, user string, amount double, note string"
 PER_TRANSACTION: Final = 10_000
-"""Records; a worker that commits every 100 ms at 100,000 records a second."""
+"""Records per transaction of the input, as of a worker that commits 100,000 records a second every 100 ms."""
 FLUSH_S: Final = 300.0
 PATIENCE_S: Final = 1_200.0
 STEADY_FROM: Final = 3
-"""Commit after which the rate counts where there are many: the JVM has compiled its code by then."""
+"""Number of the commit where the rate begins to count, as the JVM has compiled its code by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkRun:
-    """Job from its start to its end.
+    """One run of a job, from its start to its end.
 
     Attributes:
-        seconds: of the whole process.
-        first_commit_s: from the start of the process to its first commit.
-        offsets_per_s: from the first commit to the last; 0 where there is one only.
-        commits_per_s: from commit `STEADY_FROM` to the last; 0 where there are no more.
+        seconds: seconds of the whole process.
+        first_commit_s: seconds from the start of the process to its first commit.
+        offsets_per_s: offsets a second from the first commit to the last; 0 if there is only one.
+        commits_per_s: commits a second from commit `STEADY_FROM` to the last; 0 if there are no more.
         cpu_s: CPU seconds of all its processes until the last commit, per million records.
     """
 
@@ -63,28 +63,28 @@ class SinkRun:
     cpu_s: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the run for JSON."""
+        """Return the run as a JSON object."""
         return asdict(self)
 
 
 def results(
     kinds: list[str], records: int, value_bytes: int, at_a_time: int, rounds: int, say: Callable[[SinkRun], None]
 ) -> dict[str, Any]:
-    """Run each in turn, `rounds` times, after one round that does not count.
+    """Run each kind of job in turn, `rounds` times, after one uncounted round.
 
     Args:
-        kinds: of `RATCHET` and `OTHERS`.
-        records: of the topic, committed in transactions.
-        value_bytes: of each, about.
+        kinds: kinds of jobs, in `RATCHET` or `OTHERS`.
+        records: number of records in the topic, committed in transactions.
+        value_bytes: bytes of each value, about.
         at_a_time: offsets of a commit.
-        rounds: that count.
-        say: told of each run.
+        rounds: number of counted rounds.
+        say: function called with each run.
 
     Returns:
         medians by kind, and the first kind's ratios to each of the others, round by round
 
     Raises:
-        BenchFailed: one fails, or its table does not hold every record once.
+        BenchFailed: a job fails, or its table does not have every record once.
     """
     found: dict[str, list[SinkRun]] = {kind: [] for kind in kinds}
     with ExitStack() as stack:

@@ -37,9 +37,9 @@ COLOURS: Final = 96
 PARTITIONS: Final = 4
 HALTED: Final = 3
 TILLS: Final = {"till-1": 0.0, "till-2": 0.02, "till-7": 0.4, "till-3": 0.0}
-"""Producers, and the share of records that each sends twice."""
+"""Producers, with the share of its records that each sends twice."""
 SECONDS: Final = 100
-"""Seconds of records, so that the chart has a line."""
+"""Seconds of sending, so that the chart has a line."""
 PATIENCE_S: Final = 120.0
 
 SETTINGS: Final = """
@@ -120,7 +120,10 @@ class Shop:
 
 
 def main(folder: Path, *, sink: bool) -> None:
-    """Take all pictures. folder: for data; sink: whether a Spark job runs; without, the picture of its page is left."""
+    """Take the pictures of all pages.
+
+    folder: folder for data; sink: True to run a Spark job, False to keep the old picture of its page.
+    """
     config = folder / "ratchet.toml"
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker(folder / "kafka"))
@@ -214,7 +217,7 @@ def _size(browser: Any, height: int) -> None:
 
 
 def _small(png: bytes) -> bytes:
-    """Return the picture with a palette: pages have few colours."""
+    """Return the picture with a palette, as pages have few colours."""
     from PIL import Image
 
     found = BytesIO()

@@ -29,13 +29,13 @@ ASK_EVERY_S = 0.002
 
 @dataclass(slots=True)
 class Sending:
-    """Records a second, and CPU seconds per million, by kind of producer, in the order of the rounds."""
+    """Records a second and CPU seconds per million records, by kind of producer, for each round."""
 
     rates: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
     cpu: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
 
     def as_dict(self) -> dict[str, object]:
-        """Return the result for JSON; ratios are of each kind of ours to the others, round by round."""
+        """Return the result as a JSON object, with ratios of Ratchet's producers to the others by round."""
         told: dict[str, object] = {kind: spread(rates, 0) for kind, rates in self.rates.items()}
         for ours in OURS:
             for peer in PEERS:
@@ -49,7 +49,7 @@ def sending(records: int, value_bytes: int, rounds: int, say: Callable[[str], No
     """Send by each kind in turn, `rounds` times, after an uncounted round.
 
     Raises:
-        BenchFailed: one of them fails, or the topic lacks its records.
+        BenchFailed: a producer fails, or its topic lacks records.
     """
     found = Sending()
     with TemporaryDirectory(prefix="ratchet-bench-kafka-") as folder, EmbeddedBroker(Path(folder)) as broker:
@@ -70,7 +70,7 @@ def sending(records: int, value_bytes: int, rounds: int, say: Callable[[str], No
 
 
 def restart(sizes: list[int], rounds: int, say: Callable[[str], None]) -> dict[int, dict[str, object]]:
-    """Return the seconds from the start of `ratchet publish` to its first new record, by earlier records.
+    """Return the seconds from the start of `ratchet publish` to its first new record, by number of earlier records.
 
     Raises:
         BenchFailed: it fails.
@@ -121,7 +121,7 @@ def run_module(module: str, *arguments: object) -> str:
     """Run a module as a program of its own, and return its output.
 
     Raises:
-        BenchFailed: it fails.
+        BenchFailed: the module fails.
     """
     command = [sys.executable, "-m", module, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Spread of several figures of one thing."""
+"""Spread of several measurements of one quantity."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from statistics import median
 
 
 def spread(values: Iterable[float], digits: int = 3) -> dict[str, float]:
-    """Median, minimum and maximum, rounded."""
+    """Return median, minimum and maximum, rounded."""
     found = sorted(values)
     return {"median": round(median(found), digits), "min": round(found[0], digits), "max": round(found[-1], digits)}

@@ -52,7 +52,7 @@ class Task:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> str:
-        """Return the subject's argument."""
+        """Return the task as JSON, which is the subject's only argument."""
         return json.dumps(asdict(self))
 
 
@@ -87,7 +87,10 @@ def worker_settings(
     sequence: str = "header:ratchet-sequence",
     more: Mapping[str, int | str] = NO_MORE,
 ) -> Path:
-    """Write a worker's settings for a task; returns the file. more: settings of the stream; OUTPUT: its output."""
+    """Write a worker's settings for a task, and return the file.
+
+    more: settings of the stream; OUTPUT in a value is replaced by the output topic.
+    """
     folder = Path(task.folder)
     config = folder / "ratchet.toml"
     config.write_text(
@@ -228,10 +231,10 @@ SUBJECTS: Final[dict[str, Subject]] = {
 
 
 def deduplicating(name: str) -> Subject:
-    """Return a subject, for a measurement of deduplicating ones.
+    """Return the subject of this name, which must be one that deduplicates.
 
     Raises:
-        BenchFailed: there is none of that name, or it does something else.
+        BenchFailed: there is no subject of that name, or its program does something else.
     """
     if name not in SUBJECTS or SUBJECTS[name].program != "deduplicate":
         known = ", ".join(each for each, subject in SUBJECTS.items() if subject.program == "deduplicate")

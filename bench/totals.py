@@ -1,4 +1,4 @@
-"""The input of the programs that keep totals: an order per record, none twice, and the totals that must come of it."""
+"""Input of the programs that keep totals, one order per record, and the totals that it demands."""
 
 from __future__ import annotations
 
@@ -19,25 +19,28 @@ AMOUNTS: Final = 97
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Demanded output. orders: of each user; their amounts follow from `amount_of`."""
+    """Demanded output.
+
+    orders: number of orders of each user; their amounts follow from `amount_of`.
+    """
 
     orders: list[int]
 
     @property
     def fresh(self) -> int:
-        """Records of the input."""
+        """Return the number of records in the input."""
         return sum(self.orders)
 
 
 class Total(msgspec.Struct):
-    """A record of the output."""
+    """Record of the output."""
 
     user: str
     total: int
 
 
 def amount_of(user: int, number: int) -> int:
-    """Return the amount of a user's order of this number, from 1."""
+    """Return the amount of a user's order with this number; numbers begin at 1."""
     return 1 + (user * 31 + number * 7) % AMOUNTS
 
 
@@ -45,7 +48,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> Totals:
     """Create the topic and send the input, keyed by user, with the number of the user's order as its sequence.
 
     Raises:
-        BenchFailed: Kafka did not take it all.
+        BenchFailed: Kafka did not accept all records.
     """
     producer, choose, filler = begin(bootstrap, topic, load)
     orders = [0] * load.keys
@@ -64,9 +67,9 @@ def fill(bootstrap: str, topic: str, load: Load) -> Totals:
 
 
 def is_right(bootstrap: str, topic: str, truth: Totals, *, every: bool) -> bool:
-    """Return True if a committed reader finds each user's totals in order, with the last one.
+    """Return True if the committed output has each user's totals in order, with the last one.
 
-    every: none may be missing; else a cache may have left out any but the last
+    every: True if none may be missing; False if any but the last may be, as with a cache.
 
     Raises:
         BenchFailed: the output cannot be read to its end.

@@ -10,7 +10,7 @@ WAYS = ("folder deleted", "file deleted", "file cut short", "bit flipped", "olde
 
 
 class Damage:
-    """Damager of stores whose workers do not run; keeps a copy of each store for later."""
+    """Damager of stores of stopped workers; keeps a copy of each store for later."""
 
     def __init__(self, copies: Path, choose: random.Random) -> None:
         """Damage nothing yet.

@@ -18,7 +18,7 @@ from kafka_ratchet.app.local.ports import free_port
 from kafka_ratchet.errors import SetupError
 
 PATIENCE_S = 60.0
-"""Seconds within which a started server must accept connections."""
+"""Seconds until a started server must accept connections."""
 
 STOP_PATIENCE_S = 30.0
 """Seconds that a stopped server has to end before it is killed."""

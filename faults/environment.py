@@ -49,11 +49,11 @@ PATIENCE_S = 180.0
 """Seconds after which a step has hung: the slowest one, a broker's return, takes ten."""
 ASK_EVERY_S = 0.1
 TRIES = 2
-"""Further restarts of a halted partition, none of which may forward or commit anything."""
+"""Further restarts of a halted partition; none may forward or commit anything."""
 ORPHANS_S = 130.0
-"""Seconds within which processes of a killed parent end (kafka_ratchet.app.worker.processes.KILL_AFTER_S)."""
+"""Seconds until processes of a killed parent end (kafka_ratchet.app.worker.processes.KILL_AFTER_S)."""
 ANSWER_S = 60.0
-"""Seconds within which a worker must answer a request for its status, which takes milliseconds on an idle machine."""
+"""Seconds until a worker must answer a request for its status, which takes milliseconds on an idle machine."""
 TERMINATED = 128 + signal.SIGTERM
 """Exit code of a worker stopped by SIGTERM before it listened for signals."""
 
@@ -101,7 +101,7 @@ class Worker:
         """Start the process, without waiting until it is ready.
 
         Args:
-            clock_shift_s: seconds by which its wall clock is ahead; below 0: behind.
+            clock_shift_s: lead of its wall clock in seconds; below 0: behind.
             crash_at: point where the worker kills itself: POINT or POINT:N of `transactions/crash_points.py`.
         """
         self.wait_for_orphans()

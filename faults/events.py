@@ -97,7 +97,7 @@ class Feed(threading.Thread):
 
         Args:
             bootstrap: host:port of Kafka, without the proxies that cut or delay the workers' connections.
-            inputs: topics, each of which receives every event.
+            inputs: topics; each receives every event.
             seed: seed of the events.
         """
         super().__init__(name="feed", daemon=True)

@@ -166,7 +166,7 @@ class EmbeddedKafka(Kafka):
             )
 
     def _missing(self, limit_s: float) -> list[EmbeddedBroker]:
-        """Return the nodes that are still unknown after so many seconds; empty as soon as all are known."""
+        """Return the nodes still unknown after so many seconds; empty as soon as all are known."""
         admin, deadline = self.admin(), time.monotonic() + limit_s
         while True:
             known = admin.list_topics(timeout=START_LIMIT_S).brokers

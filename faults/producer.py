@@ -32,7 +32,7 @@ LIFE_S = 0.8
 EARLY = 0.2
 """Share of publishers killed before or while they take over their name."""
 EARLY_S = 1.5
-"""Seconds within which such a publisher is killed; its process has to start first."""
+"""Seconds until such a publisher is killed at the latest; its process has to start first."""
 KILLS_PER_RESTART = 8
 PATIENCE_S = 180.0
 """Seconds after which a step has hung."""

@@ -30,7 +30,7 @@ class Proxy:
 
         Args:
             target: port of 127.0.0.1 to forward to; no program needs to listen there yet.
-            delay_s: seconds by which each piece of data is late while the line is delayed.
+            delay_s: delay of each piece of data in seconds while the line is delayed.
         """
         self.target, self.delay_s = target, delay_s
         self.port = 0

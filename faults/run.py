@@ -94,7 +94,7 @@ class RunResult(Result):
     crash_points: int = 0
     """Points at which a worker with agents was killed; 0 without agents."""
     table_lost: int = 0
-    """Events that are missing in the agents' tables."""
+    """Events missing in the agents' tables."""
     table_doubled: int = 0
     """Events that the agents' tables count twice."""
     table_wrong: int = 0

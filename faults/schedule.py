@@ -28,7 +28,7 @@ SESSION_S = SESSION_TIMEOUT_MS / 1000
 CLOCK_SHIFT_S = 4_000
 """Seconds, a little over an hour: the most that a timestamp may be ahead (message.timestamp.after.max.ms)."""
 FEED_CLOCK_SHIFT_S = 3_500
-"""Seconds, a little less than an hour: Kafka itself refuses events that are further ahead."""
+"""Seconds, a little less than an hour: Kafka itself refuses events further ahead."""
 
 
 @dataclass(frozen=True, slots=True)

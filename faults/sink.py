@@ -180,7 +180,7 @@ STORES: dict[str, Callable[[Path, DatabaseServer | None], TableLocation]] = {
     "postgres-staged": lambda _, server: _of_server(server, "staged"),
 }
 WITHOUT_REJECTS = {"postgres"}
-"""Stores whose Spark tasks commit rows; with rejects, the driver commits staged rows in one transaction."""
+"""Stores with commits in the Spark tasks; with rejects, the driver commits staged rows in one transaction."""
 
 
 def _brokers(stack: ExitStack, folder: Path, nodes: int) -> list[EmbeddedBroker]:

@@ -225,7 +225,7 @@ class SinkEnvironment:
     # -- events and the count
 
     def write(self) -> None:
-        """Write further records in transactions, some of which are aborted."""
+        """Write further records in transactions, and abort some of them."""
         from confluent_kafka import Producer
 
         producer = Producer(

@@ -20,7 +20,7 @@ from bench.subjects import FIRST, Task
 
 
 class Order(faust.Record, serializer="json"):  # type: ignore[call-arg, misc]
-    """A record of the input; fields that it does not name are left out."""
+    """Record of the input; fields not listed here are ignored."""
 
     user: str
     amount: int
@@ -53,7 +53,7 @@ def build(task: Task) -> Any:
 
 
 def host(app: Any, task: Task) -> None:
-    """Have the application run on lanes."""
+    """Make the application run in Ratchet's lanes."""
     from kafka_ratchet.app.faust_host.command import use_lanes
 
     config = Path(task.folder) / "ratchet.toml"

@@ -1,4 +1,4 @@
-"""Cost of moving the bytes: record batches fetched and produced in transactions, without reading the records."""
+"""Cost of moving the bytes alone: record batches are fetched and produced in transactions, without reading records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ATTRIBUTES_AT = 21
 
 
 def batches(data: bytes | memoryview) -> Iterator[tuple[int, EncodedBatch]]:
-    """Whole batches of a fetch, each with the offset after it."""
+    """Yield the whole batches of a fetch, each with the offset after it."""
     at = 0
     while at + LENGTH_FROM <= len(data):
         base, length = OFFSET_AND_LENGTH.unpack_from(data, at)
@@ -39,7 +39,7 @@ def batches(data: bytes | memoryview) -> Iterator[tuple[int, EncodedBatch]]:
 
 
 async def lane(cluster: Cluster, task: Task, partition: int) -> None:
-    """One partition, for ever."""
+    """Copy one partition from the input to the output, without end."""
     clock = asyncio.get_running_loop().time
     fetching = ("fetch", partition)
     places = [(task.output, partition)]

@@ -1,4 +1,7 @@
-"""The worker with an agent that judges nothing: what deduplication itself costs is the difference."""
+"""The worker with an agent, without judging.
+
+The difference to a normal worker is the cost of deduplication.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from kafka_ratchet.transport.delivery import Delivery
 
 
 def forward_all(_: Deduplicator, delivery: Delivery) -> NDArray[np.bool_]:
-    """Stands in for `Deduplicator.judge`."""
+    """Let all records pass; replaces `Deduplicator.judge`."""
     return np.ones(delivery.batch.count, np.bool_)
 
 

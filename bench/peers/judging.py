@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 STATE = "spark.sql.streaming.stateStore"
 WITHIN = "1 day"
-"""Longer than the run: no duplicate comes later, so that the peer is exact for as long as it has its checkpoint."""
+"""Time limit for a peer to recognise a duplicate: longer than the run, so that the peer is exact."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class JudgingTask:
 
 
 def main(task: JudgingTask) -> None:
-    """Read all present records, as a query that starts with them and ends."""
+    """Process all present records in a streaming query, which then ends."""
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 
@@ -116,7 +116,7 @@ def _within_watermark(rows: DataFrame) -> DataFrame:
 
 
 def _with_state(rows: DataFrame) -> DataFrame:
-    """Last sequence of each producer, in Python as a user of PySpark writes it."""
+    """Return the rows above the last sequence of their producer, by Python code as PySpark users write it."""
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
     class Rising(StatefulProcessor):

@@ -26,7 +26,7 @@ NAME = "bench"
 
 
 def bare(options: dict[str, str], topic: str, path: Path) -> None:
-    """A loop around `produce`."""
+    """Send the file's lines in a loop around `produce`."""
     producer = Bare({**options, "enable.idempotence": True, "acks": "all", "queue.buffering.max.kbytes": 64 * 1024})
     with path.open("rb") as file:
         for number, line in enumerate(file):
@@ -42,7 +42,7 @@ def bare(options: dict[str, str], topic: str, path: Path) -> None:
 
 
 def main(kind: str, bootstrap: str, topic: str, path: Path, key: str | None) -> tuple[float, float]:
-    """Publish; returns seconds, and CPU seconds."""
+    """Publish the file, and return the seconds and CPU seconds used."""
     options = {"bootstrap.servers": bootstrap}
     began, cpu = time.monotonic(), time.process_time()
     if kind == "bare":

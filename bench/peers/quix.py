@@ -17,7 +17,7 @@ said = False
 
 
 def is_fresh(_value, _key, _timestamp, headers, state) -> bool:
-    """Return True if a record moves its key's sequence forward."""
+    """Return True if the record's sequence is above the last one of its key, and remember it."""
     global said
     if not said:
         said = True

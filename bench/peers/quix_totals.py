@@ -15,7 +15,7 @@ said = False
 
 
 def add_up(order, state):
-    """The total of the order's user, who is the record's key."""
+    """Return the user's total with this order added."""
     global said
     if not said:
         said = True

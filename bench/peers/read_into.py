@@ -23,7 +23,7 @@ INSERT = "INSERT INTO bill VALUES (%s, %s)"
 
 
 def ratchet(bootstrap: str, topic: str, dsn: str, *, one_by_one: bool) -> None:
-    """The reader."""
+    """Copy the topic into the table with Ratchet's reader."""
     options = {"bootstrap.servers": bootstrap}
     with Reader(topic, store=Postgres(dsn), name="bench", options=options, max_records=AT_A_TIME) as reader:
         for transaction in reader.transactions(until_end=True):
@@ -35,7 +35,7 @@ def ratchet(bootstrap: str, topic: str, dsn: str, *, one_by_one: bool) -> None:
 
 
 def loop(bootstrap: str, topic: str, dsn: str, *, one_by_one: bool) -> None:
-    """The loop written by hand."""
+    """Copy the topic into the table with a loop written by hand."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -82,7 +82,7 @@ def loop(bootstrap: str, topic: str, dsn: str, *, one_by_one: bool) -> None:
 
 
 def main(kind: str, bootstrap: str, topic: str, dsn: str) -> float:
-    """Read it; returns seconds."""
+    """Copy the topic into the table, and return the seconds used."""
     name, _, how = kind.partition("-")
     began = time.monotonic()
     {"ratchet": ratchet, "loop": loop}[name](bootstrap, topic, dsn, one_by_one=how == "execute")

@@ -55,37 +55,37 @@ class SinkTask:
 
 
 class NothingStore:
-    """`kafka_ratchet.spark_sink.stores.store.ResultStore` that has Spark compute all rows and keeps none."""
+    """Result store that lets Spark compute all rows and keeps none of them."""
 
     restricted_values: int = False
     needs_local_master = ""
     judges = False
 
     def generation(self) -> int:
-        """There is none."""
+        """Return 0, because no generation is stored."""
         return 0
 
     def other_jobs(self) -> list[str]:
         return []
 
     def offsets(self) -> dict[int, int]:
-        """There are none."""
+        """Return no offsets, because nothing is kept."""
         return {}
 
     def columns(self) -> None:
-        """There is no table."""
+        """Return None, because there is no table."""
 
     def column_names(self) -> list[str] | None:
         return None
 
     def require_fits(self, schema: StructType) -> None:
-        """There is nothing that it would have to fit."""
+        """Accept every schema, because there is no table."""
 
     def require_write_mode(self) -> None:
-        """Nothing was committed by another one."""
+        """Accept every write mode, because nothing is kept."""
 
     def open(self, schema: StructType) -> dict[int, int]:
-        """Nothing is there."""
+        """Return no offsets, because nothing is kept."""
         return {}
 
     def commit(
@@ -96,12 +96,12 @@ class NothingStore:
         rejects: DataFrame | None = None,
         sequences: DataFrame | None = None,
     ) -> int:
-        """Compute the rows."""
+        """Make Spark compute the rows, and keep none."""
         dataframe.write.format("noop").mode("overwrite").save()
         return 0
 
     def check(self) -> StoreCheck:
-        """Nothing is there."""
+        """Return an empty check, because nothing is kept."""
         return StoreCheck({}, {}, "")
 
     def other_sources(self) -> list[str]:
@@ -110,27 +110,27 @@ class NothingStore:
     def replace(
         self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
-        """Nothing is kept."""
+        """Replace nothing, because nothing is kept."""
         return 0
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """Nothing is kept."""
+        """Return 0, because no offsets are kept."""
         return 0
 
     def require_repairable(self) -> None:
-        """Nothing is there to replace."""
+        """Accept every repair, because nothing is kept."""
 
     def repair(
         self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
     ) -> None:
-        """Nothing is there to replace."""
+        """Repair nothing, because nothing is kept."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
 
 def nothing(task: SinkTask) -> None:
-    """Read all present records."""
+    """Process all present records with Ratchet's job, without writing rows."""
     job = Job(task.bootstrap, task.topic, "nothing", RowPipeline(task.columns), task.at_a_time)
     jars = [str(jar) for jar in spark_jars()]
     planner = TopicPlanner(task.bootstrap, task.topic, {})
@@ -138,7 +138,7 @@ def nothing(task: SinkTask) -> None:
 
 
 def usual(task: SinkTask) -> None:
-    """Read all present records, as a query that starts with them and ends."""
+    """Process all present records in a streaming query, which then ends."""
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 

@@ -25,7 +25,7 @@ QUEUE_FULL_S = 0.1
 
 
 def bare(options: dict[str, str], topic: str, records: Iterator[tuple[bytes, bytes]], headers: bool) -> None:
-    """A loop around `produce`."""
+    """Send the records in a loop around `produce`."""
     producer = Bare({**options, "enable.idempotence": True, "acks": "all", "queue.buffering.max.kbytes": 64 * 1024})
     for number, (key, value) in enumerate(records):
         more = {}
@@ -43,7 +43,7 @@ def bare(options: dict[str, str], topic: str, records: Iterator[tuple[bytes, byt
 
 
 def main(kind: str, bootstrap: str, topic: str, count: int, value_bytes: int) -> tuple[float, float]:
-    """Send the records; returns seconds, and CPU seconds of this process."""
+    """Send the records, and return the seconds and the CPU seconds of this process."""
     names = [b"key-%d" % number for number in range(KEYS)]
     keys = [names[number % KEYS] for number in range(count)]
     values = [b"v" * value_bytes] * count
@@ -64,7 +64,7 @@ def main(kind: str, bootstrap: str, topic: str, count: int, value_bytes: int) ->
 
 
 def producer_of(kind: str) -> type[Producer | BatchProducer]:
-    """Return the producer that a kind is about."""
+    """Return the producer class for a kind of sender."""
     return BatchProducer if kind.startswith("batches") else Producer
 
 

@@ -16,7 +16,7 @@ LOOK_EVERY_S = 0.05
 
 
 def main(task: Task) -> None:
-    """Run both until SIGTERM; print their messages here."""
+    """Run both workers until SIGTERM, and print their messages."""
     workers = [_started(task, number) for number in (1, 2)]
 
     def stop(*_: object) -> None:
