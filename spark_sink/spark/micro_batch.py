@@ -29,6 +29,15 @@ REQUEST_TIMEOUT_MS: Final = 30_000
 """Milliseconds to wait until Kafka has answered a request."""
 
 
+ISOLATION: Final = "isolation.level"
+"""Option of a Kafka client: whether it reads records of open and aborted transactions."""
+
+UNCOMMITTED: Final = (
+    "the query also reads records of open and aborted transactions, as Spark's Kafka source does by default, and they "
+    f'would become rows. Add option("{KAFKA_PREFIX}{ISOLATION}", "read_committed") to the source, or choose '
+    '"read_uncommitted" there'
+)
+
 NO_DATA_MICRO_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 """Spark's setting for micro-batches without records, which it runs once a watermark has moved."""
 
@@ -133,7 +142,8 @@ def micro_batch(dataframe: DataFrame) -> MicroBatch | None:
     """Return the micro-batch that Spark runs in this thread; None for one without new offsets.
 
     Raises:
-        OptionRefused: this thread runs no query's micro-batch, or the query does not read exactly one topic.
+        OptionRefused: this thread runs no query's micro-batch, the query does not read exactly one topic, or its source
+            has no isolation level.
     """
     execution = _stream_execution(dataframe)
     streams = [leaf for leaf in _leaves(execution.lastExecution().logical()) if leaf.isStreaming()]
@@ -159,6 +169,8 @@ def micro_batch(dataframe: DataFrame) -> MicroBatch | None:
     ends = {int(each): int(at) for each, at in end.items()}
     cut = len(KAFKA_PREFIX)
     client = {name[cut:]: str(value) for name, value in options.items() if name.lower().startswith(KAFKA_PREFIX)}
+    if ISOLATION not in {name.lower() for name in client}:
+        raise OptionRefused(UNCOMMITTED)
     # A partition added since the last micro-batch begins at 0.
     begins = {each: int(start.get(str(each), 0)) for each in ends}
     stateful = list(_with_state(execution.lastExecution().executedPlan()))

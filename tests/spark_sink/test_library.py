@@ -172,7 +172,8 @@ def test_upserts_and_totals(spark: SparkSession, broker: str, new_topic: NewTopi
 
 def stream(spark: SparkSession, broker: str, topic: str, starting: str = "earliest") -> DataFrame:
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker).option("subscribe", topic)
-    read = reader.option("startingOffsets", starting).option("maxOffsetsPerTrigger", 7).load()
+    reader = reader.option("kafka.isolation.level", "read_committed").option("maxOffsetsPerTrigger", 7)
+    read = reader.option("startingOffsets", starting).load()
     event = F.from_json(F.col("value").cast("string"), "id long, town int")
     return read.select("partition", "offset", event.alias("event")).select("partition", "offset", "event.*")
 

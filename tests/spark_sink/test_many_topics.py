@@ -72,7 +72,8 @@ def test_queries_of_structured_streaming(spark: SparkSession, broker: str, new_t
 
     def start(topic: str, *, strict: bool) -> StreamingQuery:
         read = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker).option("subscribe", topic)
-        read = read.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 10)
+        read = read.option("kafka.isolation.level", "read_committed").option("maxOffsetsPerTrigger", 10)
+        read = read.option("startingOffsets", "earliest")
         sink = exactly_once(str(tmp_path / topic), job=topic)
         query = rows(read.load(), strict=strict).writeStream.foreachBatch(sink.batch)
         return query.option("checkpointLocation", str(tmp_path / "of" / topic)).trigger(availableNow=True).start()

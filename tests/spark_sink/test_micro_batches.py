@@ -50,7 +50,7 @@ def fill(broker: str, topic: str, numbers: range, partition: int = 0) -> None:
 
 def read(spark: SparkSession, broker: str, topic: str, starting: str = "earliest", **options: str | int) -> DataFrame:
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker).option("subscribe", topic)
-    return reader.options(startingOffsets=starting, **options).load()
+    return reader.option("kafka.isolation.level", "read_committed").options(startingOffsets=starting, **options).load()
 
 
 def rows(records: DataFrame) -> DataFrame:
@@ -200,3 +200,30 @@ def test_queries_of_one_sink_wait_for_each_other(
     for query in queries:
         assert query.awaitTermination(120)
     assert ids(tmp_path / "t") == list(range(10 * topics))
+
+
+def test_records_of_aborted_transactions_do_not_become_rows(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, path = new_topic(1), tmp_path / "t"
+    producer = Producer({"bootstrap.servers": broker, "log_level": 0, "transactional.id": topic})
+    producer.init_transactions()
+    for number, is_kept in ((1, True), (2, False), (3, True)):
+        producer.begin_transaction()
+        producer.produce(topic, json.dumps({"id": number}).encode())
+        assert producer.flush(30) == 0
+        if is_kept:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    run(rows(read(spark, broker, topic)), exactly_once(str(path), job="orders").batch, tmp_path / "a")
+    assert ids(path) == [1, 3]
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker).option("subscribe", topic)
+    reader = reader.option("startingOffsets", "earliest")
+    other = tmp_path / "other"
+    with pytest.raises(Exception, match="records of open and aborted transactions"):
+        run(rows(reader.load()), exactly_once(str(other), job="orders").batch, tmp_path / "b")
+    assert not other.exists()
+    chosen = reader.option("kafka.isolation.level", "read_uncommitted").load()
+    run(rows(chosen), exactly_once(str(other), job="orders").batch, tmp_path / "c")
+    assert ids(other) == [1, 2, 3]

@@ -44,9 +44,9 @@ if form == "batches":
         sink.commit(enrich(batch.records), batch)
 else:
     stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", kafka).option("subscribe", topic)
-    stream = stream.options(includeHeaders="true", startingOffsets="earliest", maxOffsetsPerTrigger="100").load()
-    query = enrich(stream).writeStream.foreachBatch(sink.batch).option("checkpointLocation", checkpoint)
-    query.trigger(availableNow=True).start().awaitTermination()
+    stream = stream.options(includeHeaders="true", startingOffsets="earliest", maxOffsetsPerTrigger="100")
+    query = enrich(stream.option("kafka.isolation.level", "read_committed").load()).writeStream.foreachBatch(sink.batch)
+    query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
 """
 FORMS = ("foreachBatch", "batches")
 MOMENTS = ("after-commit:2", "before-commit:2", "any")

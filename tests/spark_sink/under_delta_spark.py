@@ -301,7 +301,8 @@ def test_foreach_batch_and_a_lost_checkpoint(
     for total, engine in ((40, "spark"), (61, "delta-rs"), (90, "spark")):
         fill(broker, topic, range(len(ids(path)) if path.exists() else 0, total))
         reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker).option("subscribe", topic)
-        read = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 7).load()
+        reader = reader.option("kafka.isolation.level", "read_committed").option("maxOffsetsPerTrigger", 7)
+        read = reader.option("startingOffsets", "earliest").load()
         sink = exactly_once(str(path), job="orders", engine=engine)  # type: ignore[arg-type]
         query = rows_of(read).writeStream.foreachBatch(sink.batch).option("checkpointLocation", str(checkpoint))
         query.trigger(availableNow=True).start().awaitTermination(120)
