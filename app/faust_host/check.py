@@ -166,13 +166,22 @@ def modules_of(text: str, folder: Path) -> list[Path]:
         if path in found:
             continue
         found[path] = None
-        if path.name == "__init__.py" and "." not in name:  # Faust discovers the modules of its package
-            left += [(each, name) for each in sorted(path.parent.rglob("*.py")) if "test" not in each.stem]
+        package = _find(name.partition(".")[0], roots) if path is first and _discovers(_parsed(path)) else None
+        if path.name == "__init__.py" and "." not in name:
+            package = path
+        if package is not None and package.name == "__init__.py":  # Faust discovers the modules of its package
+            left += [(each, name) for each in sorted(package.parent.rglob("*.py")) if "test" not in each.stem]
         for wanted in _imports(_parsed(path), name, is_package=path.name == "__init__.py"):
             other = _find(wanted, [first.parent if "." not in module else folder, folder])
             if other is not None:
                 left.append((other, wanted))
     return list(found)
+
+
+def _discovers(tree: ast.Module) -> bool:
+    """Return True if an app of a module discovers the modules of its package."""
+    found = (_argument(each, "autodiscover") for each in ast.walk(tree) if isinstance(each, ast.Call))
+    return any(each is not None and not (isinstance(each, ast.Constant) and not each.value) for each in found)
 
 
 def _find(module: str, roots: Iterable[Path]) -> Path | None:

@@ -215,6 +215,24 @@ def test_agents_without_a_decorator_are_found(tmp_path: Path, monkeypatch: pytes
     assert {each.what for each in found if each.verdict == "exact"} == {"agent second", "agent work"}
 
 
+@pytest.mark.parametrize(("found", "agents"), [("True", ["agent book"]), ("False", [])])
+def test_modules_that_the_app_discovers_are_checked(
+    found: str, agents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = tmp_path / "store" / "orders"
+    orders.mkdir(parents=True)
+    for each in (orders, orders.parent):
+        (each / "__init__.py").write_text("", "utf-8")
+    (orders.parent / "app.py").write_text(
+        f'import faust\napp = faust.App("store", autodiscover={found}, origin="store")\n', "utf-8"
+    )
+    (orders / "agents.py").write_text(
+        "from store.app import app\n@app.agent()\nasync def book(stream):\n    async for _ in stream: pass\n", "utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert [each.what for each in check_program("store.app:app")] == agents
+
+
 def test_the_command_prints_the_list_and_fails_where_something_is_refused(folder: Path) -> None:
     ran = CliRunner().invoke(cli, ["doctor", "--faust", "shop:app"])
     assert ran.exit_code == 1, ran.output
