@@ -113,7 +113,7 @@ class Accumulator:
             self.fail(self.refusal(error, what))
 
     def heard(self) -> None:
-        """Note an acknowledgement, or that no record waits for one."""
+        """Record the time of an acknowledgement, or of an empty queue."""
         self._heard_at = self._silent_since = time.monotonic()
         self.standstill, self._client_error = None, ""
 

@@ -252,7 +252,7 @@ def own_certificate_refused(at: str, alert: str) -> str:
 
 
 def token_refused(options: Mapping[str, object], what: str) -> str | None:
-    """Return the sentence for a token that the token server refuses; None: it may answer later."""
+    """Return the sentence for a token that the token server refuses; None: another attempt may succeed."""
     if _AWAY.search(what):
         return None
     return (

@@ -111,7 +111,7 @@ class FileLines:
 
     @property
     def columns(self) -> list[str] | None:
-        """Return the column names of CSV; None: they are not read yet."""
+        """Return the column names of CSV; None: the header line is not read yet."""
         return self._lines.columns
 
     def read(self, from_sequence: int) -> Iterator[Record]:
@@ -237,7 +237,7 @@ class FileLines:
 
     @property
     def blocks_of(self) -> tuple[Literal["ndjson", "lines"], str | None] | None:
-        """Return format and key field of lines that can be read in blocks; None: they cannot.
+        """Return format and key field of lines that can be read in blocks; None: blocks cannot be read.
 
         A row of CSV may continue in the next line, and with `sequence_field` sequences are not byte offsets.
         """

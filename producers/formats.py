@@ -302,7 +302,7 @@ def _shown(delimiter: str) -> str:
 
 
 def _column_count(header: str, delimiter: str) -> int:
-    """Return the number of columns by a delimiter; 0: the quotes do not match it."""
+    """Return the number of columns by a delimiter; 0: the quotes do not match the delimiter."""
     try:
         return len(_cells(header.removesuffix("\n").removesuffix("\r"), delimiter))
     except Unusable:

@@ -1,4 +1,4 @@
-"""Metrics of a producer, and their text for Prometheus, which alone needs prometheus-client."""
+"""Metrics of a producer, and their text for Prometheus; only the text needs prometheus-client."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Measures:
         self.sent_bytes: int | None = None
 
     def acknowledged(self, seconds: float | None) -> None:
-        """Count the duration of an acknowledgement in seconds; None: the client does not know it."""
+        """Count the seconds until an acknowledgement; None: unknown to the client."""
         if seconds is not None:
             with self._lock:
                 self._counts[bisect_left(BOUNDS_S, seconds)] += 1

@@ -107,7 +107,7 @@ class AcknowledgedPrefix:
         self.highest = max(self.highest, run.last)
 
     def acknowledge_all(self) -> None:
-        """Note that Kafka has acknowledged all records."""
+        """Mark all records as acknowledged by Kafka."""
         self._runs.clear()
         self.reported = self.taken
         self.highest = max(self.highest, self._last)

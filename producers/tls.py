@@ -65,7 +65,7 @@ def certificate_refused(server: str, error: ssl.SSLCertVerificationError) -> str
 
 
 def look_at_certificate(server: str, options: Options) -> str | None:
-    """Return a sentence about the fault of a server's certificate; None: no fault is found, or it cannot be read.
+    """Return a sentence about the fault of a server's certificate; None: no fault, or no readable certificate.
 
     librdkafka has the same message for all faults, so this connects once more.
     """

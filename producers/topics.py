@@ -61,7 +61,7 @@ def admin_client(options: Mapping[str, str | int | bool]) -> HeardAdminClient:
 def describe_topic(
     admin: AdminClient, topic: str, *, timeout_s: float, say: Callable[[str], None]
 ) -> TopicShape | None:
-    """Return the topic's id and number of partitions, without creating it; None: it does not exist.
+    """Return the topic's id and number of partitions, without creating it; None: no such topic.
 
     Args:
         admin: client to request with.

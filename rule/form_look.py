@@ -29,7 +29,7 @@ def number_look() -> tuple[Callable[[int, int], int], Dismisses]:
         return int.from_bytes(number.to_bytes(8, "big", signed=True), "little", signed=True)
 
     def double(number: int) -> int:
-        """Return the integer in a little-endian double, from 1 to 2^53; -1: it contains none."""
+        """Return the integer from 1 to 2^53 in a little-endian double; -1: no such integer."""
         import struct
 
         (found,) = struct.unpack("<d", number.to_bytes(8, "big", signed=True))

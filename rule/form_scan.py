@@ -54,7 +54,7 @@ def _reversed(number: np.int64) -> Any:
 
 @compiled(inline="always")
 def _double(bits: np.int64) -> Any:
-    """Return the integer in a double with these bits, from 1 to 2^53; -1: it contains none."""
+    """Return the integer from 1 to 2^53 in a double with these bits; -1: no such integer."""
     exponent = (bits >> 52) - 1023
     if exponent < 0 or exponent > 52:
         return np.int64(-1)
@@ -105,7 +105,7 @@ def _is_printable(data: U8, start: int) -> bool:
 
 @compiled(inline="always")
 def _speaks_for_it(number: np.int64, other: np.int64) -> bool:
-    """Return whether a neighbour is close as big-endian, but not as little-endian."""
+    """Return True if a neighbour's integer is close as big-endian, but not as little-endian."""
     if number == other or number < 0 or other < 0:
         return False
     distance = abs(number - other)
@@ -116,13 +116,13 @@ def _speaks_for_it(number: np.int64, other: np.int64) -> bool:
 
 @compiled(inline="always")
 def _counts_beside(number: np.int64, other: np.int64) -> bool:
-    """Return whether a neighbour differs by a few numbers, and is no double."""
+    """Return True if a neighbour's integer differs by a few, and is no double."""
     return bool(number != other and abs(number - other) <= DOUBLE_STEP and _double(_reversed(other)) < 0)
 
 
 @compiled()
 def _is_among_its_like(data: U8, starts: I64, lengths: I64, row: int, recent: I64, form: int) -> bool:
-    """Return whether integers around a record suggest that it is big-endian, as when older records are sent again."""
+    """Return True if the integers of nearby or recent records suggest that a record's integer is big-endian."""
     number = _integer(data, starts[row])
     for i in range(max(row - NEIGHBOURS, 0), min(row + NEIGHBOURS + 1, len(starts))):
         if lengths[i] == 8:

@@ -118,7 +118,7 @@ class Identity:
 
     @property
     def header(self) -> str | None:
-        """Return the name of the header with the identity; None: it is no header."""
+        """Return the name of the header with the identity; None: the identity is not in a header."""
         (part, *more) = self.parts
         if more or part.kind not in ("header", "producer"):
             return None
@@ -201,7 +201,7 @@ def path_names(path: str) -> tuple[str, ...]:
 
 
 def path_of(names: Sequence[str]) -> str | None:
-    """Return field names as a path; None: no path can name them."""
+    """Return field names as a path; None: no path can express these names."""
     if any('"' in name or "\\" in name or not name.isprintable() for name in names):
         return None
     return ".".join(name if name and not {".", ",", " "} & set(name) else f'"{name}"' for name in names)

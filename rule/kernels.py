@@ -139,7 +139,7 @@ def find(
 
 @compiled(inline="always")
 def why_none(times: int, length: int, least: int, longest: int) -> int:
-    """Return the reason why bytes are no identity; NONE: they are one."""
+    """Return the reason why bytes are no identity; NONE: the bytes are an identity."""
     if times > 1:
         return IDENTITY_REPEATED
     if length < least:
@@ -281,7 +281,7 @@ def locate(
     arena: U8,
     sizes: I64,
 ) -> None:
-    """Find the slot of every record's identity, before it is judged.
+    """Find the slot of every record's identity, before the records are judged.
 
     Args:
         data, begins, spans, times, least, longest, reasons: as in `judge`.

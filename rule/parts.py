@@ -107,7 +107,7 @@ def read_sequences(
 
 @compiled(inline="always")
 def same_text(data: U8, at: int, names: U8, start: int, length: int) -> bool:
-    """Return whether bytes are those of a name."""
+    """Return whether a range of bytes equals a name."""
     if length > 0 and data[at + length - 1] != names[start + length - 1]:
         return False  # the end first: names of one program begin alike
     for q in range(length):

@@ -144,7 +144,7 @@ class RuleSettings:
 
 
 def check_window(size: int) -> int:
-    """Return a reorder window if it is within its bounds.
+    """Return a reorder window after checking its bounds.
 
     Raises:
         ValueError: the window is outside of its bounds.

@@ -109,7 +109,7 @@ class CommittedPartition:
         return self.ownership.sighting
 
     def sighted(self, sighting: Sighting) -> None:
-        """Note the changelog's leader epoch after the last commit.
+        """Record the changelog's leader epoch after the last commit.
 
         The next snapshot stores it, even without another commit.
         """
@@ -158,7 +158,7 @@ class CommittedPartition:
 
     @property
     def missing(self) -> int | None:
-        """Return the number of missing sequences as of `position`; None: the stream does not count them."""
+        """Return the number of missing sequences as of `position`; None: not counted in this stream."""
         return self.known.map.missing if self.known.kept.dense else None
 
     def open(self) -> None:
@@ -342,12 +342,12 @@ class CommittedPartition:
             self._save_in_time()
 
     def restoring(self) -> None:
-        """Note the start of a replay from `position` to the changelog's end."""
+        """Record the start of a replay from `position` to the changelog's end."""
         self._replay.begin(self.position, self._stamp)
         self._evicted_before = self.evicted if self.position else None
 
     def restored(self) -> bool:
-        """Note the end of the replay, and check the age of the state that it started from.
+        """Record the end of the replay, and check the age of the state that it started from.
 
         Returns:
             False if that state was too old: it was discarded, and the replay has to start again at offset 0.

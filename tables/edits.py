@@ -259,7 +259,7 @@ class Edits:
         return [self._persisted[number].pack(number) for number in sorted(self._unsaved)]
 
     def saved(self) -> None:
-        """Note that the store on disk contains all persisted changes."""
+        """Mark all persisted changes as contained in the store on disk."""
         self._unsaved.clear()
 
 

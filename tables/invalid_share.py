@@ -61,7 +61,7 @@ class RecentShare:
         self._totals = 0, 0
 
     def note(self, before: Progress | None, after: Progress) -> None:
-        """Note a commit that changed a partition's totals."""
+        """Record a commit that changed a partition's totals."""
         now = self._clock()
         self._forget(now)
         if not self._steps or now - self._steps[-1][0] >= STEP_S:

@@ -70,7 +70,7 @@ class KnownIdentities:
         return RESIDENT_BYTES + 3 * self.kept.bytes
 
     def load(self, store: Store, identities: int) -> tuple[LastSequences, int]:
-        """Load a store's identities into a new map, or return an empty map if they are too many.
+        """Load a store's identities into a new map; with too many identities, return an empty map.
 
         The call does not change this object.
 

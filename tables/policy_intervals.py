@@ -160,5 +160,5 @@ class PolicyIntervals:
         return [self._persisted[number].pack() for number in sorted(self._unsaved)]
 
     def saved(self) -> None:
-        """Note that the store on disk contains all persisted intervals."""
+        """Mark all persisted intervals as contained in the store on disk."""
         self._unsaved.clear()

@@ -40,11 +40,11 @@ class Replay:
         """True once the replay has reached the end of the changelog: entries applied since are newer than that."""
 
     def reset(self) -> None:
-        """Note that the state is empty, so that its former age no longer matters."""
+        """Mark the state as empty, so that its former age no longer matters."""
         self._from = self.unproven = 0
 
     def begin(self, position: int, seconds: int) -> None:
-        """Note the start, or the continuation, of the replay.
+        """Record that the replay starts or continues.
 
         Args:
             position: next changelog offset to apply
@@ -55,7 +55,7 @@ class Replay:
             self._from = seconds if position else 0
 
     def end(self, seconds: int, position: int = 0) -> int:
-        """Note the end of the replay, and return for how many seconds the state had not followed the changelog.
+        """Record the end of the replay, and return for how many seconds the state had not followed the changelog.
 
         Args:
             seconds: broker time of the newest applied entry
@@ -171,5 +171,5 @@ class Ownership:
         return [self.owner.pack()] if self.owner is not None and self._unsaved else []
 
     def saved(self) -> None:
-        """Note that the store on disk contains the persisted owner."""
+        """Mark the persisted owner as contained in the store on disk."""
         self._unsaved = False

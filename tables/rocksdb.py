@@ -194,7 +194,7 @@ class Database:
 
     @property
     def bytes(self) -> int | None:
-        """Return the bytes in files and in memory; None: RocksDB does not report them."""
+        """Return the store's bytes in files and in memory; None: not reported by RocksDB."""
         if self._opened is None:
             return 0
         known = [self._db.property_int_value(f"rocksdb.{name}") for name in ("total-sst-files-size", IN_MEMORY)]

@@ -143,10 +143,10 @@ class SnapshotTimer:
         return self._clock() >= self._saved_at + SNAPSHOT_EVERY_S
 
     def begin(self) -> None:
-        """Note that writing a snapshot begins."""
+        """Mark the snapshot as being written, until `end`."""
         self._began = self._clock()
 
     def end(self) -> None:
-        """Note that the snapshot is written."""
+        """Mark the snapshot as written."""
         self._saved_at = self._clock()
         self._factor = min(max(1.0, (self._saved_at - self._began) / SNAPSHOT_TAKES_S), SNAPSHOT_LATER)

@@ -86,7 +86,7 @@ class Store(Database):
 
     @property
     def missing(self) -> int | None:
-        """Return the number of missing sequences of the store's identities; None: the store does not count them.
+        """Return the number of missing sequences of the store's identities; None: not counted in this store.
 
         Raises:
             StoreDamaged: Ratchet did not write the entry.

@@ -293,7 +293,7 @@ class Worker:
         shutil.rmtree(self.state, ignore_errors=True)
 
     def close(self) -> None:
-        """Kill the process if it runs."""
+        """Kill the worker's process if one runs."""
         if self._process is not None and self._process.is_running:
             self._process.kill()
 
@@ -399,7 +399,7 @@ def partition_for(row: Any, number: int, partitions: int) -> int:
 
 
 def merged(mine: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with the given ones in place of others, section by section."""
+    """Merge given settings into others, section by section; a given one wins."""
     both = dict(mine)
     for name, value in given.items():
         before = both.get(name)

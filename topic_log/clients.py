@@ -68,7 +68,7 @@ def partition_counts(admin: AdminClient, topics: list[str]) -> dict[str, int]:
 
 
 def partition_count(asked: Consumer, topic: str, timeout_s: float = ADMIN_TIMEOUT_S) -> int:
-    """Return the number of partitions of one topic, without creating it; 0: it does not exist.
+    """Return the number of partitions of one topic, without creating it; 0: no such topic.
 
     Args:
         asked: client from `consumer`; another client might create the topic by the request

@@ -93,7 +93,7 @@ class ResultStore(Protocol):
         ...
 
     def column_names(self) -> list[str] | None:
-        """Return the names of the table's columns, in its order; None: there is no table, or no job made it.
+        """Return the names of the table's columns, in the table's order; None: there is no table, or no job made it.
 
         Raises:
             StoreError: the store cannot be read.

@@ -140,7 +140,7 @@ class TableStore(ResultStore):
         raise NotImplementedError
 
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the columns of `schema` in batches, as of one commit, in types that can be cast to it.
+        """Yield the columns of `schema` in batches, as of one commit, in types that can be cast to the schema's.
 
         Raises:
             Exception: there is no such table or column; `results.scan` converts the error to a `StoreError`.

@@ -128,7 +128,7 @@ def write_values(slots: I64, pushed: I64, seen: U32, extras: Extras, out: U8, en
 
 @compiled()
 def _length_of(data: U8, value: int, length: int) -> np.int64:
-    """Return the bytes of a value without its seconds, from its own flags; -1: it cannot be a value."""
+    """Return the length in bytes of a value without its seconds, by its flags; -1: not a value."""
     if length in (8, 12):
         return np.int64(8)
     if length < LONGER or data[value + 8] > 7 or data[value + 9] > WORDS_MOST:

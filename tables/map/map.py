@@ -373,7 +373,7 @@ class LastSequences:
         return {key[1:]: value is not None for key, value in self._entries(slots)}
 
     def saved(self) -> None:
-        """Note that the store on disk contains the persisted state."""
+        """Mark the persisted state as contained in the store on disk."""
         self.slots.unsaved[:] = 0
 
     def _entries(self, slots: NDArray[np.int64]) -> Iterator[tuple[bytes, bytes | None]]:

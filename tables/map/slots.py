@@ -79,7 +79,7 @@ class Slots:
 
     @property
     def size(self) -> int:
-        """Return the bytes of the arrays."""
+        """Return the size of the arrays in bytes."""
         return sum(array.nbytes for array in (*self._per_slot, *self.extras, self.arena))
 
     @property
@@ -94,7 +94,7 @@ class Slots:
         return used - int(self.sizes[kernels.KNOWN]) > max(WASTE_LEAST, used * WASTE)
 
     def find(self, identity: bytes) -> int:
-        """Return the slot of an identity; negative: it has none."""
+        """Return the slot of an identity; negative: the identity has no slot."""
         data = np.frombuffer(identity, np.uint8)
         slot, _ = kernels.find(data, 0, len(data), *self.index, self.arena)
         return int(slot)

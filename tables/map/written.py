@@ -79,7 +79,7 @@ def _cut(room: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[bytes]:
 
 
 def telling(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return eight bytes of each identity, from the first byte on that differs between them.
+    """Return eight bytes of each identity, starting at the first byte that differs between identities.
 
     Args:
         first, second: uint64[n], first 16 bytes of each identity, as two numbers that sort as the bytes do.

@@ -315,7 +315,7 @@ class PartitionTables:
         yield from self._of_others.items()
 
     def saved(self, most: int) -> None:
-        """Note that the store contains all persisted entries, and remove values from memory if there are too many.
+        """Mark all persisted entries as contained in the store, and remove values from memory if there are too many.
 
         Args:
             most: maximum number of small entries in memory.

@@ -162,7 +162,7 @@ class TablePartition:
         self.values.clear()
 
     def saved(self, *, trim: bool) -> None:
-        """Note that the store contains all persisted values.
+        """Mark all persisted values as contained in the store.
 
         Args:
             trim: whether to keep only the open transaction's changes in memory.
@@ -322,10 +322,10 @@ class TablePartition:
 
 
 def nowhere(key: bytes) -> bytes | None:
-    """Return None for every key; it is the `Find` of tables without a store."""
+    """Return None for every key, as the `Find` of tables without a store."""
     return None
 
 
 def nothing(prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-    """Yield no entries; it is the `Scan` of tables without a store."""
+    """Yield no entries, as the `Scan` of tables without a store."""
     return iter(())

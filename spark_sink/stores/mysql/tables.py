@@ -308,7 +308,7 @@ class Tables(SqlTables["Database"]):
         return {str(column) for of, column in found if of == table}
 
     def widens(self, before: str, after: str) -> bool:
-        """Return whether the type widens, see `SqlTables.widens`."""
+        """Return whether a column's type becomes wider, see `SqlTables.widens`."""
         return widens(before, after)
 
     def evolve(self, database: Database, table: str, columns: Sequence[Column]) -> None:
