@@ -280,6 +280,8 @@ class Sink:
             )
         with self._lock, given.source_client() as client:
             topic_id = client.topic_id()
+            if not given.has_isolation:
+                client.refuse_transactions(given.end)
             is_new = self._commit_micro_batch(dataframe, number, given, client, topic_id)
             if is_new and client.topic_id() != topic_id:
                 raise TopicRecreated(

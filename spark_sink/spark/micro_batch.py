@@ -7,7 +7,7 @@ query's last plan, and pyspark has no public way to it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -33,9 +33,9 @@ ISOLATION: Final = "isolation.level"
 """Option of a Kafka client: whether it reads records of open and aborted transactions."""
 
 UNCOMMITTED: Final = (
-    "the query also reads records of open and aborted transactions, as Spark's Kafka source does by default, and they "
-    f'would become rows. Add option("{KAFKA_PREFIX}{ISOLATION}", "read_committed") to the source, or choose '
-    '"read_uncommitted" there'
+    "records are written in transactions, and the query also reads those of open and aborted ones, as Spark's Kafka "
+    f'source does by default: they would become rows. Add option("{KAFKA_PREFIX}{ISOLATION}", "read_committed") to the '
+    'source, or choose "read_uncommitted" there'
 )
 
 NO_DATA_MICRO_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
@@ -88,6 +88,28 @@ class SourceClient:
         with self._errors_named():
             return int(self._admin.listOffsets(asked).partitionResult(place).get().offset())
 
+    def refuse_transactions(self, partitions: Collection[int]) -> None:
+        """Refuse a topic with records of transactions: the query reads open and aborted ones too.
+
+        Kafka names the producers of a partition for a day after their last record (DescribeProducers, KIP-664).
+
+        Raises:
+            OptionRefused: a producer has written in a transaction.
+            KafkaUnavailable: Kafka does not answer.
+        """
+        places = self._jvm.java.util.ArrayList()
+        for partition in partitions:
+            places.add(self._jvm.org.apache.kafka.common.TopicPartition(self._topic, partition))
+        with self._errors_named():
+            found = self._admin.describeProducers(places).all().get()
+            states = [state for place in places for state in found.get(place).activeProducers()]
+            is_transactional = any(
+                state.coordinatorEpoch().isPresent() or state.currentTransactionStartOffset().isPresent()
+                for state in states
+            )
+        if is_transactional:
+            raise OptionRefused(f"topic {self._topic}: {UNCOMMITTED}")
+
     def close(self) -> None:
         """Close the client."""
         self._admin.close()
@@ -128,6 +150,11 @@ class MicroBatch:
     sends_later: bool
     """True if the query may emit rows in micro-batches without offsets."""
 
+    @property
+    def has_isolation(self) -> bool:
+        """True if the source's options choose an isolation level."""
+        return ISOLATION in {name.lower() for name in self.client}
+
     @contextmanager
     def source_client(self) -> Iterator[SourceClient]:
         """Yield a Kafka client with the options of the source, and close it at the end."""
@@ -142,8 +169,7 @@ def micro_batch(dataframe: DataFrame) -> MicroBatch | None:
     """Return the micro-batch that Spark runs in this thread; None for one without new offsets.
 
     Raises:
-        OptionRefused: this thread runs no query's micro-batch, the query does not read exactly one topic, or its source
-            has no isolation level.
+        OptionRefused: this thread runs no query's micro-batch, or the query does not read exactly one topic.
     """
     execution = _stream_execution(dataframe)
     streams = [leaf for leaf in _leaves(execution.lastExecution().logical()) if leaf.isStreaming()]
@@ -169,8 +195,6 @@ def micro_batch(dataframe: DataFrame) -> MicroBatch | None:
     ends = {int(each): int(at) for each, at in end.items()}
     cut = len(KAFKA_PREFIX)
     client = {name[cut:]: str(value) for name, value in options.items() if name.lower().startswith(KAFKA_PREFIX)}
-    if ISOLATION not in {name.lower() for name in client}:
-        raise OptionRefused(UNCOMMITTED)
     # A partition added since the last micro-batch begins at 0.
     begins = {each: int(start.get(str(each), 0)) for each in ends}
     stateful = list(_with_state(execution.lastExecution().executedPlan()))

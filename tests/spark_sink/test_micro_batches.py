@@ -221,9 +221,16 @@ def test_records_of_aborted_transactions_do_not_become_rows(
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker).option("subscribe", topic)
     reader = reader.option("startingOffsets", "earliest")
     other = tmp_path / "other"
-    with pytest.raises(Exception, match="records of open and aborted transactions"):
+    with pytest.raises(Exception, match="records are written in transactions"):
         run(rows(reader.load()), exactly_once(str(other), job="orders").batch, tmp_path / "b")
     assert not other.exists()
+    plain = new_topic(1)
+    fill(broker, plain, range(4))
+    plainly = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker).option("subscribe", plain)
+    of_plain = tmp_path / "plain"
+    sink = exactly_once(str(of_plain), job="orders")
+    run(rows(plainly.option("startingOffsets", "earliest").load()), sink.batch, tmp_path / "d")
+    assert ids(of_plain) == [0, 1, 2, 3]
     chosen = reader.option("kafka.isolation.level", "read_uncommitted").load()
     run(rows(chosen), exactly_once(str(other), job="orders").batch, tmp_path / "c")
     assert ids(other) == [1, 2, 3]
