@@ -20,6 +20,7 @@ from kafka_ratchet.transport.client.fetch_session import Spot
 from kafka_ratchet.transport.client.topic_id import TopicState
 from kafka_ratchet.transport.client.watch import Place
 from tests.transport.memory_kafka import MemoryKafka
+from tests.transport.memory_log import BATCHES_PER_FETCH
 
 COMES_LATE = (
     "AddPartitionsToTxnRequest",
@@ -230,17 +231,19 @@ class Link:
         last_epoch: int = -1,
     ) -> Fetched:
         await self._led(topic, partition)
-        fetched = self._fetched(topic, partition, position, topic_id, last_epoch)
+        fetched = self._fetched(topic, partition, position, topic_id, last_epoch, max_bytes)
         if not fetched.data:
             await asyncio.sleep(max_wait_ms / 1000)
             await self._led(topic, partition)
-            fetched = self._fetched(topic, partition, position, topic_id, last_epoch)
+            fetched = self._fetched(topic, partition, position, topic_id, last_epoch, max_bytes)
         if self.fetched_takes_s:
             await asyncio.sleep(self.fetched_takes_s)
             await self._alive()
         return fetched
 
-    def _fetched(self, topic: str, partition: int, position: int, topic_id: bytes, last_epoch: int) -> Fetched:
+    def _fetched(
+        self, topic: str, partition: int, position: int, topic_id: bytes, last_epoch: int, max_bytes: int
+    ) -> Fetched:
         if topic_id != self.kafka.topic_id(topic):
             raise TopicReplaced(f"{topic}: was replaced")
         log = self.kafka.logs[topic, partition]
@@ -250,4 +253,4 @@ class Link:
             raise error
         if not log.start <= position <= log.end:
             raise PositionLost(f"{topic}: offset {position} is outside {log.start} to {log.end}")
-        return log.fetch(position)
+        return log.fetch(position, 1 if max_bytes == 1 else BATCHES_PER_FETCH)

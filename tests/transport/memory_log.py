@@ -179,9 +179,10 @@ class Log:
         stable = self.stable_end
         return [r for batch in self.batches if batch.committed and batch.offset < stable for r in batch.records]
 
-    def fetch(self, position: int) -> Fetched:
+    def fetch(self, position: int, most: int = BATCHES_PER_FETCH) -> Fetched:
+        """Return the batches from a position on, at most so many; a fetch of one byte gets one, as in Kafka."""
         stable = self.stable_end
-        found = [b for b in self.batches if b.offset + b.count > position and b.offset < stable][:BATCHES_PER_FETCH]
+        found = [b for b in self.batches if b.offset + b.count > position and b.offset < stable][:most]
         if not found:
             return Fetched(b"", [], stable, self.end)
         last = found[-1].offset + found[-1].count
