@@ -163,6 +163,28 @@ def test_an_outcome_that_is_recorded_after_the_next_take_over(
         assert values(kafka) == [b"committed"]
 
 
+@pytest.mark.parametrize("fixed", [True, False])
+def test_an_outcome_that_another_has_recorded_since(monkeypatch: pytest.MonkeyPatch, fixed: bool) -> None:
+    """Taken out: that another coordinator is looked up where a recorded outcome has a later epoch than this one knows.
+
+    Where ends do not raise the epoch, the replaced coordinator names that of the open records.
+    """
+    if not fixed:
+        monkeypatch.setattr(outcome, "require_newest", lambda *_: None)
+    with one_lane(FIRST) as model:
+        model._stop(0)
+        kafka = model.kafka
+
+        async def transactions() -> HangingTransaction | None:
+            await abort_beside_a_replaced_coordinator(producer_on(kafka), kafka)
+            await producer_on(kafka)._take_over()  # and is killed before it completes what it owes
+            return await last_end(misled(kafka).cluster, "id", PLACES, "here")
+
+        hanging = run(model.loop, transactions())
+        assert hanging is not None
+        assert hanging.committed is not fixed
+
+
 @pytest.mark.parametrize("protocol", [FIRST, RAISING])
 @pytest.mark.parametrize("fixed", [True, False])
 def test_a_replaced_coordinator_becomes_the_present_one_again(

@@ -172,6 +172,7 @@ async def find_hanging_transaction(
         # The coordinator will end the records of an open transaction itself, and nothing older.
         stuck = {where: there for where, there in left.items() if is_over or there.epoch < known.epoch}
         recorded = await recorded_ends(cluster, transactional_id, known.producer_id, stuck, connection) if stuck else []
+        require_newest(cluster, transactional_id, known, recorded)
         # During the wait for leaders a live owner may have ended its transaction.
         if await last_transaction(cluster, transactional_id, connection) == known:
             break
@@ -215,6 +216,32 @@ def require_current(
                 f"{transactional_id}: {topic} partition {partition} has records of epoch {there.epoch}, and the "
                 f"coordinator knows epoch {last.epoch}: it was replaced and does not know. Another one is looked up"
             )
+
+
+def require_newest(
+    cluster: Cluster, transactional_id: str, last: LastTransaction, recorded: Collection[RecordedEnd]
+) -> None:
+    """Raise an error, and look the coordinator up again, if a recorded outcome has a later epoch than it names.
+
+    Another owner has asked the coordinator in charge since then. To record this coordinator's word would replace the
+    true outcome.
+
+    Args:
+        cluster: connected client of the Kafka cluster
+        transactional_id: id of the transaction
+        last: the coordinator's answer
+        recorded: outcomes recorded for open records of the same producer id
+
+    Raises:
+        aiokafka.errors.NotCoordinatorForGroupError: the id had a later epoch when an outcome was recorded.
+    """
+    seen = max((each.seen for each in recorded), default=-1)
+    if seen > last.epoch:
+        cluster.forget_coordinator(TRANSACTION, transactional_id)
+        raise kafka.NotCoordinatorForGroupError(
+            f"{transactional_id}: an outcome was recorded at epoch {seen}, and the coordinator knows epoch "
+            f"{last.epoch}: it was replaced and does not know. Another one is looked up"
+        )
 
 
 def known_end(
