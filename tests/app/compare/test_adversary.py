@@ -178,9 +178,10 @@ def test_a_quoted_header_has_its_name() -> None:
     assert (pair.source.name, pair.target.name) == ("a,b=c", "x")
 
 
-def test_options_of_mysql_are_not_dropped() -> None:
+def test_options_of_mysql_are_not_dropped(tmp_path: Path) -> None:
+    target = parquet(tmp_path / "t.parquet", id=[1])
     with pytest.raises(SettingsError, match="ssl_cipher"):
-        compare("mysql://u@127.0.0.1:1/d?table=t&ssl_cipher=x", "csv:t.csv", "id")
+        compare("mysql://u@127.0.0.1:1/d?table=t&ssl_cipher=x", target, "id")
 
 
 TEXTS = ('a,"b"', "#c", "d;e", "it's", "  f ", "g\\", "two\nlines", "h|i")
