@@ -295,8 +295,8 @@ async def _known_end(
     for name in (transactional_id, *sorted(names)):
         last = await last_transaction(cluster, name, connection)
         if last is not None and last.producer_id == one.producer_id:
-            require_current(cluster, name, last, stuck)
             recorded = await recorded_ends(cluster, name, one.producer_id, stuck, connection)
+            require_current(cluster, name, last, stuck, recorded)
             end = known_end(last, stuck, recorded)
             return None if end is None else ENDS[end]
     # The id has another producer id by now: its epochs cannot be compared.

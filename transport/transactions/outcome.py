@@ -167,12 +167,11 @@ async def find_hanging_transaction(
     """
     while (known := await last_transaction(cluster, transactional_id, connection)) is not None:
         left = await left_open(cluster, known.producer_id, partitions, connection)
-        require_current(cluster, transactional_id, known, left)
         is_over = known.state in COMPLETE
         # The coordinator will end the records of an open transaction itself, and nothing older.
         stuck = {where: there for where, there in left.items() if is_over or there.epoch < known.epoch}
         recorded = await recorded_ends(cluster, transactional_id, known.producer_id, stuck, connection) if stuck else []
-        require_newest(cluster, transactional_id, known, recorded)
+        require_current(cluster, transactional_id, known, left, recorded)
         # During the wait for leaders a live owner may have ended its transaction.
         if await last_transaction(cluster, transactional_id, connection) == known:
             break
@@ -194,53 +193,33 @@ async def find_hanging_transaction(
 
 
 def require_current(
-    cluster: Cluster, transactional_id: str, last: LastTransaction, left: Mapping[TopicPartition, OpenAt]
+    cluster: Cluster,
+    transactional_id: str,
+    last: LastTransaction,
+    left: Mapping[TopicPartition, OpenAt],
+    recorded: Collection[RecordedEnd],
 ) -> None:
-    """Raise an error, and look the coordinator up again, if it knows less than the partitions.
+    """Raise an error if the coordinator knows less than others, and look it up again at the next request.
 
-    A coordinator that was replaced and does not know answers from memory, for as long as it is cut off.
+    A replaced coordinator answers from memory as long as it is cut off. To record its word would replace the true
+    outcome, recorded by an owner that has asked the coordinator in charge.
 
     Args:
         cluster: connected client of the Kafka cluster
         transactional_id: id of the transaction
         last: the coordinator's answer
         left: open records of the same producer id
+        recorded: outcomes recorded for them
 
     Raises:
-        aiokafka.errors.NotCoordinatorForGroupError: the partitions have an epoch that it has not given out.
+        aiokafka.errors.NotCoordinatorForGroupError: open records, or a recorded outcome, have a later epoch.
     """
-    for (topic, partition), there in left.items():
-        if there.epoch > last.epoch:
-            cluster.forget_coordinator(TRANSACTION, transactional_id)
-            raise kafka.NotCoordinatorForGroupError(
-                f"{transactional_id}: {topic} partition {partition} has records of epoch {there.epoch}, and the "
-                f"coordinator knows epoch {last.epoch}: it was replaced and does not know. Another one is looked up"
-            )
-
-
-def require_newest(
-    cluster: Cluster, transactional_id: str, last: LastTransaction, recorded: Collection[RecordedEnd]
-) -> None:
-    """Raise an error, and look the coordinator up again, if a recorded outcome has a later epoch than it names.
-
-    Another owner has asked the coordinator in charge since then. To record this coordinator's word would replace the
-    true outcome.
-
-    Args:
-        cluster: connected client of the Kafka cluster
-        transactional_id: id of the transaction
-        last: the coordinator's answer
-        recorded: outcomes recorded for open records of the same producer id
-
-    Raises:
-        aiokafka.errors.NotCoordinatorForGroupError: the id had a later epoch when an outcome was recorded.
-    """
-    seen = max((each.seen for each in recorded), default=-1)
-    if seen > last.epoch:
+    newest = max((*(there.epoch for there in left.values()), *(each.seen for each in recorded)), default=-1)
+    if newest > last.epoch:
         cluster.forget_coordinator(TRANSACTION, transactional_id)
         raise kafka.NotCoordinatorForGroupError(
-            f"{transactional_id}: an outcome was recorded at epoch {seen}, and the coordinator knows epoch "
-            f"{last.epoch}: it was replaced and does not know. Another one is looked up"
+            f"{transactional_id}: open records, or the outcome recorded for them, show epoch {newest}, and the "
+            f"coordinator knows epoch {last.epoch}: another one has replaced it. The lane looks up the present one"
         )
 
 
