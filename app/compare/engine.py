@@ -63,7 +63,7 @@ CREATE TEMP TABLE edges (part INTEGER, edge BIGINT);
 """Rows without an identity have null there. gaps: offsets that were deleted before they were read."""
 
 SORTED_FROM: Final = 3
-"""Number of buckets from which rows are sorted by bucket first: else each bucket would read all rows."""
+"""Least number of buckets for sorting rows by bucket first; without that, each bucket reads all rows."""
 
 SORTED: Final = """
 CREATE OR REPLACE TABLE sorted.{side} AS
@@ -96,7 +96,7 @@ FROM (
 )
 WHERE missing > 0 OR flying > 0 OR surplus > 0 OR alien > 0
 """
-"""Identities of a bucket that are not as they should be.
+"""Lost, doubled, unexpected and in-flight identities of a bucket.
 
 n, n_in, n_young: rows of the source, those inside the bounds, and those of them that count as in flight; tn: rows of
 the target
@@ -255,6 +255,7 @@ class Engine:
         self._all_mb, self._memory_mb = memory_mb, round(memory_mb * ENGINE_SHARE)
         folder = state.absolute().parent if state is not None else None
         self._folder = Path(tempfile.mkdtemp(prefix="ratchet-verify-", dir=folder))
+        self._sorted = self._folder / "sorted.duckdb"
         try:
             self._db = duckdb.connect(
                 str(state or self._folder / "rows.duckdb"),
@@ -448,9 +449,7 @@ class Engine:
         Raises:
             SourceError: memory or disk are too small.
         """
-        place = str(self._folder / "sorted.duckdb").replace("'", "''")
         try:
-            self._db.execute(f"ATTACH '{place}' AS sorted")
             self._db.execute("DELETE FROM edges")
             if terms.edges:
                 self._db.executemany("INSERT INTO edges VALUES (?, ?)", list(terms.edges.items()))
@@ -468,8 +467,8 @@ class Engine:
             raise _stopped(error) from None
         finally:
             with suppress(self._errors):
-                self._db.execute("DETACH sorted")
-            (self._folder / "sorted.duckdb").unlink(missing_ok=True)
+                self._db.execute("DETACH DATABASE IF EXISTS sorted")
+            self._sorted.unlink(missing_ok=True)
 
     def _fit(self) -> None:
         """Lower DuckDB's share where the rest of the process has taken more than its own.
@@ -510,9 +509,11 @@ class Engine:
     def _sort(self, buckets: int) -> bool:
         """Sort the rows of both sides by bucket, in a file of their own. Return False if memory is too small.
 
-        A temporary table would keep memory: sorting 50,000,000 rows of the second side failed beside the first. The
-        file is not compressed, which took as much CPU as sorting.
+        A temporary table keeps memory: with the first side of 50,000,000 rows in one, sorting the second side failed.
+        The file is not compressed, because compression takes as much CPU as sorting.
         """
+        place = str(self._sorted).replace("'", "''")
+        self._db.execute(f"ATTACH IF NOT EXISTS '{place}' AS sorted")
         self._db.execute("SET force_compression = 'uncompressed'")
         try:
             with suppress(self._no_memory):
