@@ -1,4 +1,4 @@
-"""`ratchet web`: time of each page, and what an open page costs the worker."""
+"""Bench of `ratchet web`: time of each page, and the worker's CPU for an open page."""
 
 from __future__ import annotations
 

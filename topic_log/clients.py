@@ -235,7 +235,7 @@ def _asked_offsets(
     def ask(missing: list[int]) -> dict[int, Answer]:
         nonlocal asked_before
         if asked_before:
-            # librdkafka keeps what a starting broker said of a topic, and may not ask about it again by itself.
+            # librdkafka caches a starting broker's metadata of the topic, and may not refresh it by itself.
             with suppress(KafkaException):
                 asked.list_topics(topic, timeout=MEET_S)
         asked_before = True

@@ -136,8 +136,9 @@ def topics_named(paths: Iterable[Path]) -> set[str]:
         for each in (inner for function in functions for inner in ast.walk(function)):
             if not isinstance(each, ast.Call) or not isinstance(each.func, ast.Attribute):
                 continue
-            of = each.func.value
-            is_app = (of.attr if isinstance(of, ast.Attribute) else getattr(of, "id", "")).endswith("app")
+            receiver = each.func.value
+            name = receiver.attr if isinstance(receiver, ast.Attribute) else getattr(receiver, "id", "")
+            is_app = name.endswith("app")
             if each.func.attr == "forward" or (is_app and each.func.attr in ("send", "topic")):
                 texts = each.args if each.func.attr == "topic" else each.args[:1]
                 found |= {str(text.value) for text in texts if isinstance(text, ast.Constant)}

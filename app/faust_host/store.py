@@ -161,7 +161,7 @@ class LaneStore(SerializedStore):
         if partition is None:
             raise no_partition(self.table_name)
         if partition.is_shut:
-            # An error in a task is nobody's to see: the event would commit without its write.
+            # A task's error reaches no caller: the event would commit without its write.
             raise not_exact(
                 f"a write to table {self.table_name} by a task that the agent has started, or without an event",
                 "it would be in the transaction of another event, or in none. Write in the agent's own function, "

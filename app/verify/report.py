@@ -256,7 +256,7 @@ class Report(Findings[FindingKind, Finding]):
         return not self._not_compared()
 
     def unproven(self) -> list[str]:
-        """Return what is pending or could not be compared, one text each; empty for a complete proof."""
+        """Return a text for each pending or uncompared part; empty for a complete proof."""
         waiting = {
             "pending": self.pending,
             "halted partitions": len(self.halted),
