@@ -31,7 +31,7 @@ A failure prints the steps that lead to it, shortened, and a `@reproduce_failure
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -58,6 +58,15 @@ class Forgetting(CommitPath):
     bounds_of_a_run = st.sampled_from([bounds for bounds in ANY_BOUNDS if bounds.inactive_s])
 
 
+def search(machine: type[CommitPath], runs: int, attempt: int) -> None:
+    """Run the machine that often.
+
+    Where Hypothesis always draws the same examples, as in CI, the number of the attempt chooses which ones.
+    """
+    chosen = settings(max_examples=runs, **CHECKS)
+    run_state_machine_as_test(seed(attempt)(machine) if chosen.derandomize else machine, settings=chosen)
+
+
 @pytest.mark.timeout(900)  # three runs a second where nothing else runs; beside other tests far fewer
 @pytest.mark.parametrize(
     ("machine", "runs", "evicts"),
@@ -70,11 +79,11 @@ class Forgetting(CommitPath):
 )
 def test_the_commit_path(machine: type[CommitPath], runs: int, evicts: str | None) -> None:
     EVICTED_IN_ALL.clear()
-    run_state_machine_as_test(machine, settings=settings(max_examples=runs, **CHECKS))
-    for _ in range(20):
+    search(machine, runs, 20)
+    for attempt in range(20):
         if evicts is None or EVICTED_IN_ALL[evicts]:
             return
-        run_state_machine_as_test(machine, settings=settings(max_examples=10, **CHECKS))
+        search(machine, 10, attempt)
     pytest.fail(f"there was never any of this: {evicts}")
 
 
@@ -83,8 +92,8 @@ def test_the_commit_path(machine: type[CommitPath], runs: int, evicts: str | Non
 def test_what_is_taken_away(what: str) -> None:
     machine = type("TakenAwayNow", (TakenAway,), {"kinds": st.just(what)})
     EVICTED_IN_ALL.clear()
-    for _ in range(20):  # ten runs need not come to it
-        run_state_machine_as_test(machine, settings=settings(max_examples=10, **CHECKS))
+    for attempt in range(20):  # ten runs need not come to it
+        search(machine, 10, attempt)
         if EVICTED_IN_ALL[what]:
             return
     pytest.fail(f"{what} was never taken away")
@@ -95,4 +104,4 @@ def test_what_is_taken_away(what: str) -> None:
 @pytest.mark.parametrize("part", range(20))  # so that one sees how far it is, and a failure does not end the rest
 def test_the_commit_path_at_length(part: int) -> None:
     machine = Decided if part % 4 == 3 else CommitPath
-    run_state_machine_as_test(machine, settings=settings(max_examples=1_000, **CHECKS))
+    search(machine, 1_000, part)
