@@ -11,11 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 from confluent_kafka import Producer as PlainProducer
 from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewPartitions,
-    ResourceType,
 )
 from confluent_kafka.admin import NewTopic as Topic
 
@@ -45,6 +41,7 @@ from kafka_ratchet.producers import named as producer_module
 from kafka_ratchet.producers import progress as progress_module
 from kafka_ratchet.producers.progress import progress_key
 from kafka_ratchet.producers.topics import describe_topic, made_topic
+from tests.topic_config import set_topic_config
 
 NewTopic = Callable[..., str]
 
@@ -574,8 +571,6 @@ def test_a_progress_topic_that_would_be_deleted_with_time_is_refused(name: str) 
             made.result(30)
         with pytest.raises(TopicError, match=r"cleanup\.policy is delete.*Set cleanup\.policy=compact"):
             Producer("events", name, options=options)
-        compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
-        changed = ConfigResource(ResourceType.TOPIC, PROGRESS_TOPIC, incremental_configs=[compact])
-        admin.incremental_alter_configs([changed])[changed].result(30)
+        set_topic_config(admin, PROGRESS_TOPIC, "cleanup.policy", "compact")
         with Producer("events", name, options=options) as producer:
             assert producer.send(b"v") == 0

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as Topic
 
 from kafka_ratchet.app.cli.verify import verify as verify_command
@@ -25,6 +25,7 @@ from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from tests.app.worker.known_worker import KnownWorker, member, partition, settings_for, table
 from tests.app.written_stream import NOW_MS, NewTopic, Stage, record
+from tests.topic_config import set_topic_config
 
 ROOT = Path(__file__).parents[3]
 
@@ -85,13 +86,6 @@ def test_what_went_by_while_deduplication_was_off_must_all_be_there(
     assert report.as_dict()["unjudged_stretches"] == [[0, 2, 6]]
 
 
-def configure(broker: str, topic: str, name: str, value: str) -> None:
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": broker})
-    admin.incremental_alter_configs([resource])[resource].result(30)
-
-
 def test_output_of_input_that_compaction_may_have_removed_is_not_called_wrong(
     broker: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +95,7 @@ def test_output_of_input_that_compaction_may_have_removed_is_not_called_wrong(
     stage.commit(6)
     report = stage.verify()
     assert (dict(report.counts), report.input_compacted, report.exit_code()) == ({"unexpected": 4}, False, 1)
-    configure(broker, stage.topics[0], "cleanup.policy", "compact,delete")
+    set_topic_config(AdminClient({"bootstrap.servers": broker}), stage.topics[0], "cleanup.policy", "compact,delete")
     report = stage.verify()
     assert (dict(report.counts), report.input_compacted, report.exit_code()) == ({"unexpected": 4}, True, 3)
     assert report.verdict().startswith(
@@ -123,7 +117,9 @@ def test_times_that_kafka_has_replaced_are_counted_and_not_compared(broker: str,
     sent = [record(1), record(2), replace(record(3), timestamp_ms=NOW_MS - 5_000)]
     stage.write(0, 0, sent)
     stage.write(1, 0, sent[:2])
-    configure(broker, stage.topics[1], "message.timestamp.type", "LogAppendTime")
+    set_topic_config(
+        AdminClient({"bootstrap.servers": broker}), stage.topics[1], "message.timestamp.type", "LogAppendTime"
+    )
     stage.write(1, 0, [sent[2]])
     stage.commit(3)
     report = stage.verify()

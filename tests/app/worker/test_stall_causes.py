@@ -22,9 +22,6 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewTopic,
     ResourcePatternType,
     ResourceType,
@@ -36,6 +33,7 @@ from kafka_ratchet.app.local.ports import free_port
 from tests.app.worker.test_watching import read
 from tests.app.worker.test_worker import publish
 from tests.app.worker_process import PATIENCE_S, Site, WorkerProcess
+from tests.topic_config import set_topic_config
 
 CAUSES: Final = {
     "open": "open-transaction",
@@ -91,12 +89,6 @@ def toml(app: str, streams: list[str], port: int, replication: int = 1) -> str:
 def forbid(admin: AdminClient, kind: ResourceType, name: str, operation: AclOperation) -> None:
     acl = AclBinding(kind, name, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, AclPermissionType.DENY)
     admin.create_acls([acl])[acl].result(30)
-
-
-def set_config(admin: AdminClient, topic: str, name: str, value: str) -> None:
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 def delete(admin: AdminClient, topic: str) -> None:
@@ -175,9 +167,9 @@ def test_causes_at_one_partition(kafka: EmbeddedBroker, tmp_path: Path) -> None:
         foreign.begin_transaction()
         foreign.produce(f"{app}.open.in", b"2", b"me")
         assert foreign.flush(30) == 0
-        set_config(admin, f"{app}.small.out", "max.message.bytes", "60")
         forbid(admin, ResourceType.TOPIC, f"{app}.reading.in", AclOperation.READ)
         forbid(admin, ResourceType.TOPIC, f"{app}.writing.out", AclOperation.WRITE)
+        set_topic_config(admin, f"{app}.small.out", "max.message.bytes", "60")
         delete(admin, f"{app}.input-gone.in")
         delete(admin, f"{app}.output-gone.out")
         delete(admin, f"{app}.replaced.in")

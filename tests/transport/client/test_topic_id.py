@@ -12,12 +12,8 @@ from aiokafka.protocol.struct import Struct
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewTopic,
     OffsetSpec,
-    ResourceType,
 )
 
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
@@ -32,6 +28,7 @@ from kafka_ratchet.transport.move import PartitionMove
 from kafka_ratchet.transport.owner import FORMAT
 from kafka_ratchet.transport.owner import Owner as OwnerEntry
 from kafka_ratchet.transport.owner import Topic as OwnedTopic
+from tests.topic_config import set_topic_config
 from tests.transport.kafka_side import LIMIT_S, until
 from tests.transport.lane_site import Owner, Site
 from tests.transport.test_lane import event, events, numbers
@@ -307,18 +304,12 @@ async def test_state_without_an_owner_entry_gets_it_without_waiting_for_an_event
 
 async def test_a_raised_limit_lets_a_halted_lane_go_on_by_itself(site: Site) -> None:
     admin = AdminClient({"bootstrap.servers": site.bootstrap})
-
-    def limit(size: int) -> None:
-        entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ResourceType.TOPIC, site.output, incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result(30)
-
-    limit(2_000)
+    await asyncio.to_thread(set_topic_config, admin, site.output, "max.message.bytes", "2000")
     site.produce([event(1), event(2)._replace(value=random.Random(1).randbytes(5_000)), event(3)])
     owner = await site.owner(output_limit=2_000)
     owner.lane.start()
     await stays_halted(owner, "max.message.bytes of 2000")
-    limit(10_000)
+    await asyncio.to_thread(set_topic_config, admin, site.output, "max.message.bytes", "10000")
     await owner.reach(3)
     assert len(site.output_values()) == 3
 
