@@ -13,7 +13,7 @@ from kafka_ratchet.app.verify import ExitCode, verify
 from kafka_ratchet.errors import StateFileRefused
 from tests.app.verify.history import DAMAGES, DEAD, IN, OUT, History, MemoryReader, damage
 
-QUICK, MANY = 200, 20_000
+QUICK, MANY = 100, 20_000
 
 
 def told(history: History, state: Path | None = None) -> proof.Report:
