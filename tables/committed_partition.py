@@ -177,8 +177,7 @@ class CommittedPartition:
         self._stamp = found.seconds
         self.ownership = Ownership(found.store.owner, found.store.sighting)
         self._stored, self._stored_sighting, self._forgets = self.position, found.store.sighting, False
-        if not self.position:
-            self._replay.reset()
+        self._replay.opened(self.position, found.unproven)
         self.tally = Tally(records.SECOND) if self.identity == Identity.PRODUCER else None
         self._timer.restart()
         self.known.open(found.store, found.map, found.beyond)
@@ -269,6 +268,7 @@ class CommittedPartition:
                     columns=self.known.map.unsaved_columns(),
                     forget=self._forgets,
                     missing=self.missing,
+                    unproven=self._replay.earlier if self._is_timed else 0,
                 )
             except StateError:
                 self.known.release()  # the next `open` is a fresh start

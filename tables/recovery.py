@@ -39,9 +39,24 @@ class Replay:
         self.has_ended = False
         """True once the replay has reached the end of the changelog: entries applied since are newer than that."""
 
-    def reset(self) -> None:
-        """Mark the state as empty, so that its former age no longer matters."""
-        self._from = self.unproven = 0
+    @property
+    def earlier(self) -> int:
+        """Return the age of the state before its unfinished or unproven replays, to be kept on disk; 0: it is proven.
+
+        Entries applied since are newer, and say nothing about tombstones that the state has missed.
+        """
+        return self.unproven or self._from
+
+    def opened(self, position: int, unproven: int) -> None:
+        """Take over the age of a store, perhaps from before a restart.
+
+        Args:
+            position: next changelog offset to apply; 0: the store is empty, so that no age matters
+            unproven: value of `earlier` in the store
+        """
+        self.unproven = unproven
+        if not position:
+            self._from = self.unproven = 0
 
     def begin(self, position: int, seconds: int) -> None:
         """Record that the replay starts or continues.
@@ -52,7 +67,7 @@ class Replay:
         """
         self.is_earlier, self.has_ended, self._at = position > 0, False, position
         if not self._from:  # otherwise the last one was cut short, and this goes on with it
-            self._from = seconds if position else 0
+            self._from = (self.unproven or seconds) if position else 0
 
     def end(self, seconds: int, position: int = 0) -> int:
         """Record the end of the replay, and return for how many seconds the state had not followed the changelog.

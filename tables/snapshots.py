@@ -54,6 +54,7 @@ class Found(NamedTuple):
         intervals: policy intervals.
         seconds: broker time of the newest entry; 0: unknown.
         edits: operators' changes.
+        unproven: age of the state before an unproven replay, see `Store.unproven`.
     """
 
     store: Store
@@ -65,6 +66,7 @@ class Found(NamedTuple):
     intervals: PolicyIntervals
     seconds: int
     edits: Edits
+    unproven: int
 
 
 def read_store(path: Path, known: KnownIdentities, *, timed: bool, log: Any) -> Found:
@@ -109,7 +111,8 @@ def _read(path: Path, known: KnownIdentities, *, timed: bool) -> Found:
         totals = store.progress, store.evicted
         intervals = PolicyIntervals(store.intervals())
         loaded, beyond = known.load(store, identities)
-        return Found(store, loaded, beyond, position, *totals, intervals, seconds or 0, Edits(store.edits()))
+        edits = Edits(store.edits())
+        return Found(store, loaded, beyond, position, *totals, intervals, seconds or 0, edits, store.unproven)
     except BaseException:
         store.close()
         raise

@@ -15,6 +15,7 @@ but for the one that the changelog alone has (`kafka_ratchet.tables.edits`), and
                       identities, 8 bytes too; and where the stream has bounds, the time, in seconds
     b"m"              16-byte big-endian count of missing sequences, where a stream counts them
     b"l"              see `kafka_ratchet.transport.changelog.Sighting`: two 8-byte big-endian integers
+    b"u"              8-byte big-endian broker time in seconds: see `Store.unproven`
     b"v"              a byte: the layout of this store; see `LAYOUT`
 
 Where the stream has bounds, an identity's value has 4 bytes more: its last activity, in seconds. In the changelog the
@@ -42,6 +43,7 @@ from kafka_ratchet.transport.owner import Owner
 _CHANGELOG: Final = b"c"
 _SIGHTING: Final = b"l"
 _MISSING: Final = b"m"
+_UNPROVEN: Final = b"u"
 _LAYOUT: Final = b"v"
 LAYOUT: Final = 1
 """Layout of the store's own keys, and of the seconds after a value.
@@ -50,6 +52,7 @@ A store without this entry has layout 1. A store with a newer layout is rebuilt 
 """
 _MISSING_BYTES: Final = 16
 """Bytes of the count of missing sequences: each of very many identities may miss 2^63."""
+_SECONDS: Final = struct.Struct(">q")
 _SIGHTED: Final = struct.Struct(">qq")
 _STANDS_FOR: Final = struct.Struct(">qq")
 _STANDS_FOR_TIMED: Final = struct.Struct(">qqq")
@@ -97,6 +100,20 @@ class Store(Database):
         if len(value) != _MISSING_BYTES:
             raise StoreDamaged(f"{self.path}: its count of missing sequences has {len(value)} bytes")
         return int.from_bytes(value, "big")
+
+    @property
+    def unproven(self) -> int:
+        """Return the broker time of the newest entry before a replay that was cut short or is unproven; 0: none.
+
+        Raises:
+            StoreDamaged: the entry is damaged.
+        """
+        value = self.get(_UNPROVEN)
+        if value is None:
+            return 0
+        if len(value) != _SECONDS.size:
+            raise StoreDamaged(f"{self.path}: the age of its unproven replay has {len(value)} bytes")
+        return int(_SECONDS.unpack(value)[0])
 
     @property
     def progress(self) -> Progress | None:
@@ -200,6 +217,7 @@ class Store(Database):
         columns: Iterable[tuple[list[bytes], list[bytes | None]]] = (),
         forget: bool = False,
         missing: int | None = None,
+        unproven: int = 0,
     ) -> None:
         """Write entries, and the part of the changelog that the store covers now, in one WriteBatch.
 
@@ -212,6 +230,7 @@ class Store(Database):
             columns: more entries as lists of keys and values, each key once.
             forget: whether to remove all earlier identities first.
             missing: number of missing sequences; None: unknown.
+            unproven: see `unproven`.
 
         Raises:
             StateError: the disk is full or broken. RocksDB may refuse every later write until it is opened again.
@@ -238,6 +257,10 @@ class Store(Database):
             batch.delete(_MISSING)
         else:
             batch.put(_MISSING, missing.to_bytes(_MISSING_BYTES, "big"))
+        if unproven:
+            batch.put(_UNPROVEN, _SECONDS.pack(unproven))
+        else:
+            batch.delete(_UNPROVEN)
         if sighting is not None:
             batch.put(_SIGHTING, _SIGHTED.pack(*sighting))
         self.apply(batch, count)

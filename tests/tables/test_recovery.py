@@ -28,13 +28,30 @@ def test_one_that_was_cut_short_counts_from_where_it_began() -> None:
     assert replay.end(1_501) == 1
 
 
+def test_one_that_was_cut_short_counts_from_there_after_a_restart_as_well() -> None:
+    replay = Replay()
+    replay.opened(7, 0)
+    replay.begin(7, 1_000)
+    assert replay.earlier == 1_000
+    again = Replay()
+    again.opened(9, replay.earlier)
+    again.begin(9, 1_400)
+    assert again.end(1_500, 12) == 500
+    assert again.earlier == again.unproven == 1_000
+    third = Replay()
+    third.opened(12, again.earlier)
+    third.begin(12, 1_500)
+    assert third.end(1_500, 12) == 500  # it brought nothing, and proves nothing
+    assert third.unproven == 1_000
+
+
 def test_an_empty_state_is_never_behind() -> None:
     replay = Replay()
     replay.begin(0, 0)
     assert not replay.is_earlier
     assert replay.end(10**9) == 0
     replay.begin(7, 1_000)
-    replay.reset()  # its store was damaged, and is begun anew
+    replay.opened(0, 0)  # its store was damaged, and is begun anew
     replay.begin(0, 0)
     assert replay.end(10**9) == 0
 
