@@ -14,14 +14,16 @@ import pytest
 from kafka_ratchet.errors import Aborted, TransactionError
 from kafka_ratchet.transport.transactions.outcome import TopicPartition
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
+from kafka_ratchet.transport.transactions.requests import TransactionRequests
 from kafka_ratchet.transport.transactions.states import State
 from tests.transport.memory_kafka import MemoryKafka
+from tests.transport.memory_link import Fate
 from tests.transport.modelled_runs import Protocol
 from tests.transport.modelled_worker import CHANGELOG, INPUT, run
 from tests.transport.test_model_finds import FIRST, OUT, RAISING, one_lane, producer_on, sent
 from tests.transport.transactions.test_producer import batch_of
 
-OPEN = TransactionalProducer._open
+OPEN, END_ONCE = TransactionalProducer._open, TransactionRequests.end_once
 
 
 async def open_beside_the_lane(producer: TransactionalProducer, partitions: list[TopicPartition]) -> None:
@@ -170,6 +172,56 @@ def test_a_transaction_that_is_given_up_before_it_has_begun(protocol: Protocol, 
             with pytest.raises(TransactionError, match="its intended end is unknown"):
                 run(model.loop, transactions())
             assert kafka.left_open()  # nothing has ended it the other way
+            return
+        run(model.loop, transactions())
+        assert not kafka.left_open()
+        assert [record.value for record in kafka.logs[OUT].committed()] == [b"left open"]
+
+
+@pytest.mark.parametrize("protocol", [FIRST, RAISING])
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_commit_that_is_cancelled_while_its_end_is_unanswered(
+    monkeypatch: pytest.MonkeyPatch, protocol: Protocol, fixed: bool
+) -> None:
+    """Taken out: that a transaction whose end was requested is not given up.
+
+    Giving up is a take-over where ends do not raise the epoch: the coordinator forgets that it has committed, and
+    nobody has recorded it. Elsewhere it refuses.
+    """
+    with one_lane(protocol) as model:
+        model._stop(0)
+        kafka = model.kafka
+
+        async def transactions() -> None:
+            producer = producer_on(kafka)
+            await producer.initialise()
+            producer.begin([OUT])
+            await producer.produce(*OUT, batch_of(b"left open"))
+            await producer.delivered()
+            kafka.without_leader = {OUT}
+            ending = END_ONCE
+
+            async def end_once(requests: TransactionRequests, *, commit: bool) -> None:
+                if commit:
+                    requests.cluster.lose = (0, Fate.UNANSWERED)  # type: ignore[attr-defined]
+                await ending(requests, commit=commit)
+
+            monkeypatch.setattr(TransactionRequests, "end_once", end_once)
+            committing = asyncio.create_task(producer.commit(INPUT, 0, 1))
+            await asyncio.sleep(1)
+            assert producer.state is State.COMMITTING
+            committing.cancel()
+            await asyncio.gather(committing, return_exceptions=True)
+            monkeypatch.setattr(TransactionRequests, "end_once", ending)
+            producer._requests.is_ending &= fixed
+            await producer.abort()
+            kafka.without_leader = set()
+            assert kafka.left_open()
+            await producer_on(kafka).initialise()
+
+        if not fixed and protocol is FIRST:
+            with pytest.raises(TransactionError, match="its intended end is unknown"):
+                run(model.loop, transactions())
             return
         run(model.loop, transactions())
         assert not kafka.left_open()

@@ -108,6 +108,8 @@ class TransactionRequests:
         """True if a request has got no clear answer since then: it may still be executed."""
         self.has_begun = False
         """True from the request to begin a transaction of this owner until its confirmed end."""
+        self.is_ending = False
+        """True from the request to end this owner's transaction until its confirmed end."""
 
     async def ends_raise_epochs(self) -> bool:
         """Return True if the cluster raises the epoch at the end of each transaction. Call it before `initialise`."""
@@ -126,7 +128,7 @@ class TransactionRequests:
             response = await self.cluster.send(node, request, self.asking)
             raise_for(response.error_code)
         self.producer_id, self.epoch = response.producer_id, response.producer_epoch
-        self.ends_raise_epoch, self.in_doubt, self.has_begun = ends_raise, False, False
+        self.ends_raise_epoch, self.in_doubt, self.has_begun, self.is_ending = ends_raise, False, False, False
 
     def resume(self, producer_id: int, epoch: int) -> None:
         """Continue with this producer id and epoch, which is not raised at the next end; the id is then `spent`."""
@@ -229,20 +231,21 @@ class TransactionRequests:
 
     async def end_once(self, *, commit: bool) -> None:
         """Commit or abort, with one request."""
+        self.is_ending = True
         make = RaisingEndRequest if self.ends_raise_epoch else EndTxnRequest
         response = await self._ask_coordinator(make(self.transactional_id, self.producer_id, self.epoch, commit))
         raise_for(response.error_code)
-        self.has_begun = False
+        self.has_begun = self.is_ending = False
         if self.ends_raise_epoch:
             self.producer_id, self.epoch = response.producer_id, response.producer_epoch
 
     async def give_up(self, timeout_ms: int) -> None:
         """Abort the open transaction so that none of its late requests can be appended.
 
-        Sends nothing if no transaction has begun. The coordinator would otherwise apply the abort to the committed
-        transaction before, and record it as aborted or forget its end.
+        Sends nothing if no transaction has begun, or if its end was requested. The coordinator would otherwise apply
+        the abort to a committed transaction, and record it as aborted or forget its end.
         """
-        if not self.has_begun:
+        if not self.has_begun or self.is_ending:
             return None
         if self.ends_raise_epoch:
             return await self.end_once(commit=False)
