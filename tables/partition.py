@@ -279,7 +279,11 @@ class SequencePartition(CommittedPartition):
     def close(self) -> None:
         """Roll back the pushed state, save the persisted one, and release the store; `open` loads it again."""
         if self.is_open:
-            self.rollback()
+            try:
+                self.rollback()
+            except BaseException:
+                self.known.release()  # not to be saved, and the next `open` must not take it for loaded
+                raise
             if self._eviction is not None:
                 self._eviction.tell()
         super().close()

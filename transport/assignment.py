@@ -53,8 +53,6 @@ def _distributed(distribution: Mapping[str, Mapping[str, list[int]]]) -> set[tup
     """Return all assigned partitions as (topic, partition).
 
     distribution: partitions by worker and topic, as Faust's leader sends it to all workers.
-
-    distribution: partitions by worker and topic, as Faust's leader sends it to all workers.
     """
     return {
         (topic, number) for topics in distribution.values() for topic, numbers in topics.items() for number in numbers
@@ -206,6 +204,9 @@ class Lanes:
         self._wanted_warm: set[tuple[str, int]] = set()
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._changes: set[asyncio.Task[None]] = set()
+        """Those of the tasks that apply an assignment."""
+        self._is_stopping = False
         self._said: tuple[str, float] | None = None
         """The reason logged last why the group does not take this worker, and when, in seconds of the event loop."""
         app.on_partitions_assigned.connect(self._on_assigned)
@@ -225,9 +226,11 @@ class Lanes:
         return self._wanted - self.running.keys()
 
     async def stop(self) -> None:
-        """Commit and end every lane, and every standby."""
+        """Commit and end every lane, and every standby; later assignments start none."""
+        self._is_stopping = True
         self._wanted, self._wanted_warm = set(), set()
-        for task in list(self._tasks):
+        # A change in progress is stopping lanes: cancelled, it would cancel their commits.
+        for task in self._tasks - self._changes:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._change()
@@ -244,6 +247,8 @@ class Lanes:
     async def _on_assigned(self, app: Any, assigned: Any, **_: Any) -> None:
         self._refused_s = 0.0
         self.rebalances += 1
+        if self._is_stopping:
+            return  # this worker leaves the group next, and its connections are about to close
         # aiokafka sends no heartbeats until this returns: only note the assignment, and apply it in the
         # background.
         forgotten = self._all - _distributed(app.assignor.changelog_distribution)
@@ -255,7 +260,7 @@ class Lanes:
             lanes=sorted(partition for _, partition in self._wanted),
             standbys=sorted(partition for _, partition in self._wanted_warm),
         )
-        self._spawn(self._change())
+        self._changes.add(self._spawn(self._change()))
         if forgotten:
             self._spawn(self._ask_for_another_assignment(forgotten))
 
@@ -280,7 +285,10 @@ class Lanes:
         async with self._changing:
             gone = [self.running.pop(key) for key in sorted(self.running.keys() - self._wanted)]
             cold = [key for key in sorted(self.standing_by) if key not in self._wanted | self._wanted_warm]
-            await asyncio.gather(*(lane.stop() for lane in gone), *(self.standing_by.pop(key).stop() for key in cold))
+            stops = [*(lane.stop() for lane in gone), *(self.standing_by.pop(key).stop() for key in cold)]
+            for outcome in await asyncio.gather(*stops, return_exceptions=True):
+                if isinstance(outcome, Exception):  # of one partition: the others start all the same
+                    log.error("a partition was not stopped cleanly", reason=repr(outcome))
             for changelog, partition in sorted(self._wanted - self.running.keys()):
                 if (standby := self.standing_by.pop((changelog, partition), None)) is not None:
                     await standby.stop(close=False)
@@ -342,12 +350,14 @@ class Lanes:
         log.error("the group does not take this worker; trying again", reason=reason, again_in_s=self._refused_s)
         self._hear_at = asyncio.get_running_loop().time() + self._refused_s
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._changes.discard(task)
         if not task.cancelled() and (error := task.exception()):
             log.error("lanes cannot follow the assignment", reason=repr(error))

@@ -259,9 +259,11 @@ class Lane:
             self._record_failure(LaneState.HALTED, error)
             await self._stopping.wait()
         finally:
-            await self._undo()
-            self.state.close()
-            self.status.move(LaneState.STOPPED)
+            try:
+                await self._undo()
+            finally:
+                self.state.close()
+                self.status.move(LaneState.STOPPED)
 
     async def _undo(self) -> None:
         if self._producer.state is not State.READY:

@@ -9,6 +9,7 @@ import pytest
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.totals import Progress
+from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from tests.tables.fetched_records import fetched, judged, named, stored
 from tests.tables.worked_partition import CHANGELOG, NAMES, PARTITION, READ, Changelog, content, partition, work
@@ -72,3 +73,24 @@ def test_what_was_committed_here_is_counted_and_what_others_committed_is_not(
     assert (other.progress.fresh, other.counted.tolist()) == (10, [0] * 6)
     other.committed(log.append(other, work(other, 12, 3)))
     assert other.counted.tolist() == [10, 1, 1, 0, 0, 0]
+
+
+def test_a_state_whose_rollback_fails_is_read_again_from_its_store(
+    monkeypatch: pytest.MonkeyPatch, state: SequencePartition
+) -> None:
+    log = Changelog()
+    state.committed(log.append(state, work(state, 0, 1)))
+    state.close()
+    state.open()
+    before = content(state)
+    work(state, 12, 9)
+
+    def fail(tables: PartitionTables) -> None:
+        raise RuntimeError("not rolled back")
+
+    monkeypatch.setattr(PartitionTables, "rollback", fail)
+    with pytest.raises(RuntimeError, match="not rolled back"):
+        state.close()
+    monkeypatch.undo()
+    state.open()
+    assert content(state) == before

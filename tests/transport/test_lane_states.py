@@ -141,3 +141,21 @@ async def test_a_failure_between_two_tries_halts_the_partition_and_is_not_tried_
     assert (lane.tries, dict(lane.measures.halts)) == (1, {"Unexpected": 1})
     await lane.stop()
     assert (lane.status.state, state.is_closed) == (LaneState.STOPPED, True)
+
+
+class NeverRolledBack(StoppedState):
+    """Table partition with a mistake of the program: every rollback fails."""
+
+    def rollback(self) -> None:
+        raise RuntimeError("not rolled back")
+
+
+async def test_a_state_that_is_not_rolled_back_is_closed_all_the_same() -> None:
+    state: Any = NeverRolledBack()
+    cluster: Any = SimpleNamespace(refresh=lambda: None)
+    lane = BrokenLane(cluster, LaneSpec("in", 0, "out", "dead", "group", "id"), state, Untouched())
+    lane.start()
+    await until(lambda: lane.status.state is LaneState.HALTED, "the halt")
+    with pytest.raises(RuntimeError, match="not rolled back"):
+        await lane.stop()
+    assert (lane.status.state, state.is_closed) == (LaneState.STOPPED, True)
