@@ -302,12 +302,16 @@ class Lanes:
     async def _stay_alive(self) -> None:
         while True:
             await asyncio.sleep(ALIVE_EVERY_S)
-            # Faust and aiokafka have no public word for this.
-            thread = self.app.consumer._thread  # noqa: SLF001
-            if (consumer := thread._consumer) is not None:  # noqa: SLF001
-                with consumer._subscription.fetch_context():  # noqa: SLF001
-                    pass
-                await self._hear(consumer._coordinator, thread.thread_loop)  # noqa: SLF001
+            try:
+                # Faust and aiokafka have no public word for this.
+                thread = self.app.consumer._thread  # noqa: SLF001
+                if (consumer := thread._consumer) is not None:  # noqa: SLF001
+                    with consumer._subscription.fetch_context():  # noqa: SLF001
+                        pass
+                    await self._hear(consumer._coordinator, thread.thread_loop)  # noqa: SLF001
+            except Exception:
+                # Without further signs of life the group would take the partitions away, and never be joined again.
+                log.exception("the look at the consumer group failed; trying again")
 
     async def _hear(self, coordinator: Any, loop: asyncio.AbstractEventLoop) -> None:
         """Check why this worker is not in its group; aiokafka tries to join again only after such a check.

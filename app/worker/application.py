@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
+import structlog
 from yarl import URL
 
 from kafka_ratchet.agents.holding import watch_loop
@@ -36,6 +38,8 @@ from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.client.topic_id import TopicState
 from kafka_ratchet.transport.sent_topics import SentTopics
 from kafka_ratchet.transport.turns import Turns
+
+log = structlog.get_logger(__name__)
 
 
 class Application:
@@ -154,12 +158,12 @@ class Application:
         partition_watch = asyncio.create_task(watch_topics(self.cluster, inputs, self._others(), self._tell))
         waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self.app.wait_until_stopped()), partition_watch]
         beside = [
-            asyncio.create_task(self.empty_inputs.watch()),  # it ends as soon as there is nothing to say
-            asyncio.create_task(self.claims.watch(self.lanes.running.values)),
-            asyncio.create_task(stall_watch.watch(self.cluster, self.lanes.running.values)),
-            asyncio.create_task(self.timers.run()),
-            asyncio.create_task(self.past.run()),
-            *([asyncio.create_task(watch_loop())] if self.has_program else []),
+            beside_lanes("inputs", self.empty_inputs.watch()),  # it ends as soon as there is nothing to say
+            beside_lanes("claims", self.claims.watch(self.lanes.running.values)),
+            beside_lanes("stalls", stall_watch.watch(self.cluster, self.lanes.running.values)),
+            beside_lanes("timers", self.timers.run()),
+            beside_lanes("history", self.past.run()),
+            *([beside_lanes("event loop", watch_loop())] if self.has_program else []),
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -194,6 +198,21 @@ class Application:
         await self.followed.stop()
         await self.cluster.close()
         await asyncio.to_thread(self.tracing.close)
+
+
+def beside_lanes(what: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Start work without which the lanes go on; an error ends it and is logged.
+
+    what: name of the work, for the log
+    """
+
+    async def run() -> None:
+        try:
+            await work
+        except Exception:
+            log.exception("a task of the worker has failed; partitions go on without it until a restart", task=what)
+
+    return asyncio.create_task(run(), name=what)
 
 
 def _refuse_withheld(program: App, settings: Settings) -> None:

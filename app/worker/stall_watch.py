@@ -34,9 +34,12 @@ async def watch(cluster: Cluster, lanes: Callable[[], Collection[Lane]]) -> None
     stalled: dict[tuple[str, int], Stall] = {}
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
-        there = {(lane.spec.topic, lane.spec.partition): lane for lane in lanes()}
-        await _name_transactions(cluster, there)
-        _log_changes(stalled, there)
+        try:
+            there = {(lane.spec.topic, lane.spec.partition): lane for lane in lanes()}
+            await _name_transactions(cluster, there)
+            _log_changes(stalled, there)
+        except Exception:
+            log.exception("the check for partitions that stand still failed; trying again")
 
 
 async def _name_transactions(cluster: Cluster, lanes: dict[tuple[str, int], Lane]) -> None:
