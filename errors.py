@@ -228,7 +228,10 @@ class OwnerDiffers(StateError):
 
 
 class PolicyLost(StateError):
-    """Policy topic that ends before the policy last applied to a partition, so the present policy is unknown."""
+    """Policy topic whose end offset is below the policies last applied to a partition.
+
+    The present policy is unknown.
+    """
 
 
 class TableError(StateError):

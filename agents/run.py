@@ -205,7 +205,7 @@ class AgentRun:
             except RAISED as error:
                 self._reject(error)
             else:
-                raise self._failed("returned: an agent goes on for as long as there are events")
+                raise self._failed("returned: an agent must go on for as long as there are events")
 
     def _reject(self, error: BaseException) -> None:
         """Make the current record a dead letter, or raise the error if it has to halt the partition."""

@@ -104,7 +104,9 @@ class Sends:
         if event == NO_RECORD and self._reading.batch is not None:
             event = self._reading.batch.newest
         if delivery is None or event == NO_RECORD or self._reading.away:
-            beside = ", or a task that it has started did: only its own task sends" if self._reading.away else ""
+            beside = (
+                ", or in a task that it has started. Send only in the agent's own task" if self._reading.away else ""
+            )
             raise SendRefused(f"topic {topic}: agent {self._agent} sent a record while it had no event{beside}")
         if self._allowed[0] is delivery and self._allowed[1] == topic:
             return delivery, event
@@ -175,7 +177,7 @@ def _flush(delivery: Delivery, topic: str, rows: list[Row]) -> None:
 
 
 def contents(batch: RecordBatch, at: Ints) -> tuple[Spans, Spans]:
-    """Return the spans of values and headers of these records in their batch, without a copy."""
+    """Return the byte spans of the values and headers of the records at positions `at`. No bytes are copied."""
     columns = batch.columns
     starts = columns[records.HEADERS, at]
     values = batch.data, columns[records.VALUE, at], columns[records.VALUE_LENGTH, at]

@@ -59,15 +59,16 @@ def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, 
             )
         if other in streams or len(other) > NAME_MOST:
             raise SettingsError(
-                f"streams.{name}.repartition_by: a stream {other!r} sends its records to their partitions, and "
-                + (f"{other} is a stream of the settings" if other in streams else "that name is too long")
-                + ". Give one of them another name"
+                f"streams.{name}.repartition_by: Ratchet adds a stream {other!r}, which sends the records to their "
+                "partitions, and "
+                + (f"{other} is already a stream of the settings" if other in streams else "that name is too long")
+                + ". Give one of the two another name"
             )
         letters = f"{app}-{other}-dead-letters"
         if taken := {letters} & {each for its in streams.values() for each in (its.input, *its.writes)}:
             raise SettingsError(
-                f"streams.{name}.repartition_by: records without a partition go to {taken.pop()!r}, which is "
-                "already a topic of the settings. Name another topic there"
+                f"streams.{name}.repartition_by: records whose partition cannot be determined go to {taken.pop()!r}, "
+                "which is already a topic of the settings. Name another topic there"
             )
         made[other] = Arrivals(
             of=name,

@@ -113,7 +113,7 @@ class Accumulator:
             self.fail(self.refusal(error, what))
 
     def heard(self) -> None:
-        """Record the time of an acknowledgement, or of an empty queue."""
+        """Record the time of an acknowledgement, or the time at which the queue was found empty."""
         self._heard_at = self._silent_since = time.monotonic()
         self.standstill, self._client_error = None, ""
 

@@ -123,7 +123,7 @@ class Source:
         return self._assigned
 
     def followed(self) -> None:
-        """Note that the new assignment was taken over, and `read_from` called."""
+        """Mark the new assignment as taken over; `read_from` was called for it."""
         self._assigned = None
 
     # -- records

@@ -88,8 +88,8 @@ class Transaction:
         """
         if not self.try_commit():
             raise ReaderFenced(
-                "nothing of this transaction was kept: another process has taken its partitions over, or an "
-                "earlier commit with a lost answer has moved them. Records missing in the database come again"
+                "nothing of this transaction was kept: another process has taken its partitions over, or an earlier "
+                "commit, whose answer was lost, has succeeded. Records missing in the database come again"
             )
 
     def try_commit(self) -> bool:

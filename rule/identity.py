@@ -60,7 +60,7 @@ class IdentityPart:
                 return cls(word)
             case "header" | "field" | "function" as kind, _, name:
                 return cls(kind, _place(kind, name, text))
-        raise ValueError(f"{text!r} is no identity; write producer, key, partition, {_PLACES}, or a list of them")
+        raise ValueError(f"{text!r} is not an identity; write producer, key, partition, {_PLACES}, or a list of them")
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}" if self.name else self.kind
@@ -157,7 +157,9 @@ def _texts(given: str) -> list[str]:
     try:
         found = json.loads(given)
     except ValueError:
-        raise ValueError(f'{given!r} begins as a list and is none; write ["header:a", "header:b"]') from None
+        raise ValueError(
+            f'{given!r} starts like a list but is not a valid one; write ["header:a", "header:b"]'
+        ) from None
     if not all(isinstance(text, str) for text in found):
         raise ValueError(f"{given!r} has an element other than text")
     return list(found)
@@ -190,8 +192,8 @@ def path_names(path: str) -> tuple[str, ...]:
         at = found.end() if found else at
         if found is None or path[at : at + 1] not in ("", "."):
             raise ValueError(
-                f"{path!r} has a quote or a backslash in a name, and Ratchet cannot read such fields. Quotes stand "
-                'around a whole name, such as one with a dot: field:"event.id".x'
+                f"{path!r} has a quote or a backslash in a name, and Ratchet cannot read such fields. Put quotes "
+                'around a whole name only, such as one with a dot: field:"event.id".x'
             )
         names.append(found[2] if found[1] is None else found[1])
         if at == len(path):

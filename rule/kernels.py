@@ -149,7 +149,7 @@ def why_none(times: int, length: int, least: int, longest: int) -> int:
 
 @compiled()
 def note(spans: I64, times: I64, least: int, longest: int, reasons: U8) -> None:
-    """Fill in the reasons of valid records without an identity; see `judge` for the arguments."""
+    """Fill in the reason for each otherwise valid record that has no usable identity; see `judge` for the arguments."""
     for i in range(len(spans)):
         if reasons[i] == NONE:
             reasons[i] = why_none(times[i] if len(times) else 1, spans[i], least, longest)

@@ -358,7 +358,8 @@ class CommittedPartition:
         if not is_too_old(behind) if self._is_timed else not has_evicted:
             return True
         self.log.warning(
-            "the local store is older than Kafka keeps nulls; it is rebuilt from the changelog", behind_s=behind
+            "the local store is older than Kafka keeps tombstones; it is rebuilt from the changelog",
+            behind_s=behind,
         )
         self.discard()
         return False
@@ -384,8 +385,8 @@ class CommittedPartition:
         if is_too_old(behind):
             self.discard()
             raise Aborted(
-                f"{self.changelog}, partition {self.partition}: the local store was {behind} s old, more than Kafka "
-                "keeps nulls; it is rebuilt from the changelog"
+                f"{self.changelog}, partition {self.partition}: the local store was {behind} s old, and Kafka keeps "
+                "tombstones for a shorter time (delete.retention.ms); it is rebuilt from the changelog"
             )
 
     def close(self) -> None:

@@ -219,8 +219,8 @@ class AgentCalls(Generic[Answer]):
         """
         if not self._channel.subscriber_count:
             raise Aborted(
-                f"{self._name}: no agent reads this table's batches; an agent is probably restarting. The lane "
-                "tries again"
+                f"{self._name}: no agent reads the batches of this partition; an agent is probably restarting. The "
+                "partition tries again"
             )
         call = Call[Answer](delivery, asyncio.get_running_loop().create_future())
         await self._channel.put(call)
@@ -331,7 +331,7 @@ class Patience:
             raise self._failure from None
 
     def _look(self) -> None:
-        """Warn of a slow agent, and leave the call before Kafka ends the transaction."""
+        """Warn of a slow agent; stop waiting for it before Kafka times the transaction out."""
         self._waited_s += LOOK_S
         held_by, batch = self._delivery.held_by, self._delivery.batch
         timeout_ms = self._delivery.spec.transaction_timeout_ms

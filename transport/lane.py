@@ -466,8 +466,8 @@ class Lane:
             return
         if await self._changelog.has_grown() and self._producer.state is State.READY and self.status.commits == commits:
             raise Aborted(
-                f"{self.state.changelog}, partition {self.spec.partition}: another process has written to it, so "
-                "the lane starts again"
+                f"{self.state.changelog}, partition {self.spec.partition}: another process has written to it, so the "
+                "partition starts again"
             )
 
     async def _ask_for_limits(self) -> None:
@@ -748,8 +748,8 @@ class Lane:
             self._trace.ended(self._position, is_committed=True)
         if producer.state is State.SPENT:
             raise Aborted(
-                f"{spec.transactional_id}: committed, but the id has used up its epochs; the lane starts again and "
-                "initialises the id"
+                f"{spec.transactional_id}: committed, but the id has used up its epochs; the partition starts again "
+                "and initialises the id"
             )
 
     def _prove(self, at_ms: int) -> None:

@@ -262,7 +262,7 @@ def _source(files: list[Path], *, follow: bool, fields: _Fields) -> FileSource |
     if Path("-") in files:
         if len(files) > 1 or follow:
             raise SettingsError(
-                "standard input (-) is published alone and to its end. Remove the other files, and --follow"
+                "standard input (-) cannot be combined with files or --follow. Leave out the one or the other"
             )
         return StreamSource(sys.stdin.buffer, **fields._asdict())
     return open_files(files, follow=follow, **fields._asdict())
@@ -358,8 +358,8 @@ def _ensure_topic(
     wanted = partitions or (configured.partitions if configured else None)
     if wanted is None:
         raise TopicMissing(
-            f"topic {topic!r} does not exist and is no stream's input in the settings. Create it, name a stream for "
-            "it, or give --partitions N to have it created"
+            f"topic {topic!r} does not exist and is no stream's input in the settings. Create it, add a stream that "
+            "reads it to the settings, or give --partitions N to have it created"
         )
     replication = configured.replication if configured else -1  # -1: the broker's default
     create_topic(admin, topic, partitions=wanted, replication=replication, timeout_s=timeout_s, say=_say)

@@ -65,7 +65,7 @@ def repair(
     from kafka_ratchet.errors import SettingsError
 
     if not results:
-        raise SettingsError("nothing to repair is named. Write ratchet repair --results [NAME]")
+        raise SettingsError("the table to repair is not named. Write ratchet repair --results [NAME]")
     asked = Repair(reason or "", execute, sample, remove_unexpected)
     settings = reading_input(settings_for_results(load(config), stream, name), asked=from_input)
     _, chosen = result_stream(settings, stream)

@@ -83,8 +83,8 @@ def resume(
         raise SettingsError("--execute needs --reason: give the reason; it is recorded in the changelog")
     if open_transaction is not None and execute and not partition:
         raise SettingsError(
-            "--open-transaction with --execute needs --partition: list the open transactions without --execute, "
-            "then name each partition with one to end"
+            "--open-transaction with --execute needs --partition: run the command without --execute to list the open "
+            "transactions, then name each partition whose transaction is to be ended"
         )
     name, _ = settings.stream(stream)
     wait_until_reachable(settings.bootstrap, settings.kafka, settings.kafka_timeout_s, typer.echo)

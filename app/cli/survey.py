@@ -338,7 +338,7 @@ def _require_new(output: Path, *, force: bool) -> None:
 
 def _asked(what: str, option: str) -> str:
     if not sys.stdin.isatty():
-        raise SettingsError(f"{option} is missing: give it, because the command asks for it in a terminal only")
+        raise SettingsError(f"{option} is missing. Give it: the command asks for it only when it runs in a terminal")
     return str(typer.prompt(what, err=True))
 
 

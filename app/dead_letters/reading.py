@@ -139,8 +139,8 @@ class LetterTopic:
             for index in range(batch.count):
                 if not found.take(batch.key(index), batch.value(index)):
                     raise TopicError(
-                        f"{name}, offset {int(batch.offsets[index])}: the entry is not of this version of Ratchet, "
-                        "so it is not certain which letters were replayed. Use the version that wrote the entry"
+                        f"{name}, offset {int(batch.offsets[index])}: this version of Ratchet cannot read the entry, "
+                        "so it is unknown which dead letters were replayed. Use the version that wrote the entry"
                     )
         return found
 

@@ -215,8 +215,8 @@ class Replay:
             if not left:
                 raise SettingsError(
                     f"{group.members - len(group.workers)} of {group.members} members of the workers' group do not "
-                    "show if they support replayed records, which an earlier Ratchet drops. Try again when "
-                    "the group is stable"
+                    "show if they support replayed records. A worker of an earlier Ratchet would drop them. Try again "
+                    "when the group is stable"
                 )
             await asyncio.sleep(0.5)  # it is known only while the group is stable
         identity = b"" if letters.stream.identity == Identity.PARTITION else b"?"

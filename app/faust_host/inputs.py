@@ -77,7 +77,10 @@ async def steps_of(agent: Any) -> list[Step]:
             await made
     except Probed:
         return stream.steps
-    raise SettingsError(f"{place_of(agent.fun)}: agent {agent.name} ends before its first event")
+    raise SettingsError(
+        f"{place_of(agent.fun)}: agent {agent.name} returns before it reads its first event. Read the stream with "
+        "`async for`"
+    )
 
 
 def function_of(found: Any) -> Any:

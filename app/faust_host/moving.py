@@ -110,8 +110,7 @@ class _TakeOver:
                 for found in records(asked, topic, number, offset, timeout_s=READ_S):
                     raise SettingsError(
                         f"{topic}, partition {number}: records from offset {found.offset()} on wait for the second "
-                        "step of Faust's agent. Start plain Faust until no record waits, without new events, and "
-                        "stop it"
+                        "step of Faust's agent. Run plain Faust without new events until no record waits, then stop it"
                     )
 
     def _read(self, name: str, store: LaneStore) -> dict[int, Entries]:

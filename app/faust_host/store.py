@@ -146,7 +146,8 @@ class LaneStore(SerializedStore):
         if partition is None and AT_WORK.get() is not None:
             raise not_exact(
                 f"a use of table {self.table_name} that the code of its agent does not show",
-                "other transactions move the table. Name it in the agent's function, or in a function called by name",
+                "the transactions of the agent do not include the table. Name it in the agent's function, or in a "
+                "function called by name",
             )
         return partition
 

@@ -259,7 +259,9 @@ class LaneStream(Stream):
         Raises:
             SettingsError: always.
         """
-        raise not_exact("stream.noack()", "offsets commit with what the record did. Leave it out")
+        raise not_exact(
+            "stream.noack()", "Ratchet commits an offset together with the effects of its record. Leave it out"
+        )
 
     def noack_take(self, max_: int, within: Any) -> NoReturn:
         """Refuse `noack_take`.
@@ -267,7 +269,9 @@ class LaneStream(Stream):
         Raises:
             SettingsError: always.
         """
-        raise not_exact("stream.noack_take()", "offsets commit with what the records did. Write take()")
+        raise not_exact(
+            "stream.noack_take()", "Ratchet commits offsets together with the effects of their records. Write take()"
+        )
 
     def combine(self, *nodes: Any, **options: Any) -> NoReturn:
         """Refuse a join of streams.

@@ -121,7 +121,7 @@ class NoConductor(driver.Transport.Conductor):
             return
         raise not_exact(
             f"a stream over topic {topic} outside an agent",
-            "its offsets would commit apart from what it does. Write an agent",
+            "its offsets would be committed apart from its effects. Write an agent",
         )
 
 

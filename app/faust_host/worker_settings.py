@@ -117,7 +117,7 @@ def client_options_of(conf: Any) -> dict[str, Any]:
         }
     kind = "an SSL context" if isinstance(found, SASLCredentials | SSLCredentials) else type(found).__name__
     raise SettingsError(
-        f"broker_credentials: {kind} cannot be read back into file names. Write [kafka] in ratchet.toml: "
+        f"broker_credentials: {kind} does not show which files it was made from. Write [kafka] in ratchet.toml: "
         "security.protocol, ssl.ca.location, sasl.* as docs/guide/security.md has them"
     )
 

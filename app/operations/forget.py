@@ -187,9 +187,9 @@ class Forgetting:
                 number = behind[0]
                 raise SettingsError(
                     f"{other.input}, partition {number}: offsets {read[number]} to {held[number].end - 1} are not yet "
-                    f"sent to the partitions of their identities (stream {arrivals_of(self._name)}; "
-                    f"{group.members} workers). Nothing was written: a record that waits there would be judged as if "
-                    "its identity was forgotten. Run it again when they are"
+                    f"sent to the partitions of their identities (stream {arrivals_of(self._name)}; {group.members} "
+                    "workers). Nothing was written: these records would be judged after their identity is forgotten, "
+                    "and so count as new. Run the command again once they are sent"
                 )
             time.sleep(POLL_S)
 

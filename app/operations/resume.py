@@ -418,7 +418,10 @@ class Resume:
         return msgspec.structs.replace(plan, passes_again=plan.again) if forget else plan, owner
 
     def _written_already(self, number: int) -> list[str]:
-        """Return a phrase if a recreated output has committed records, which a second reading would double."""
+        """Return a phrase for the error if a recreated output has committed records already.
+
+        Reading the input again would write them a second time.
+        """
         topic = self.stream.output
         options = {"bootstrap.servers": self.bootstrap, **self.settings.kafka}
         with consumer(options, self.settings.app) as asked:

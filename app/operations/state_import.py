@@ -160,8 +160,8 @@ class StateImport:
             )
         if row.partitions not in (None, count) or row.partition >= count:
             raise SettingsError(
-                f"row {number}: is of partition {row.partition} of {row.partitions or 'unknown'}, but "
-                f"{self._stream.input} has {count} partitions, so its records may come in any of them. Give "
+                f"row {number}: its identity was in partition {row.partition} of {row.partitions or 'unknown'}, but "
+                f"{self._stream.input} has {count} partitions, so its next records may be in any of them. Give "
                 "--all-partitions"
             )
         return (row.partition,)

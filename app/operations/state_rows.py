@@ -182,7 +182,7 @@ def _row(found: Any, *, numbered: bool) -> Row:
         raise ValueError("has no sequence, but the records of this stream have one: name that column sequence")
     state = bytes.fromhex(_text(found.get("state") or "", "state"))
     if len(state) > MAX_STATE_BYTES:
-        raise ValueError(f"a state of {len(state):,} bytes")
+        raise ValueError(f"state has {len(state):,} bytes; the longest possible one has {MAX_STATE_BYTES:,}")
     return Row(
         identity,
         0 if sequence is None else sequence,
@@ -201,13 +201,15 @@ def _identity(text: object, hexadecimal: object) -> bytes:
     if told[0] != told[-1]:
         raise ValueError("identity and identity_hex differ; give one of them")
     if len(told[0]) > MAX_IDENTITY_BYTES:
-        raise ValueError(f"an identity of {len(told[0]):,} bytes; the longest has {MAX_IDENTITY_BYTES:,}")
+        raise ValueError(
+            f"the identity has {len(told[0]):,} bytes; the longest possible one has {MAX_IDENTITY_BYTES:,}"
+        )
     return told[0]
 
 
 def _text(value: object, name: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{name} is no text")
+        raise ValueError(f"{name} is not text")
     return value
 
 

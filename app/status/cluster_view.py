@@ -297,7 +297,7 @@ class ClusterView:
             if any(worker.error is None for worker in overview.workers):
                 has = {name for each in views for name in each.tables} | set(overview.global_tables)
                 of = f"stream {stream!r}" if stream is not None else "the workers' program"
-                raise QueryError(f"{of} has no table {table!r:.100}; there are {', '.join(sorted(has)) or 'none'}")
+                raise QueryError(f"{of} has no table {table!r:.100}; its tables are {', '.join(sorted(has)) or 'none'}")
             every = [row.partition for row in views[0].partitions] if len(views) == 1 else []
             silent = [f"worker {worker.url} did not answer: {worker.error}" for worker in overview.workers]
             return merge_tables(table, stream, {}, query, every, [*overview.problems, *silent])

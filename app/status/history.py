@@ -90,7 +90,10 @@ class EventsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
-    """Query of a history: from and to in seconds since the epoch, steps in seconds, and partitions for the lag."""
+    """Query of a stream's history.
+
+    begin, end: seconds since the epoch; step_s: seconds between points; partitions: those whose lag is asked for.
+    """
 
     stream: str
     begin: int
@@ -116,11 +119,14 @@ def parse_history_query(query: Mapping[str, str]) -> HistoryQuery:
     if step < EVERY_S or step % EVERY_S:
         raise QueryError(f"step must be in seconds, {EVERY_S} or a multiple of it")
     if not 0 <= end - begin <= POINTS_MOST * step:
-        raise QueryError(f"from {begin} to {end} must be between 0 and {POINTS_MOST:,} steps of {step} s")
+        raise QueryError(
+            f"the time from {begin} to {end} must not be negative, and must not be longer than {POINTS_MOST:,} steps "
+            f"of {step} s"
+        )
     try:
         numbers = tuple(int(each) for each in query.get("partitions", "").split(",") if each)
     except ValueError:
-        raise QueryError("partitions must be numbers with commas between them") from None
+        raise QueryError("partitions must be numbers separated by commas") from None
     if len(numbers) > PARTITIONS_MOST:
         raise QueryError(f"more than {PARTITIONS_MOST} partitions are requested. Ask for fewer at a time")
     return HistoryQuery(query.get("stream", ""), begin, end, step, numbers)

@@ -86,7 +86,7 @@ def parse_parts(identity: Identity, texts: Sequence[str], hexadecimal: str | Non
         more = "; the empty key as an empty text (--key '', or identity= or hex= in an address)"
         raise QueryError(
             f"give the identity: the stream keeps one sequence for each {identity}"
-            + (more if identity == Identity.KEY else ", and none is empty" if is_given else "")
+            + (more if identity == Identity.KEY else ", which cannot be empty" if is_given else "")
         )
     if hexadecimal or not texts:
         return parse_identity(next(iter(texts), None), hexadecimal)

@@ -77,7 +77,9 @@ def candidate_of(text: str) -> Candidate:
         if part.kind == "function":
             raise SettingsError(f"--identity {text!r}: a survey runs no functions; name headers, fields or the key")
         if part.kind == "field" and len(path_names(part.name)) > DEPTH_MOST:
-            raise SettingsError(f"--identity {text!r}: a survey looks {DEPTH_MOST} levels deep")
+            raise SettingsError(
+                f"--identity {text!r}: a survey reads fields at most {DEPTH_MOST} levels deep. Name a shorter path"
+            )
         places.append(PRODUCER if part.kind == "producer" else Place(part.kind, part.name))
     return Candidate(tuple(places))
 

@@ -67,8 +67,8 @@ def legs_of(decisions: Sequence[Decision], begin: int, end: int, held: int, sinc
             continue
         if decision.before is None or decision.before < position:
             raise NoPath(
-                f"by {decision.by} at {decision.at} its position was set to offset {decision.after:,}, and its earlier "
-                "position is unknown in the present topics"
+                f"{decision.by} set its position to offset {decision.after:,} at {decision.at}, and its position "
+                "before that is unknown for the present topics"
             )
         rule = decision.mark.rule if decision.mark is not None else None
         legs.append(Leg(position, decision.before, forgets, rule, mark, decision.mark))
@@ -77,8 +77,8 @@ def legs_of(decisions: Sequence[Decision], begin: int, end: int, held: int, sinc
     for leg in legs:
         if leg.start < min(held, leg.end):
             raise NoPath(
-                f"input offsets {leg.start:,} to {min(held, leg.end) - 1:,} are deleted, and what agents and tables "
-                "make of the rest depends on them. A replay begins where the stream began, or where the last run of "
+                f"input offsets {leg.start:,} to {min(held, leg.end) - 1:,} are deleted, and the results of agents and "
+                "tables from the rest depend on them. A replay begins where the stream began, or where the last run of "
                 "--state ended"
             )
     return legs

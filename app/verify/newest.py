@@ -41,8 +41,8 @@ def refuse_without_sequence(settings: Settings, bootstrap: str, stream: str | No
                 f"stream {name}: {without:,} of the {judged:,} newest records of {chosen.input} have no usable "
                 f"identity and sequence (identity = {str(chosen.identity)!r}, sequence = {chosen.sequence!r}). With "
                 "deduplication on, each of them would become a dead letter. Nothing was changed. Name the identity and "
-                f"the sequence of the records in [streams.{name}]; a stream with the exactly-once output of a stream "
-                "or an agent as its input needs neither, and keeps deduplicate = false"
+                f"the sequence of the records in [streams.{name}]; a stream that reads the exactly-once output of "
+                "another stream or of an agent needs neither: keep deduplicate = false"
             )
 
 

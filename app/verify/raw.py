@@ -54,8 +54,8 @@ def verify_raw(settings: Settings, name: str, stream: StreamSettings, bootstrap:
             if held.earliest[partition]:
                 raise PositionLost(
                     f"{stream.input} partition {partition} begins at offset {held.earliest[partition]}: earlier "
-                    "records are deleted, and without them new records are unknown. Prove a table within the "
-                    "topic's retention"
+                    "records are deleted, so it is unknown which of the remaining records are new. Verify the table "
+                    "while the topic still has all its records"
                 )
             expected, emitted = ExpectedPartition(rule, partition, judging=judging), Emitted()
             place = 0

@@ -118,8 +118,8 @@ class TopicReader:
         if counts[stream.output] != self.partitions:
             raise PartitionsDiffer(
                 f"input {stream.input!r} has {self.partitions} partitions and output {stream.output!r} has "
-                f"{counts[stream.output]}: they must be equal. Partitions added to an input let records "
-                "count twice: the way to more is in docs/guide/partitions.md"
+                f"{counts[stream.output]}: they must be equal. Partitions added to an input let records count twice; "
+                "docs/guide/partitions.md describes the safe way"
             )
 
     def consumer(
@@ -434,9 +434,9 @@ class TopicReader:
             if (offset := group.foreign.get((topic, number))) is not None:
                 raise ForeignOffset(
                     f"{topic}, partition {number}: another client has committed offset {offset} in the group "
-                    f"{self._settings.app!r}. It does not tell which records were judged, so nothing can be compared. "
-                    f"Decide with `ratchet resume --stream {self._stream_of(topic)} --partition {number}`, then run "
-                    "this again"
+                    f"{self._settings.app!r}. That offset does not show which records were judged, so nothing can be "
+                    f"compared. Decide with `ratchet resume --stream {self._stream_of(topic)} --partition {number}`, "
+                    "then run this again"
                 )
 
     def _stream_of(self, topic: str) -> str:

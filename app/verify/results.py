@@ -142,7 +142,10 @@ class ResultTable:
         named = self._spec.job(self._pipeline, self._access)
         job = with_columns(named, self._planner, self._store, spark, grow=False)
         if job is None:
-            raise SetupError(f"{self.report.table}: there is no table to compare")
+            raise SetupError(
+                f"{self.report.table}: the table does not exist, so nothing can be compared. Check the settings of the "
+                "sink"
+            )
         return job
 
     def _values_of(self, job: Job, spark: SparkSession) -> TableValues:

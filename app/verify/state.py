@@ -82,7 +82,7 @@ class SavedState:
         self._check_sum()
         header = self._object(self._line())
         if header.get("kind") != KIND:
-            raise self._damaged("it is no state of ratchet verify")
+            raise self._damaged("it is not a state file of ratchet verify")
         if header.get("version") != VERSION:
             raise StateFileRefused(
                 f"{path}: has the format {str(header.get('version'))[:40]}, and this Ratchet reads format {VERSION}. "
@@ -124,7 +124,7 @@ class SavedState:
         if "sha256" in said:
             return None
         if said.get("partition") != number or not isinstance(said.get("complete"), bool):
-            raise self._damaged(f"the line for partition {number} has other contents than its positions")
+            raise self._damaged(f"the line for partition {number} does not contain its positions")
         letters = said.get("letters")
         if not isinstance(letters, list):
             raise self._damaged(f"partition {number} has no list of letters")
@@ -165,7 +165,7 @@ class SavedState:
                     except UnicodeEncodeError:
                         raise self._damaged("an entry of a table is not bytes") from None
                 case _:
-                    raise self._damaged(f"{self._next[:80]!r} is no entry of a table")
+                    raise self._damaged(f"{self._next[:80]!r} is not an entry of a table")
             self._next = self._line()
 
     def _identities(self) -> Iterator[tuple[bytes, Known]]:
@@ -179,7 +179,7 @@ class SavedState:
                     except UnicodeEncodeError:
                         raise self._damaged("an identity is not bytes") from None
                 case _:
-                    raise self._damaged(f"{line[:80]!r} is no identity with its last sequence")
+                    raise self._damaged(f"{line[:80]!r} is not an identity with its last sequence")
         self._next = line
 
     def _check_sum(self) -> None:
@@ -200,7 +200,7 @@ class SavedState:
     def _object(self, line: bytes | None) -> dict[str, Any]:
         found = self._parsed(line or b"")
         if not isinstance(found, dict):
-            raise self._damaged(f"the line {(line or b'')[:80]!r} is no JSON object")
+            raise self._damaged(f"the line {(line or b'')[:80]!r} is not a JSON object")
         return found
 
     def _parsed(self, line: bytes) -> Any:
@@ -211,7 +211,7 @@ class SavedState:
 
     def _number(self, found: object) -> int:
         if type(found) is not int or not 0 <= found <= SEQUENCE_MAX:
-            raise self._damaged(f"{str(found)[:40]!r} is no offset and no sequence")
+            raise self._damaged(f"{str(found)[:40]!r} is neither an offset nor a sequence")
         return found
 
     def _damaged(self, what: str) -> StateFileRefused:

@@ -100,7 +100,7 @@ def _policy(settings: Settings, bootstrap: str, form: Form, by: str) -> Done:
         settings.stream(stream)
     choices = {"on": True, "off": False, "unset": None}
     if chosen not in choices:
-        raise SettingsError("deduplicate: say on, off or unset")
+        raise SettingsError("deduplicate: write on, off or unset")
     if chosen == "on":
         refuse_without_sequence(settings, bootstrap, stream)
     offset = write_policy(settings, bootstrap, stream, choices[chosen], by)
@@ -129,7 +129,7 @@ def _resume(settings: Settings, bootstrap: str, form: Form, by: str) -> Done:
     name, _ = settings.stream(form.text("stream"))
     executed, reason = form.is_set(EXECUTE), form.text("reason") or ""
     if executed and not reason:
-        raise SettingsError("reason: is missing. Write why; the changelog records it")
+        raise SettingsError("reason: is missing. Write the reason; the changelog records it")
     flags = {each: form.is_set(each) for each in ("forget", "adopt", "recount")}
     decision = Resume(settings, bootstrap, name, Wanted(form.text("from"), reason, **flags), by)
     numbers = numbers_of(form.text("partition"), decision)

@@ -136,7 +136,7 @@ class Arrival:
 
 @dataclass
 class Answer:
-    """Answer to one question. asked: the question as text; limits: sentences about unknowns."""
+    """Answer to one question. asked: the question as text; limits: sentences on what could not be found out."""
 
     stream: str
     asked: str

@@ -91,7 +91,7 @@ def question_of(settings: Settings, asked: Mapping[str, str]) -> Question | None
             raise QueryError(f"stream {name!r} has one sequence for each partition: give partition and sequence only")
         return Question(name, None, sequence, partition)
     if len(names) != 1:
-        raise QueryError("say which record: one identity, as text or in hex, or topic, partition and offset")
+        raise QueryError("name the record by one identity, as text or in hex, or topic, partition and offset")
     if "producer" in said and stream.identity != Identity.PRODUCER:
         raise QueryError(f"the identity of stream {name!r} is {stream.identity}, and not the producer: give identity")
     texts = [] if "hex" in said else names

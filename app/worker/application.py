@@ -220,5 +220,5 @@ def _refuse_withheld(program: App, settings: Settings) -> None:
         if not stream.forward and program.of(name):
             raise SettingsError(
                 f"streams.{name}: forward is false, so nothing goes to its output, and the program has agents for it. "
-                "Remove the one or the other"
+                "Remove forward = false, or the agents"
             )

@@ -128,8 +128,8 @@ def take_claim(claims: dict[str, Claim], key: bytes | None, value: bytes | None,
             known = _FORMAT_OF.decode(value).format
             if known > FORMAT:
                 raise TopicError(
-                    f"{OWNERS_TOPIC}, offset {offset}: a claim in format {known} by a newer Ratchet; this one reads "
-                    f"up to {FORMAT}. Run the newer one"
+                    f"{OWNERS_TOPIC}, offset {offset}: a newer Ratchet wrote this claim in format {known}, and this "
+                    f"version reads formats up to {FORMAT}. Run the newer version"
                 )
             claims[topic] = _CLAIM_OF.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

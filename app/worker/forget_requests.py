@@ -60,7 +60,7 @@ def stream_and_id(parts: object) -> tuple[str, str] | None:
     match parts:
         case [_, str(stream), str(request)] if STREAM_NAME.fullmatch(stream) and ID.fullmatch(request):
             return stream, request
-    raise ValueError('a request to forget has the key ["forget", STREAM, ID]')
+    raise ValueError('the key of a request to forget must be ["forget", STREAM, ID]')
 
 
 def read_request(request: str, value: bytes) -> Forget:
@@ -70,16 +70,16 @@ def read_request(request: str, value: bytes) -> Forget:
         ValueError: the value is too long or malformed.
     """
     if len(value) > MAX_REQUEST_BYTES:
-        raise ValueError(f"a value of {len(value)} bytes")
+        raise ValueError(f"the value has {len(value)} bytes, more than {MAX_REQUEST_BYTES}")
     try:
         found = msgspec.json.decode(value, type=_Value)
     except RecursionError:
-        raise ValueError("not JSON") from None
+        raise ValueError("the value is not JSON") from None
     identity = bytes.fromhex(found.identity)
     if len(identity) > MAX_IDENTITY_BYTES:
-        raise ValueError(f"an identity of {len(identity)} bytes")
+        raise ValueError(f"the identity has {len(identity)} bytes, more than {MAX_IDENTITY_BYTES}")
     if found.above is not None and not 0 <= found.above <= SEQUENCE_MAX:
-        raise ValueError(f"{found.above} is no sequence")
+        raise ValueError(f"{found.above} is not a sequence")
     who = found.at[:40], found.by[:200], found.reason[:MAX_REASON]
     return Forget(request, identity, found.above, *who, found.partition, found.input, found.ends)
 

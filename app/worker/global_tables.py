@@ -90,8 +90,8 @@ def _refuse_expiry(table: GlobalTable, config: Mapping[str, str]) -> None:
         )
     if "compact" in policy and int(config[NULLS]) < NULLS_LEAST_MS:
         raise TopicError(
-            f"table {table.name}: {NULLS} of topic {table.topic} is {config[NULLS]}, so a worker without Kafka for "
-            f"a while could keep deleted entries. Set {NULLS}={NULLS_LEAST_MS} on the topic, or more"
+            f"table {table.name}: {NULLS} of topic {table.topic} is {config[NULLS]}, so a worker that could not reach "
+            f"Kafka for longer would keep deleted entries. Set {NULLS}={NULLS_LEAST_MS} on the topic, or more"
         )
 
 
@@ -234,7 +234,7 @@ class TopicFollower:
         while await changelog.keep_up():
             self.problem = None
         raise ReadAnew(
-            f"{self.table.topic}, partition {changelog.partition}: not read for longer than nulls are retained; it "
+            f"{self.table.topic}, partition {changelog.partition}: not read for longer than Kafka keeps tombstones; it "
             "must be rebuilt"
         )
 

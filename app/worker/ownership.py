@@ -51,9 +51,9 @@ class StreamOwnership:
         stream, app, name = self._stream, self._settings.app, self._name
         if stream.input not in self._found and self._has_records(changelog):
             raise TopicMissing(
-                f"stream {name}: there is no topic {stream.input!r}, and the changelog {changelog} knows of one. It "
-                "is not created again, because what producers have sent to it would be lost silently. Restore it; or "
-                f"create it, start the worker, and decide with `ratchet resume --stream {name}`"
+                f"stream {name}: the input topic {stream.input!r} does not exist, but the changelog {changelog} shows "
+                "that it did. Ratchet does not create it again, because the loss of its records would go unnoticed. "
+                f"Restore it; or create it, start the worker, and decide with `ratchet resume --stream {name}`"
             )
         for topic in (stream.input, stream.output, stream.dead_letters):
             by = self._claims.get(topic)

@@ -172,7 +172,7 @@ class Policies(WithoutStore):
 
 def _key_of(key: bytes | None) -> Any:
     if key is None or len(key) > MAX_KEY_BYTES:
-        raise ValueError(f"a key of {0 if key is None else len(key)} bytes")
+        raise ValueError(f"the key has {0 if key is None else len(key)} bytes, and may have 1 to {MAX_KEY_BYTES}")
     return _parsed(key)
 
 
@@ -181,14 +181,14 @@ def _stream_of(parts: Any) -> str | None:
         return None
     if isinstance(parts, list) and len(parts) == 2 and parts[0] == "stream" and isinstance(parts[1], str):
         if not STREAM_NAME.fullmatch(parts[1]):
-            raise ValueError("no stream can have that name")
+            raise ValueError("the key has a name that no stream can have")
         return parts[1]
     raise ValueError('the key must be ["global"] or ["stream", NAME]')
 
 
 def _deduplicate_of(value: bytes) -> bool:
     if len(value) > MAX_VALUE_BYTES:
-        raise ValueError(f"a value of {len(value)} bytes")
+        raise ValueError(f"the value has {len(value)} bytes, more than {MAX_VALUE_BYTES}")
     found = _parsed(value)
     deduplicate = found.get("deduplicate") if isinstance(found, dict) and len(found) == 1 else None
     if not isinstance(deduplicate, bool):
@@ -290,7 +290,8 @@ class PolicyFollower:
         if not found.deduplicate and (silent_s := self._changelog.silent_s) > SILENT_S:
             raise Aborted(
                 f"{self.policies.changelog}: could not be read for {silent_s:.0f} s. Deduplication of stream {stream} "
-                "was off then, and it is not known whether it still is. The partition waits until the topic can be read"
+                "was off before that, and it is unknown whether it still is. The partition waits until the topic can "
+                "be read"
             )
         return found
 
@@ -302,8 +303,8 @@ class PolicyFollower:
         """
         if reading != self._reading or not self._complete:
             raise Aborted(
-                f"{self.policies.changelog}: is read again, for it was replaced or truncated; until then it is unknown "
-                "whether to judge records. The partition waits until the topic is read"
+                f"{self.policies.changelog}: is being read again, because it was replaced or truncated; until then it "
+                "is unknown whether to judge records. The partition waits until the topic is read"
             )
         return self.policies
 
@@ -326,9 +327,9 @@ class PolicyFollower:
             end = await self._cluster.offset(self.policies.changelog, 0, LATEST, self._connection)
             if end < position:
                 raise PolicyLost(
-                    f"{self.policies.changelog}: ends at offset {end}, but the partition was last judged by the "
-                    f"policies before offset {position}. The topic was deleted and created again, or lost its end, so "
-                    "it is unknown whether to judge records. See docs/reference/halted.md"
+                    f"{self.policies.changelog}: ends at offset {end}, but the policies last applied to the partition "
+                    f"reach up to offset {position}. The topic was deleted and created again, or lost its end, so it "
+                    "is unknown whether to judge records. See docs/reference/halted.md"
                 )
             async with self._read:
                 await self._read.wait_for(lambda: self._reading != reading or self.policies.position >= position)

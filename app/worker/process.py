@@ -191,8 +191,8 @@ def state_folder(folder: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = error.strerror if isinstance(error, OSError) else error
         raise SettingsError(
-            f"state_folder: {str(folder)!r} cannot be used: {why}. Name a folder that this user may make and write "
-            "(--state-folder or RATCHET_STATE_FOLDER)"
+            f"state_folder: {str(folder)!r} cannot be used: {why}. Name a folder that this user may create and write "
+            "to (--state-folder or RATCHET_STATE_FOLDER)"
         ) from None
     with lock:
         try:

@@ -68,7 +68,7 @@ def _made(
     settings: Settings, name: str, definition: StreamDefinition, before: Mapping[str, StreamSettings]
 ) -> StreamSettings:
     if not STREAM_NAME.fullmatch(name):
-        raise SettingsError(f"stream {name!r:.100}: use a lower-case letter, then letters, digits, '_' or '-'")
+        raise SettingsError(f"stream name {name!r:.100}: use a lower-case letter, then letters, digits, '_' or '-'")
     parents = [before[each.name] for each in definition.fed_by if each.name in before]
     try:
         made = StreamSettings(
@@ -124,7 +124,7 @@ def _refuse_circle(
         if others[other].input in stream.writes:
             raise SettingsError(
                 f"stream {name}: its topic {others[other].input!r} is the input of stream {other}, from which its "
-                f"events come: they would go round for ever. Write a section [streams.{name}] with other topics"
+                f"events come, so they would circulate forever. Write a section [streams.{name}] with other topics"
             )
 
 

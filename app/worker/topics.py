@@ -164,8 +164,8 @@ def _prepare_sent(
     if sent < partitions:
         # A lane writes to the partition of its own number first of all, so fewer would not help.
         raise PartitionsDiffer(
-            f"stream {stream.of}: {stream.output} has {sent} partitions or is to have them, and input {stream.input} "
-            f"has {partitions}. Records are sent to as many partitions as the input has, or more: set "
+            f"stream {stream.of}: {stream.output} has, or would be created with, {sent} partitions, but input "
+            f"{stream.input} has {partitions}. It needs at least as many as the input: set "
             f"streams.{stream.of}.partitions, and delete {stream.output} if it was never used"
         )
     if stream.output not in found:
@@ -228,8 +228,8 @@ def _only_compacted(admin: AdminClient, topic: str, loses: str) -> dict[str, str
     least_ms = NULLS_LAST_S * 1000
     if int(config["delete.retention.ms"]) < least_ms:
         raise TopicError(
-            f"{topic}: delete.retention.ms is {config['delete.retention.ms']}, so a worker after an absence may miss "
-            f"deletions and go on with deleted entries. Set delete.retention.ms={least_ms} on the topic, or more"
+            f"{topic}: delete.retention.ms is {config['delete.retention.ms']}, so a worker that was stopped for longer "
+            f"may miss deletions and keep deleted entries. Set delete.retention.ms={least_ms} on the topic, or more"
         )
     return config
 

@@ -142,7 +142,7 @@ def value_schema(columns: StructType, paths: Mapping[str, Path]) -> StructType:
             if same != path[:depth]:
                 raise OptionRefused(
                     f"column {field.name} reads field {'.'.join(path[:depth])}, and another column reads "
-                    f"{'.'.join(same)}: Spark does not tell cases apart. Leave one out"
+                    f"{'.'.join(same)}: Spark ignores upper and lower case in names. Leave one out"
                 )
         for other, column in whole.items():
             if other == path[: len(other)] or path == other[: len(path)]:
@@ -175,7 +175,7 @@ def checked(schema: StructType) -> StructType:
         # Delta compares names without case; so must this.
         if reason := taken.get(field.name.lower(), ""):
             raise OptionRefused(f"column {field.name!r}: {reason}. Rename it in the events, or leave it out of columns")
-        taken[field.name.lower()] = "there are two of that name (the table does not tell cases apart)"
+        taken[field.name.lower()] = "there are two of that name (the table ignores upper and lower case)"
     return nullable(schema)
 
 

@@ -68,7 +68,7 @@ class WriteMode:
             self._require_names()
 
     def _require_names(self) -> None:
-        """Refuse columns that differ in case only: Delta and DuckDB do not tell cases apart."""
+        """Refuse columns that differ in case only: Delta and DuckDB ignore upper and lower case."""
         of = [*self.key, *(name for names in self.lists.values() for name in names)]
         for reserved, what in ((COUNT_COLUMN, "the count"), (WINDOW_COLUMN, "the window's beginning")):
             if reserved in map(str.lower, of):

@@ -50,7 +50,7 @@ class Codec:
     def __init__(self, table: str, key_type: Any, value_type: Any, serializer: Serializer) -> None:
         self.table, self.key_type, self.value_type, self.serializer = table, key_type, value_type, serializer
         if serializer not in ("json", "msgpack"):
-            raise SettingsError(f"table {table}: serializer is {serializer!r}; there are json and msgpack")
+            raise SettingsError(f"table {table}: serializer is {serializer!r}. Write json or msgpack")
         module: Any = msgspec.json if serializer == "json" else msgspec.msgpack
         try:
             self._keys = msgspec.json.Decoder(str | int if key_type is None else key_type)
@@ -118,7 +118,9 @@ class Codec:
         try:
             return self._keys.decode(data)
         except msgspec.MsgspecError as error:
-            raise TableError(f"table {self.table}: {data!r:.100} is no key: {error}. Was key_type changed?") from None
+            raise TableError(
+                f"table {self.table}: {data!r:.100} is not a key: {error}. Was key_type changed?"
+            ) from None
 
     def key(self, kept: Any) -> Any:
         """Return the program's key, from the form that the table stores."""
@@ -140,7 +142,7 @@ class Codec:
                 self._check_text(value)
             return value
         if kind is bytes and self.value_type is None:
-            raise TableError(f"table {self.table}: bytes are read again as text. Set value_type=bytes")
+            raise TableError(f"table {self.table}: bytes would be read back as text. Set value_type=bytes")
         try:
             data = self._encode(value)
             again = self._decode(data)
@@ -151,7 +153,7 @@ class Codec:
         if self.value_type is None and again != value and again != _with_lists(value):
             # JSON makes text of a dict's keys, null of nan, a list of a set, a dict of a Struct.
             raise TableError(
-                f"table {self.table}: {value!r:.100} would be read again as {again!r:.100}. Set "
+                f"table {self.table}: {value!r:.100} would be read back as {again!r:.100}. Set "
                 f"value_type={_type_name(value)}, which states how it is read"
             )
         return Encoded(data)

@@ -55,8 +55,8 @@ class Contents:
         if self.size > self._most:
             raise StateError(
                 f"table {self._table}: takes more than memory_mb = {self._most >> 20}, after "
-                f"{sum(map(len, self.partitions)):,} keys. Each worker has all of it in memory: give it more, or "
-                "remove keys from its topic"
+                f"{sum(map(len, self.partitions)):,} keys. Each worker holds the whole table in memory: raise "
+                "memory_mb, or remove keys from its topic"
             )
 
 
@@ -187,8 +187,8 @@ class GlobalTable(Mapping[Any, Any]):
         if len(found) > 1:
             raise TableError(
                 f"table {self.name}: key {key!r:.100} is in partitions {', '.join(map(str, found))} of topic "
-                f"{self.topic}, and Ratchet cannot tell which value is newer. Write a null for the key to the "
-                "partitions where it does not belong"
+                f"{self.topic}, and Ratchet cannot tell which value is newer. Write a tombstone (the key without a "
+                "value) to the partitions where the key does not belong"
             )
         return data, next(iter(found.values()), None)
 

@@ -199,8 +199,8 @@ class PartitionTables:
                     own.set(key, codec.form)
                     return
             raise TableError(
-                f"table {codec.table}: its entries are {before}, and the program means {codec.form}. Give the table "
-                "a new name, or undo the change"
+                f"table {codec.table}: its entries were written as {before}, but the program declares {codec.form}. "
+                "Give the table a new name, or undo the change"
             )
 
     def of(self, table: str) -> TablePartition:

@@ -98,7 +98,9 @@ class Table(MutableMapping[Any, Any]):
 
     def _using(self, window: Window) -> WindowedTable:
         if self.window is not None:
-            raise SettingsError(f"table {self.name}: has windows already ({self.window}). Declare a table for each")
+            raise SettingsError(
+                f"table {self.name}: has windows already ({self.window}). Declare another table for other windows"
+            )
         self.window, self.kind = window, WindowedPartition
         self.codec = WindowCodec(self.name, *self._types, window)
         return WindowedTable(self, window)

@@ -63,8 +63,8 @@ class _Shut(dict[Any, Any]):
 
     def __contains__(self, key: object) -> NoReturn:
         raise TableError(
-            "wrote to a table while it had no event, as after a time-out between two, or a task that it has started "
-            "did: only its own task writes, while it has an event"
+            "wrote to a table without a current event (as after a time-out between two events), or in a task that it "
+            "has started. Write only in the agent's own task, while it has an event"
         )
 
     def keys(self) -> NoReturn:
@@ -137,8 +137,8 @@ class TablePartition:
         """
         if windows is not None:
             raise TableError(
-                f"table {self.codec.table}: its entries have windows, and the program has none. Give the table a new "
-                "name, or undo the change"
+                f"table {self.codec.table}: its entries have windows, but the program declares none. Give the table a "
+                "new name, or undo the change"
             )
 
     def open(self) -> None:

@@ -145,7 +145,7 @@ class WindowedPartition(TablePartition):
 
     def _other(self, windows: str) -> str:
         return (
-            f"table {self.codec.table}: its entries have {windows}, and the program means {self.window}. Give the "
+            f"table {self.codec.table}: its entries have {windows}, but the program declares {self.window}. Give the "
             "table a new name, or undo the change"
         )
 
@@ -194,7 +194,8 @@ class WindowedPartition(TablePartition):
     def _place(self, key: Any) -> WindowKey:
         if type(key) is not WindowKey:
             raise TableError(
-                f"table {self.codec.table} has windows: write through what its tumbling() or hopping() has returned"
+                f"table {self.codec.table} has windows: write to the object that its tumbling() or hopping() has "
+                "returned"
             )
         return key
 

@@ -244,7 +244,7 @@ class WindowedTable:
     def __setitem__(self, key: Any, value: Any) -> None:
         if isinstance(value, WindowSet):
             if value.table is not self or value.key != key:
-                raise TableError(f"table {self.name}: {value!r} is not a value. Assign its value()")
+                raise TableError(f"table {self.name}: {value!r} is a set of windows, not a value. Assign its value()")
             return  # the end of `table[key] += ...`, which has written
         for place in self.open_places(key):
             self.partition.write(place, value)

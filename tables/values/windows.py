@@ -161,7 +161,10 @@ class WindowCodec(Codec):
             start = round(key[1][0] * 1000)
             if tuple(key[1]) == self.window.range_of(start):
                 return self.place(start, key[0])
-        raise TableError(f"table {self.table} has windows: {key!r:.100} is not (key, (start, end)) of one of them")
+        raise TableError(
+            f"table {self.table} has windows: a key must be (key, (start, end)) with the start and end of a window, "
+            f"not {key!r:.100}"
+        )
 
     def place(self, start: int, key: Any) -> WindowKey:
         """Return the table's key for a program's key in the window with this start."""
@@ -174,7 +177,7 @@ class WindowCodec(Codec):
     def kept_key(self, data: bytes) -> Any:
         """See `Codec.kept_key`."""
         if len(data) < START_BYTES:
-            raise TableError(f"table {self.table}: {data!r:.100} does not have the form of a key with a window")
+            raise TableError(f"table {self.table}: {data!r:.100} is not a key with a window")
         return WindowKey(_START.unpack_from(data)[0] - _ZERO, self.inner.kept_key(data[START_BYTES:]))
 
     def key(self, kept: Any) -> Any:

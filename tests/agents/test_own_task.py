@@ -87,7 +87,7 @@ async def test_a_table_is_not_written_while_a_commit_is_under_way(known: bool, m
     await settled()
     program.tables.commit()
     assert program.contents() == {"known": 1}
-    with pytest.raises(AgentFailed, match="partition 0, after offset 0: agent note wrote to a table while it had no"):
+    with pytest.raises(AgentFailed, match="partition 0, after offset 0: agent note wrote to a table without a current"):
         await program.commit(2)
     program.tables.rollback()
     assert (program.contents(), program.tables.encode(LIMIT)) == ({"known": 1}, [])
@@ -214,10 +214,12 @@ async def test_a_task_that_an_agent_has_started_neither_sends_nor_writes() -> No
     assert program.contents() == {5: 2}
     first, second = refused
     assert first == (
-        "topic alerts: agent note sent a record while it had no event, or a task that it has started did: only its own "
-        "task sends"
+        "topic alerts: agent note sent a record while it had no event, or in a task that it has started. Send only in "
+        "the agent's own task"
     )
-    assert second.startswith("wrote to a table while it had no event, as after a time-out between two, or a task that")
+    assert second.startswith(
+        "wrote to a table without a current event (as after a time-out between two events), or in a task that"
+    )
 
 
 def test_a_task_that_a_timer_has_started_sends_nothing() -> None:

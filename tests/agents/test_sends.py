@@ -158,7 +158,7 @@ def test_what_a_timer_leaves_behind_sends_nothing() -> None:
     assert run(app, {"in": [1, report, 2]}).outputs == []
     (text,) = refused
     assert text.startswith(
-        "topic alerts: agent report sent a record while it had no event, or a task that it has started"
+        "topic alerts: agent report sent a record while it had no event, or in a task that it has started"
     )
 
 

@@ -84,7 +84,7 @@ def test_whoever_makes_settings_by_hand_gets_the_same() -> None:
         ),
         (
             "[streams.hooks-arrivals]\ninput='a'\noutput='b'\ndead_letters='c'",
-            "hooks-arrivals is a stream of the settings",
+            "hooks-arrivals is already a stream of the settings",
         ),
         ("deduplicate = false", "repartition_by determines where records are deduplicated, but deduplicate = false"),
     ],

@@ -235,7 +235,7 @@ def test_variables_of_the_script_are_no_mistake(monkeypatch: pytest.MonkeyPatch,
         ),
         (
             STREAM + 'identity = "user"',
-            "streams.events.identity: 'user' is no identity; write producer, key, partition, ",
+            "streams.events.identity: 'user' is not an identity; write producer, key, partition, ",
         ),
         (STREAM + 'compression = "lz5"', "streams.events.compression: Input should be 'input', 'none', 'gzip'"),
         (STREAM + "partitions = 0", "streams.events.partitions: Input should be greater than or equal to 1"),

@@ -89,7 +89,7 @@ def test_a_claim() -> None:
     take_claim(claims, b"out", msgspec.json.encode(CLAIM), 0)
     assert claims == {"out": CLAIM}
     assert b"format" not in msgspec.json.encode(CLAIM)
-    with pytest.raises(TopicError, match="offset 4: a claim in format 2 by a newer Ratchet"):
+    with pytest.raises(TopicError, match="offset 4: a newer Ratchet wrote this claim in format 2"):
         take_claim(claims, b"out", json.dumps({"format": 2, "whose": []}).encode(), 4)
 
 

@@ -219,7 +219,7 @@ def require_current(
         cluster.forget_coordinator(TRANSACTION, transactional_id)
         raise kafka.NotCoordinatorForGroupError(
             f"{transactional_id}: open records, or the outcome recorded for them, show epoch {newest}, and the "
-            f"coordinator knows epoch {last.epoch}: another one has replaced it. The lane looks up the present one"
+            f"coordinator knows epoch {last.epoch}: another one has replaced it. The partition looks up the present one"
         )
 
 
@@ -454,8 +454,8 @@ async def soon(answer: Awaitable[T]) -> T:
             return await answer
     except TimeoutError:
         raise Aborted(
-            f"no partition leader answered within {LEADERS_WITHIN_S:.0f} s if the last transaction has ended in all "
-            "partitions; the lane tries again"
+            f"no partition leader answered within {LEADERS_WITHIN_S:.0f} s whether the last transaction has ended in "
+            "all partitions; the partition tries again"
         ) from None
 
 

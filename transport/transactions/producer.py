@@ -261,9 +261,9 @@ class TransactionalProducer:
         if hanging.producer_id != self._requests.producer_id:
             raise TransactionError(
                 f"{self.transactional_id}: a transaction of producer id {hanging.producer_id} was left open in "
-                f"{list(hanging.open)}, and Kafka has since given the id another producer id. "
-                f"Look at it with `ratchet resume --open-transaction {'commit' if hanging.committed else 'abort'}`, "
-                "which is how it was to end, and end it with --execute; see docs/reference/halted.md"
+                f"{list(hanging.open)}, and Kafka has since given the id another producer id. Look at it with `ratchet "
+                f"resume --open-transaction {'commit' if hanging.committed else 'abort'}`, the way it was to end, and "
+                "add --execute to end it; see docs/reference/halted.md"
             )
         # Its epoch stays, and when this is done the id is initialised once more.
         self._requests.resume(self._requests.producer_id, self._requests.epoch)
@@ -273,7 +273,7 @@ class TransactionalProducer:
                 # A successor may have taken this one for dead; what began now, its taking over would abort.
                 raise Aborted(
                     f"{self.transactional_id}: could not complete the hanging transaction within "
-                    f"{COMPLETE_WITHIN_S:.0f} s; the lane tries again"
+                    f"{COMPLETE_WITHIN_S:.0f} s; the partition tries again"
                 )
             crash_point("owing")
             try:
@@ -367,7 +367,7 @@ class TransactionalProducer:
             self._to(State.FAILED)
             raise Aborted(
                 f"{self.transactional_id}: the end was requested more than once, so its outcome is unknown; the "
-                "lane starts again, initialises the id and reads the outcome from the changelog"
+                "partition starts again, initialises the id and reads the outcome from the changelog"
             )
         if self._requests.ends_raise_epoch:
             self._sequences.clear()
@@ -391,7 +391,7 @@ class TransactionalProducer:
     def _expect(self, state: State) -> None:
         if self.state is not state:
             raise Aborted(
-                f"{self.transactional_id}: the producer is in state {self.state} instead of {state}; the lane "
+                f"{self.transactional_id}: the producer is in state {self.state} instead of {state}; the partition "
                 "starts again"
             )
 

@@ -209,7 +209,7 @@ def _time(name: str, text: str | None) -> int | None:
         at = datetime.fromisoformat(text)
         return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise QueryError(f"{name} is no time: write 2026-11-23T06:30, which is UTC") from None
+        raise QueryError(f"{name} is not a time: write 2026-11-23T06:30, which is UTC") from None
 
 
 def as_dict(found: Sample, stream: str, kind: str, *, values: bool, replayed: Replayed | None = None) -> dict[str, Any]:

@@ -191,7 +191,7 @@ def require_added(
     )
     if int(given) != added:
         raise StoreError(
-            f"{where}: the totals of {table} have grown by {added} of {given} records. "
+            f"{where}: the totals of {table} have grown by {added} records instead of {given}. "
             f"{_remedy(state, database, table)}, then start the job again"
         )
 
@@ -204,7 +204,7 @@ def require_deleted(state: SqlJobState[Database], database: Database, table: str
     """
     if left:
         raise StoreError(
-            f"{where}: {table} has kept {left} rows that a record without a value deletes. "
+            f"{where}: {table} still has {left} rows that records without a value should have deleted. "
             f"{_remedy(state, database, table)}, then start the job again"
         )
 

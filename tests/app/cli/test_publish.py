@@ -419,7 +419,7 @@ def test_bad_producer_names(publish: Publish, new_topic: NewTopic, tmp_path: Pat
         (("missing.txt", "--producer", "p", "--topic", "t", "--format", "x"), "write ndjson, lines or csv"),
         (("missing.txt", "--follow", "--producer", "p", "--topic", "t"), "there is no such file"),
         (("-", "--producer", "p", "--topic", "t"), "cannot be read again after a crash"),
-        (("-", "a.txt", "--producer", "p", "--topic", "t"), "is published alone and to its end"),
+        (("-", "a.txt", "--producer", "p", "--topic", "t"), "cannot be combined with files or --follow"),
     ],
 )
 def test_mistakes_are_said_before_kafka_is_asked(

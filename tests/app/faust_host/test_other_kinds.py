@@ -70,8 +70,8 @@ def test_entries_of_another_kind_are_refused(before: int, after: int) -> None:
     with pytest.raises(TableError) as refused:
         begun(after, written(before))
     assert str(refused.value) == (
-        f"table t: its entries are {FORMS[before]}, and the program means {FORMS[after]}. Give the table a new name, "
-        "or undo the change"
+        f"table t: its entries were written as {FORMS[before]}, but the program declares {FORMS[after]}. Give the "
+        "table a new name, or undo the change"
     )
 
 

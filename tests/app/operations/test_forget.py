@@ -128,7 +128,7 @@ def test_what_cannot_be_read_asks_for_nothing(value: bytes) -> None:
     "key", [["forget"], ["forget", "events"], ["forget", "a b", "0" * 16], ["forget", "events", 1]]
 )
 def test_a_key_that_nobody_writes_is_refused(key: list[object]) -> None:
-    with pytest.raises(ValueError, match="a request to forget has the key"):
+    with pytest.raises(ValueError, match="the key of a request to forget must be"):
         stream_and_id(key)
 
 

@@ -154,7 +154,7 @@ async def test_a_policy_topic_that_ends_too_early_is_said(broker: str) -> None:
         await follower.known_to(1)
         assert follower.policies.policy("events") == Policy(False, 1)
         with pytest.raises(
-            PolicyLost, match="ends at offset 1, but the partition was last judged by the policies before"
+            PolicyLost, match="ends at offset 1, but the policies last applied to the partition reach up to"
         ):
             await follower.known_to(2)
     finally:

@@ -269,7 +269,10 @@ def test_an_input_that_the_changelog_knows_is_not_made_anew(
     admin.delete_topics([source])[source].result(30)
     done = place.command("worker")
     assert done.returncode == 2
-    assert f"there is no topic '{source}', and the changelog {place.app}-changelog.events knows of one" in done.stderr
+    assert (
+        f"the input topic '{source}' does not exist, but the changelog {place.app}-changelog.events shows that it did"
+        in done.stderr
+    )
 
 
 def test_two_applications_whose_names_ran_together(

@@ -185,13 +185,13 @@ def test_two_that_write_one_file_at_a_time_leave_that_of_one(tmp_path: Path, end
         ("[", "row 1: is not JSON"),
         ("[" * 100_000, "row 1: is longer than"),
         ("3", "row 1: is not an object"),
-        ('{"identity": 3}', "identity is no text"),
+        ('{"identity": 3}', "identity is not text"),
         ('{"identity": "a", "identity_hex": "62"}', "identity and identity_hex differ"),
         ('{"identity_hex": "zz"}', "row 1: non-hexadecimal"),
         ('{"identity": "a", "sequence": -1}', "sequence is not a whole number"),
         ('{"identity": "a", "sequence": 1.5}', "sequence is not a whole number"),
         ('{"identity": "a", "sequence": 9223372036854775808}', "sequence is not a whole number"),
-        ('{"identity": "%s"}' % ("x" * 1025), "an identity of 1,025 bytes"),
+        ('{"identity": "%s"}' % ("x" * 1025), "the identity has 1,025 bytes"),
     ],
 )
 def test_a_row_that_cannot_be_read_is_a_sentence(tmp_path: Path, line: str, said: str) -> None:

@@ -347,10 +347,10 @@ async def test_a_program_with_the_token_needs_no_mark(settings: Callable[..., Se
     async with served(settings(write=True)) as (url, http):
         for path, fields, sentence in (
             ("policy", FORM, "no stream 'nobody'"),
-            ("policy", {"stream": "", "deduplicate": "maybe"}, "say on, off or unset"),
+            ("policy", {"stream": "", "deduplicate": "maybe"}, "write on, off or unset"),
             ("policy", {"other": "x"}, "no field 'other'"),
             ("dead-letters", {"offset": "7"}, "Give --partition as well"),
-            ("resume", {"execute": "1"}, "reason: is missing. Write why"),
+            ("resume", {"execute": "1"}, "reason: is missing. Write the reason"),
         ):
             async with http.post(f"{url}/actions/{path}", data=fields, headers={**BEARER, **JSON}) as response:
                 assert response.status == 400

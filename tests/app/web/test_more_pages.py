@@ -226,8 +226,8 @@ async def test_without_kafka_each_page_says_so(unused_tcp_port: int, http: aioht
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({"identity": "a", "hex": "61"}, "say which record"),
-        ({"sequence": "1"}, "say which record"),
+        ({"identity": "a", "hex": "61"}, "name the record by one identity"),
+        ({"sequence": "1"}, "name the record by one identity"),
         ({"topic": "t"}, "go together"),
         ({"topic": "t", "partition": "0", "offset": "1", "identity": "a"}, "name one record"),
         ({"topic": "t", "partition": "0", "offset": "x"}, "offset must be"),
@@ -315,7 +315,7 @@ def test_the_empty_key_is_asked_by_one_parameter_and_not_by_an_empty_form() -> N
     of_keys = settings.model_copy(update={"streams": {"events": stream}})
     assert question_of(of_keys, {"hex": ""}) == question_of(of_keys, {"identity": ""}) == Question("events", b"")
     assert question_of(of_keys, {"identity": "", "hex": "", "producer": "", "sequence": ""}) is None
-    with pytest.raises(QueryError, match="say which record"):
+    with pytest.raises(QueryError, match="name the record by one identity"):
         question_of(of_keys, {"identity": "", "hex": "", "sequence": "1"})
 
 

@@ -43,7 +43,7 @@ def test_paths_are_read_and_are_no_part_of_the_columns() -> None:
         ("a int FROM x.y.z, c string FROM x.y", "columns a and c both read field x.y"),
         (
             "a int FROM x.Y, c int FROM x.y",
-            "column c reads field x.y, and another column reads x.Y: Spark does not tell",
+            "column c reads field x.y, and another column reads x.Y: Spark ignores upper",
         ),
         ("a int FROM X.y, c int FROM x.z", "column c reads field x, and another column reads X"),
         ("a int FROM B, b int", "column b reads field b, and another column reads B"),

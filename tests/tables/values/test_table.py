@@ -262,10 +262,14 @@ def test_a_table_whose_type_was_changed_says_so() -> None:
         (
             {},
             {"serializer": "msgpack"},
-            "its entries are json by str or int, and the program means msgpack by str or int",
+            "its entries were written as json by str or int, but the program declares msgpack by str or int",
         ),
-        ({"serializer": "msgpack"}, {}, "its entries are msgpack by str or int"),
-        ({"key_type": str}, {"key_type": bytes}, "its entries are json by str, and the program means json by bytes"),
+        ({"serializer": "msgpack"}, {}, "its entries were written as msgpack by str or int"),
+        (
+            {"key_type": str},
+            {"key_type": bytes},
+            "its entries were written as json by str, but the program declares json by bytes",
+        ),
         ({"key_type": tuple[str, int]}, {"key_type": tuple[int, str]}, r"json by tuple\[str, int\]"),
     ],
 )
@@ -319,7 +323,7 @@ def test_equal_keys_are_one_key() -> None:
 @pytest.mark.parametrize("value", [{7: 1}, {"avg": float("nan")}, {"a": {1, 2}}, [Point(1)], {"a": [b"x"]}])
 def test_a_value_that_would_be_read_as_another_is_refused(value: Any) -> None:
     kept = Kept(Table("t"))
-    with pytest.raises(TableError, match=r"would be read again as .* Set value_type="):
+    with pytest.raises(TableError, match=r"would be read back as .* Set value_type="):
         kept.tables[0]["key"] = value
     kept.tables[0]["key"] = {"a": (1, [2, (3,)])}
     assert kept.tables[0]["key"] == {"a": (1, [2, (3,)])}

@@ -241,10 +241,10 @@ def raised(use: Callable[[Table, WindowedTable], Any], **table: Any) -> str:
 
 
 def test_what_cannot_be_done_says_what_to_do() -> None:
-    assert "write through what its tumbling()" in raised(lambda plain, _: plain.__setitem__(("k", (0, 60)), 1))
-    assert "is not (key, (start, end))" in raised(lambda plain, _: plain["k"])
+    assert "write to the object that its tumbling()" in raised(lambda plain, _: plain.__setitem__(("k", (0, 60)), 1))
+    assert "a key must be (key, (start, end))" in raised(lambda plain, _: plain["k"])
     assert "raised KeyError: 'k'" in raised(lambda _, windowed: windowed["k"].value())
-    assert "is not a value" in raised(lambda _, windowed: windowed.__setitem__("k", windowed["l"]))
+    assert "is a set of windows, not a value" in raised(lambda _, windowed: windowed.__setitem__("k", windowed["l"]))
     assert "not str or int" in raised(lambda _, windowed: windowed.__setitem__(1.5, 1))
     with pytest.raises(TableError, match="inside an agent"):
         _ = Table("t").tumbling(60).late
