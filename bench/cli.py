@@ -349,7 +349,7 @@ def partitions(
             _say(json_text.dumps(run.as_dict()))
 
     if busy > count:
-        raise typer.BadParameter("there are no more busy partitions than partitions")
+        raise typer.BadParameter("there are fewer partitions than busy ones")
     told = measured(count, busy, records, keys, idle, rounds, say)
     print(json_text.dumps(told), flush=True)
     if not told["verified"]:
@@ -379,7 +379,7 @@ def _load(
     from bench.load import Load
 
     if duplicates not in ("spread", "resent"):
-        raise typer.BadParameter("duplicates are spread or resent")
+        raise typer.BadParameter("--duplicates: write spread or resent")
     return Load(records, keys, compression, duplicates, partitions, value_bytes, batch_bytes)  # type: ignore[arg-type]
 
 

@@ -118,7 +118,7 @@ def _send(
         producer.poll(0)
         time.sleep(TICK_S)
     if producer.flush(30):
-        raise BenchFailed(f"{topic}: Kafka has not taken all records")
+        raise BenchFailed(f"{topic}: Kafka has not acknowledged all records")
     return sent, int((began + warm_up_s) * 1e9)
 
 

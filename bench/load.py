@@ -109,7 +109,9 @@ def flush(producer: Producer, topic: str, load: Load) -> None:
         BenchFailed: Kafka did not accept all records.
     """
     if left := producer.flush(FLUSH_S):
-        raise BenchFailed(f"{topic}: Kafka has not taken {left} of {load.records} records within {FLUSH_S:.0f} s")
+        raise BenchFailed(
+            f"{topic}: Kafka has not acknowledged {left} of {load.records} records within {FLUSH_S:.0f} s"
+        )
 
 
 def begin(bootstrap: str, topic: str, load: Load) -> tuple[Producer, random.Random, str]:

@@ -46,7 +46,7 @@ def verifying(load: Load, rounds: int, say: Callable[[str], None], kinds: tuple[
                 command_s = time.monotonic() - began
                 partitions = load.partitions if kind == "columns" else 0
                 if (told["proven"], told["delivered"], told["as_columns"]) != (True, fresh, partitions):
-                    raise BenchFailed(f"verify ({kind}) did not find what there is, {fresh} records: {told}")
+                    raise BenchFailed(f"verify ({kind}) did not find the {fresh} records in the topic: {told}")
                 run = {
                     "records_per_s": round(load.records / told["seconds"]),
                     "cpu_s": round(told["cpu_s"] / load.records * 1_000_000, 3),

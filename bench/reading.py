@@ -52,7 +52,9 @@ def reading(records: int, value_bytes: int, rounds: int, say: Callable[[str], No
                         "SELECT count(*), count(DISTINCT value) FROM bill"
                     ).fetchall()
                 if (rows, different) != (records, records):
-                    raise BenchFailed(f"{kind}: the table has {rows} rows, {different} different ones, of {records}")
+                    raise BenchFailed(
+                        f"{kind}: the table has {rows} rows, of which {different} are different, for {records} records"
+                    )
                 if number:
                     rates[kind].append(records / seconds)
                     say(json.dumps({"kind": kind, "records_per_s": round(records / seconds)}))

@@ -201,7 +201,7 @@ def _run(kind: str, bootstrap: str, place: TableLocation, at_a_time: int, record
 def _require_all(kind: str, place: TableLocation, records: int) -> None:
     numbers = sorted(n for (n,) in read_rows(place, ["n"]))
     if numbers != list(range(records)):
-        raise BenchFailed(f"{kind}: the table has {len(numbers)} rows, and not each of {records} records once")
+        raise BenchFailed(f"{kind}: the table has {len(numbers)} rows instead of one for each of {records} records")
 
 
 def _summary(found: dict[str, list[SinkRun]]) -> dict[str, Any]:

@@ -103,7 +103,9 @@ def sink(
         if name not in SINK_STORES:
             raise typer.BadParameter(f"no store {name!r} (there are: {', '.join(SINK_STORES)})")
         if from_input and name not in judging_stores():
-            raise typer.BadParameter(f"store {name} keeps no last sequences: --from-input is for {judging_stores()}")
+            raise typer.BadParameter(
+                f"store {name} keeps no last sequences. --from-input works only with {judging_stores()}"
+            )
     if nodes == 2:
         raise typer.BadParameter("--nodes 2: write 1 or 3; two brokers cannot outvote a dead one")
     only = tuple(store or (judging_stores() if from_input else ()))

@@ -358,7 +358,7 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
         self.wait_for(lambda: halted(enough) is not None, f"{TRIES} more tries of {', '.join(words)}")
         after = offsets()
         if moved := [place for place, offset in before.items() if after[place] != offset]:
-            raise FaultRunFailed(f"went on although they had halted: {moved}")
+            raise FaultRunFailed(f"these partitions continued although they had halted: {moved}")
 
     def wait_for_progress(self, since: Positions, what: str) -> float:
         """Wait until every partition has committed beyond its offset in `since`.

@@ -165,7 +165,9 @@ class Feed(threading.Thread):
             if self._abandoned:
                 self._producer.purge()
             if left := self._producer.flush(DELIVERED_WITHIN_MS / 1000):
-                raise FaultRunFailed(f"{left} events were not taken within {DELIVERED_WITHIN_MS / 1000:.0f} s")
+                raise FaultRunFailed(
+                    f"Kafka has not acknowledged {left} events within {DELIVERED_WITHIN_MS / 1000:.0f} s"
+                )
         except BaseException as error:
             # A thread has no caller to raise to; `finish` does it.
             self._error = error

@@ -78,7 +78,7 @@ class Kafka:
             if all(offset >= 0 for offset in found.values()):
                 return found
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no leader has said where these end: {sorted(found)}")
+                raise TimeoutError(f"no leader has returned the end offsets of {sorted(found)}")
             time.sleep(0.2)
 
 
@@ -161,8 +161,8 @@ class EmbeddedKafka(Kafka):
         if missing := self._missing(LET_IN_LIMIT_S):
             said = "\n".join(node.describe() for node in missing)
             raise SetupError(
-                f"not all {len(self.nodes)} nodes were let in within {LET_IN_LIMIT_S:.0f} s, also not after a restart:"
-                f"\n{said}"
+                f"not all {len(self.nodes)} nodes have joined the cluster within {LET_IN_LIMIT_S:.0f} s, not even "
+                f"after a restart:\n{said}"
             )
 
     def _missing(self, limit_s: float) -> list[EmbeddedBroker]:

@@ -286,13 +286,13 @@ class SinkEnvironment:
         for partition, n, at in read_rows(self.place, ["_kafka_partition", "n", "_kafka_timestamp"]):
             found[int(partition), int(n)] += 1
             if not edges.is_right(int(n), at):
-                raise FaultRunFailed(f"{self.name}: row {partition}/{n} has the _kafka_timestamp {at}")
+                raise FaultRunFailed(f"{self.name}: row {partition}/{n} has the wrong _kafka_timestamp {at}")
         ahead = set()
         for place in self.tables[1:]:
             for partition, offset, value in read_rows(place, ["_kafka_partition", "_kafka_offset", "_kafka_value"]):
                 position = int(partition), edges.number(value)
                 if position[1] % REJECTED:
-                    raise FaultRunFailed(f"{self.name}: {value!r} is among the rejects, and is a row")
+                    raise FaultRunFailed(f"{self.name}: {value!r} is among the rejects, but must be a row")
                 found[position] += 1
                 if offset >= stored.get(partition, 0):
                     ahead.add(position)

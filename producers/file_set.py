@@ -91,7 +91,7 @@ class FileSet:
     ) -> None:
         if follow and len(paths) != 1:
             raise SettingsError(
-                f"{', '.join(map(str, paths))}: one folder or one log can be followed; name one, and nothing else"
+                f"{', '.join(map(str, paths))}: --follow takes a single folder or a single log. Name only one"
             )
         self._paths = list(paths)
         self._folder = paths[0] if len(paths) == 1 and paths[0].is_dir() else paths[0].parent if follow else None
@@ -220,19 +220,24 @@ class FileSet:
         self._track()
         if self._field is not None or sequence < 0 or mark.startswith("field:"):
             if sequence >= 0 and mark != f"field:{self._field}":
-                raise SourceError(f"{self.label}: was published with other sequences ({mark[:100]})")
+                raise SourceError(
+                    f"{self.label}: was published with other sequences than now ({mark[:100]}). Publish it under "
+                    "another producer name"
+                )
             return None
         number, byte = divmod(sequence, 1 << BYTE_BITS)
         made = FileMark.decode(mark)
         if made is None:
-            raise SourceError(f"{self.label}: has a mark that this version cannot read ({mark[:100]}). {ANOTHER_NAME}")
+            raise SourceError(
+                f"{self.label}: its stored position cannot be read by this version ({mark[:100]}). {ANOTHER_NAME}"
+            )
         if number >= len(self._units) and self._folder is None:
             raise self._too_few(number)
         if (made.number, made.sequence) != (number, byte):
             raise SourceError(
-                f"{self.label}: was left at sequence {made.number << BYTE_BITS | made.sequence}, and the name went "
-                "on to "
-                f"{sequence} without it. Publish it under another producer name"
+                f"{self.label}: was published up to sequence {made.number << BYTE_BITS | made.sequence}, and the "
+                f"producer name has since reached {sequence} with another source. Publish it under another producer "
+                "name"
             )
         place = Place(made.end, made.digest, made.name, made.device, made.inode, made)
         while not self._settle(

@@ -395,17 +395,20 @@ class FileSource(FileLines):
         self.is_tracked = True
         if self._lines.sequence_field is not None or mark.startswith("field:"):
             if mark != self.mark(sequence):
-                raise self.changed(f"was published with other sequences ({mark[:100]})")
+                raise self.changed(f"was published with other sequences than now ({mark[:100]})")
             return None
         if sequence < 0:
             return None
         made = FileMark.decode(mark)
         if made is None:
-            raise self.changed(f"has a mark that this version cannot read ({mark[:100]})")
+            raise self.changed(f"has a stored position that this version cannot read ({mark[:100]})")
         if made.sequence != sequence:
-            raise self.changed(f"was left at byte {made.sequence}, and the name went on to {sequence} without it")
+            raise self.changed(
+                f"was published up to byte {made.sequence}, and the producer name has since reached sequence "
+                f"{sequence} with another source"
+            )
         if made.number:
-            raise self.changed(f"is one file, and {made.number + 1} have been read under this producer name")
+            raise self.changed(f"is one file, but {made.number + 1} files have been read under this producer name")
         self.compare(made)
         return None
 
@@ -424,7 +427,7 @@ class FileSource(FileLines):
         if mark.form != self._form:
             raise self.changed(
                 f"was published with another --format or --key, or another --delimiter ({mark.form}, and now "
-                f"{self._form}): re-sent records would not meet their first copies"
+                f"{self._form}): records sent again would not be recognised as duplicates"
             )
         try:
             with self.path.open("rb") as raw:
@@ -436,8 +439,8 @@ class FileSource(FileLines):
                     self.digest = digest.copy()
                 if not mark.ended and not b"\r\n".startswith(following := stream.read(2)) and following[:1] != b"\n":
                     raise self.changed(
-                        f"has more in the line at byte {mark.sequence} than when it was published, up to byte "
-                        f"{mark.end} and without an end"
+                        f"has a longer line at byte {mark.sequence} than when it was published: then the line ended at "
+                        f"byte {mark.end}, without a line end"
                     )
         except READ_ERRORS as error:
             raise self._unreadable(mark.end, error) from None

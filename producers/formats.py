@@ -202,7 +202,7 @@ class LineFormat:
                 return Parsed(value)
             fields = _decoded(value, dict[str, msgspec.Raw])
         except msgspec.ValidationError:
-            raise Unusable(f"has no field {self.key or self.sequence_field!r}, since it is no JSON object") from None
+            raise Unusable(f"has no field {self.key or self.sequence_field!r}, since it is not a JSON object") from None
         except (ValueError, RecursionError) as error:
             raise Unusable(f"not JSON: {error}. Mend the line, or publish with --format lines") from None
         texts = {name: _member(fields, name, what) for name, what in self._wanted()}

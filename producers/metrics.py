@@ -67,7 +67,7 @@ class Measured(Protocol):
     """Object with metrics: a `Producer` or an `AsyncProducer`."""
 
     def metrics(self) -> ProducerMetrics:
-        """Return the current figures."""
+        """Return the current metrics."""
 
 
 class Measures:
@@ -190,7 +190,9 @@ def prometheus_text(*producers: Measured) -> str:
     try:
         from prometheus_client import CollectorRegistry, generate_latest
     except ImportError:  # not a dependency of applications with a producer
-        raise SettingsError("figures for Prometheus need prometheus-client: pip install prometheus-client") from None
+        raise SettingsError(
+            "metrics for Prometheus need the package prometheus-client: pip install prometheus-client"
+        ) from None
     registry = CollectorRegistry()
     registry.register(ProducerCollector(*producers))
     return generate_latest(registry).decode()

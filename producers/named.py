@@ -307,7 +307,7 @@ class NamedProducer(ABC, Generic[C]):
             number = max(self._last_sent + 1, self._first)
             if number > SEQUENCE_MAX:
                 raise SourceError(
-                    f"producer {self.name!r} has come to its last sequence, 2^63-1: go on under another name"
+                    f"producer {self.name!r} has used its last sequence, 2^63-1: continue under another name"
                 )
         else:
             number = sequence if type(sequence) is int else whole(sequence)

@@ -98,8 +98,8 @@ class Progress:
             fields = json.loads(value)
             if (known := fields.get("format", 1)) != FORMAT:
                 raise SourceError(
-                    f"{where}: a progress in format {str(known)[:20]}, written by a newer Ratchet; this one reads "
-                    f"{FORMAT}. Publish with the newer one"
+                    f"{where}: a progress in format {str(known)[:20]}, written by a newer Ratchet; this version reads "
+                    f"format {FORMAT}. Publish with the newer version"
                 )
             # Progress of an earlier version has no decision.
             progress = cls(**{name: fields[name] for name in cls.__slots__ if name != "decision" or name in fields})
@@ -218,8 +218,8 @@ def _end(consumer: Consumer, timeout_s: float, say: Callable[[str], None]) -> in
     if error is not None and patience_s(error) == 0:
         raise KafkaException(error)
     raise BrokerUnavailable(
-        f"{PROGRESS_TOPIC}: Kafka gave no end of it for {timeout_s:g} s ({no_offset(error, explained)}); check that it "
-        "runs"
+        f"{PROGRESS_TOPIC}: Kafka returned no end offset within {timeout_s:g} s ({no_offset(error, explained)}); check "
+        "that it runs"
     )
 
 

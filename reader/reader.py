@@ -292,7 +292,7 @@ class Reader:
                 self._roll_back()
 
     def _begin_step(self) -> None:
-        """Note the thread and the frame that request the next transaction.
+        """Record the thread and the frame that request the next transaction.
 
         Raises:
             ReaderMisused: see `_require_no_other`.

@@ -153,8 +153,6 @@ def resume(
 ) -> dict[int, int]:
     """Move a reader to other offsets, and fence a process that reads under its name.
 
-    Who still reads under the name is fenced.
-
     Args:
         store: database with the positions.
         name: name of the reader.

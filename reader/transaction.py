@@ -83,8 +83,8 @@ class Transaction:
 
         Raises:
             ReaderMisused: the transaction has ended.
-            ReaderFenced: another process has taken the partitions over, or an earlier commit with a lost answer has
-                moved them; nothing of this transaction was kept.
+            ReaderFenced: another process has taken the partitions over, or an earlier commit, whose answer was lost,
+                has succeeded; nothing of this transaction was kept.
         """
         if not self.try_commit():
             raise ReaderFenced(

@@ -558,7 +558,7 @@ def _engine(options: SinkOptions) -> str:
     """Return the value of `TableLocation.engine`."""
     named = options.get("engine", "delta-rs")
     if named not in ENGINES:
-        raise OptionRefused(f"engine {named!r}: there are {', '.join(ENGINES)}")
+        raise OptionRefused(f"engine {named!r} is unknown; write one of {', '.join(ENGINES)}")
     return ENGINES[named]
 
 

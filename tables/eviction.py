@@ -195,7 +195,7 @@ class Eviction:
             self.tell()
 
     def recognised_for_s(self, displaced: int) -> int | None:
-        """Return how many seconds after its last record each identity was certainly still recognised.
+        """Return for how many seconds at least an identity was recognised after its last record.
 
         Args:
             displaced: number of identities displaced by all workers so far.

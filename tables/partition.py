@@ -79,7 +79,7 @@ class SequencePartition(CommittedPartition):
 
     @property
     def recognised_for_s(self) -> int | None:
-        """Return how many seconds after its last record each identity was certainly still recognised here.
+        """Return for how many seconds at least an identity was recognised here after its last record.
 
         Returns:
             None if identities are kept for ever and none was displaced, or if other workers displaced some.

@@ -141,13 +141,13 @@ class Replays(NamedTuple):
         return identities._replace(data=data, begins=begins, lengths=spans, times=times), sequences
 
     def keep(self, verdicts: NDArray[np.uint8], reasons: NDArray[np.uint8]) -> None:
-        """Turn other re-sent records into dead letters unless they are new, by changing both arrays."""
+        """Turn the records in `again` into dead letters unless they are new. Both arrays are changed."""
         for index in self.again:
             if verdicts[index] not in (FRESH, INVALID):
                 verdicts[index], reasons[index] = INVALID, REPLAY_NOT_NEW
 
     def own(self, verdicts: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the verdicts on records judged by their own identity; those of the others become INVALID."""
+        """Return the verdicts, with INVALID for records that were judged by the name of their dead letter."""
         verdicts = verdicts.copy()
         verdicts[list(self.letters)] = INVALID
         return verdicts

@@ -79,10 +79,10 @@ class ChangelogReader(Protocol):
         """Apply a batch of committed changelog entries to the state."""
 
     def restoring(self) -> None:
-        """Note that a replay up to the changelog's end begins."""
+        """Mark the start of a replay up to the changelog's end."""
 
     def restored(self) -> bool:
-        """Note that the replay has reached the changelog's end.
+        """Mark the end of the replay, at the changelog's end.
 
         Returns False if the store was too old and has been discarded: replay again, from the new position.
         """

@@ -16,7 +16,7 @@ class Unread:
         self._last: int | None = None
 
     def fetched(self, batch: RecordBatch) -> None:
-        """Note a fetched batch. Call it in the order of offsets."""
+        """Record a fetched batch. Call it in the order of offsets."""
         if batch.count:
             self._fetched.append((batch.next, int(batch.timestamps[0]), int(batch.timestamps[-1])))
 
@@ -55,11 +55,11 @@ class InputEnd:
         self._asked_ms = 0
 
     def appended(self, at_ms: int) -> None:
-        """Note the time when a broker appended a record, in milliseconds since the epoch."""
+        """Record the time at which a broker appended a record, in milliseconds since the epoch."""
         self.known_ms = max(self.known_ms, at_ms)
 
     def told(self, end: int, asked_ms: int) -> None:
-        """Note an answer about the input's end.
+        """Record an answer of Kafka about the input's end.
 
         end: the last stable offset; asked_ms: `known_ms` before the request was sent.
         """

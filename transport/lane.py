@@ -124,13 +124,13 @@ class TransactionTrace(Protocol):
     """Observer of a lane's transactions, one after the other. It raises nothing."""
 
     def begun(self, position: int) -> None:
-        """Note an open transaction. position: next input offset."""
+        """Record the start of a transaction. position: next input offset."""
 
     def read(self, batch: RecordBatch) -> None:
-        """Note records judged in the open transaction."""
+        """Record a batch judged in the open transaction."""
 
     def ended(self, position: int, *, is_committed: bool) -> None:
-        """Note a commit or rollback, if a transaction was open. position: next input offset."""
+        """Record a commit or rollback, if a transaction was open. position: next input offset."""
 
 
 class Lane:

@@ -189,7 +189,7 @@ class LaneStatus:
             self.behind_since = now_s
 
     def progressed(self, position: int, now_s: float) -> None:
-        """Note a commit, or that the input has no records to read."""
+        """Record progress: a commit, or an input without records to read."""
         self.position, self.halted = position, ""
         self.failing_since, self.failed_by, self.failure = None, None, ""
         self.behind_since = now_s if self.end is not None and position < self.end else None

@@ -58,7 +58,7 @@ class PartitionState(ChangelogReader, Protocol):
         """Return the owner entry, persisted and claimed."""
 
     def sighted(self, sighting: Sighting) -> None:
-        """Note the changelog's leader epoch after the last commit."""
+        """Store the changelog's leader epoch after the last commit."""
 
     def is_done(self, request: str) -> bool:
         """Return True if a request to forget was applied and committed. request: its id."""

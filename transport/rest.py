@@ -47,7 +47,7 @@ class Rest:
         self._place: Place | None = None
 
     def heard(self) -> None:
-        """Note that records came, so that the lane is not idle."""
+        """Mark the lane as not idle, because records came."""
         self.leave()
         self._heard_at = self._clock()
 

@@ -58,10 +58,7 @@ def doctor(
 
 
 def _check_faust(program: str, *, json: bool) -> int:
-    """Print the findings from a Faust program's source; return the exit code, 1 with a refusal, else 0.
-
-    It is the exit code.
-    """
+    """Print the findings from a Faust program's source; return the exit code, 1 with a refusal, else 0."""
     import json as json_text
 
     from kafka_ratchet.app.faust_host.check import check_program

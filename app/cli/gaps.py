@@ -29,11 +29,7 @@ def gaps(
 ) -> None:
     """List the identities with missing sequences, the largest gaps first.
 
-    For streams with dense = true.
-
-    For streams with dense = true.
-
-    It reads committed entries of the stream's changelog; workers may run or not.
+    For streams with dense = true. It reads committed entries of the stream's changelog; workers may run or not.
 
     \b
     Exit codes:

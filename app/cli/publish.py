@@ -160,9 +160,7 @@ def _in_batches(
 ) -> bool:
     """Return True if the source is to be sent in whole record batches, without librdkafka.
 
-    asked: the user's choice; None: where it is worthwhile.
-
-    asked: the user's choice; None: where it is worthwhile.
+    asked: the user's choice; None: if it is worthwhile.
 
     Raises:
         SettingsError: batches are requested, but impossible for this source.

@@ -471,7 +471,7 @@ class Engine:
             self._sorted.unlink(missing_ok=True)
 
     def _fit(self) -> None:
-        """Lower DuckDB's share where the rest of the process has taken more than its own.
+        """Lower DuckDB's memory limit if the rest of the process takes more than its share.
 
         Compiled passes and libraries of the readers stay loaded, and take up to 200 MB.
         """

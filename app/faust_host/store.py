@@ -212,7 +212,7 @@ class LaneStore(SerializedStore):
     def _object(self, key: bytes, data: bytes) -> Any:
         """Return the value of an entry: within an event the same object each time, as with Faust's own store.
 
-        Else a change of one would be lost where the program assigns the other.
+        With two objects, a change made to one would be lost when the program assigns the other.
         """
         if (value := self.lent(key)) is not None:
             return value

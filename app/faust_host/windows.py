@@ -64,7 +64,7 @@ class OpenWindows:
             self._clock[TIME] = seconds
 
     def wrote(self, key: Any) -> None:
-        """Note a write to the window of a key."""
+        """Record a write to the window of a key."""
         if not self._expires:
             return
         _, window = key

@@ -17,10 +17,10 @@ class FetchDisplay(Protocol):
     """
 
     def found(self, module: str) -> None:
-        """Note that Ivy has read one more module's description."""
+        """Count a module whose description Ivy has read."""
 
     def fetched(self, jar: str) -> None:
-        """Note that Ivy has fetched one more jar."""
+        """Count a jar that Ivy has fetched."""
 
 
 @contextmanager

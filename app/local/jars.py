@@ -145,7 +145,7 @@ def resolve(jars: JarSet, console: Console | None = None, *, lock: Mapping[str, 
 
 
 def read_lock(name: str, file: Path = LOCK_FILE) -> dict[str, str]:
-    """SHA-256 by Maven path of one set, from a lock file."""
+    """Return the SHA-256 of each jar of one set, by Maven path, from a lock file."""
     locked = {}
     for line in file.read_text("ascii").splitlines():
         if line and not line.startswith("#"):

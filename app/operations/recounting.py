@@ -113,8 +113,6 @@ async def count_passing(
 
     The state stays unchanged.
 
-    The state stays as it was.
-
     Args:
         cluster: connected client of the Kafka cluster.
         stream: settings of the stream.

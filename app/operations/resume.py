@@ -584,7 +584,7 @@ class Resume:
         return Owner(self.settings.app, self.name, rule, topics)
 
     async def _mark(self, cluster: Cluster, move: PartitionMove, number: int, owner: Owner) -> Mark:
-        """Return the state of a partition for the decision's record. Fence the partition's lane before.
+        """Return the state of a partition for the decision's record. Call it after the lane was fenced.
 
         Ends are high watermarks, because the lane's records may follow an open transaction of another producer.
         """

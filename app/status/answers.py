@@ -27,13 +27,13 @@ class PartitionStatus:
     fresh, duplicate, invalid, too_late, conflict and unjudged are the partition's durable totals in records: they are
     stored in the changelog and continue after a change of workers. Forwarded records are fresh and unjudged. Positions
     are offsets; input_position is the next one to read after the last commit. input_end is the high watermark: records
-    held back by an open transaction count as lag. deduplicate is the policy of the last committed batch, and since its
-    first input offset; None: the policy was never switched. evicted_inactive and evicted_displaced are durable totals
-    of identities. recognised_for_s is the shortest time, after an identity's last record, before it was forgotten;
-    None: none was forgotten, or unknown. restarts counts retries after errors since this worker took the partition.
-    jumps counts sequences more than 2^40 above their identity's last, since this worker has the partition. late counts
-    writes of late events that windowed tables have dropped; it is durable, and known once the program has run here.
-    recent has the number of records judged within the last minute, and before.
+    held back by an open transaction count as lag. deduplicate is the policy of the last committed batch; since is the
+    first input offset under that policy, None if it was never switched. evicted_inactive and evicted_displaced are
+    durable totals of identities. recognised_for_s is the shortest time, after an identity's last record, before it was
+    forgotten; None: none was forgotten, or unknown. restarts counts retries after errors since this worker took the
+    partition. jumps counts sequences more than 2^40 above their identity's last, since this worker has the partition.
+    late counts writes of late events that windowed tables have dropped; it is durable, and known once the program has
+    run here. recent has the number of records judged within the last minute, and before.
     """
 
     partition: int

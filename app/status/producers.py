@@ -119,8 +119,6 @@ class ProducersAnswer:
 class KnownProducer:
     """Producer name on a topic, with its progress. None stands for unknown.
 
-    None is unknown.
-
     name is text for display, name_hex its bytes. published is the producer's own watermark of acknowledged sequences
     (`kafka_ratchet.producers.Progress`), in published_records records.
 

@@ -359,7 +359,7 @@ class Run:
         )
 
     def leave_out(self, partition: int | None, reason: str = "") -> None:
-        """Note that a partition is not compared; None: a part of all partitions. No state is then written.
+        """Record that a partition is not compared; None: a part of every partition. No state is then written.
 
         reason: reason for the report; "" if another part of the report has it
         """

@@ -36,7 +36,7 @@ def find_rows(
         topic_id: id of the output as a 128-bit number; None: request it.
 
     Returns:
-        (results by place, one for each table; sentences about unknowns)
+        (results by place, one for each table; sentences on what could not be found out)
     """
     wanted = list(places)
     found: dict[Place, list[Result]] = {}

@@ -47,7 +47,7 @@ PAUSE_S: Final = 5.0
 
 
 class ReadAnew(TopicError):
-    """Global table that may lack records, so that its topic must be read again from the beginning."""
+    """Error for a global table that may lack records: its topic must be read again from the beginning."""
 
 
 def prepare_global_tables(bootstrap: str, settings: Settings, tables: Collection[GlobalTable]) -> None:
@@ -172,7 +172,7 @@ class TopicFollower:
         log.info("global table read", table=table.name, topic=name, keys=len(table), mb=contents.size >> 20)
 
     def look_at(self, topics: Mapping[str, TopicState]) -> None:
-        """Note whether the topic has more partitions than were read."""
+        """Record whether the topic has more partitions than were read."""
         if (now := topics.get(self.table.topic)) is not None and now.partitions > self._partitions:
             self._has_more_partitions.set()
 
@@ -279,7 +279,7 @@ class GlobalTables:
         ]
 
     def look_at(self, topics: Mapping[str, TopicState]) -> None:
-        """Have each follower note whether its topic has more partitions than were read."""
+        """Have each follower record whether its topic has more partitions than were read."""
         for follower in self.followers:
             follower.look_at(topics)
 

@@ -129,13 +129,13 @@ class TransactionSpans:
         self._links: dict[tuple[int, int], SpanContext] = {}
 
     def begun(self, position: int) -> None:
-        """Note an open transaction. position: next input offset."""
+        """Record the start of a transaction. position: next input offset."""
         self._began_ns, self._start, self._before = time.time_ns(), position, self._totals()
         self._records = self._looked_at = 0
         self._links = {}
 
     def read(self, batch: RecordBatch) -> None:
-        """Note records judged in the open transaction, with the traces in their headers."""
+        """Record a batch judged in the open transaction, with the traces in its records' headers."""
         look = min(batch.count, RECORDS_LOOKED_AT - self._looked_at)
         for index in range(look):
             if len(self._links) >= LINKS_MOST:

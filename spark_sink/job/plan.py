@@ -287,9 +287,9 @@ class TopicPlanner:
             # Another broker may answer than the one that refuses.
             if self._refused and not request.done() and time.monotonic() - began > ANOTHER_S:
                 raise KafkaUnavailable(
-                    f"topic {self._topic}: Kafka at {self._bootstrap} refuses the login or the certificate of this "
-                    f"client, or its own is refused for its CA, its host name or its age ({self._refused}). "
-                    "Correct the options security.*, ssl.* and sasl.*, then run the job again"
+                    f"topic {self._topic}: Kafka at {self._bootstrap} refuses this client's login or certificate, or "
+                    f"this client refuses Kafka's certificate for its CA, host name or age ({self._refused}). Correct "
+                    "the options security.*, ssl.* and sasl.*, then run the job again"
                 )
         return request.result()
 

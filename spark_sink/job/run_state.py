@@ -113,7 +113,7 @@ class RunState:
     # -- steps
 
     def opened(self, generation: int, offsets: Mapping[int, int]) -> None:
-        """Note that the job has taken the table over. generation: number of this take-over."""
+        """Record that the job has taken the table over. generation: number of this take-over."""
         with self._lock:
             if self.generation == 0:  # later ones only follow a failure
                 self.error, self._commits_fail = None, False
@@ -123,7 +123,7 @@ class RunState:
     def looked(
         self, offset_range: OffsetRange, offsets: Mapping[int, int], ages_s: Mapping[int, float] | None = None
     ) -> None:
-        """Note the topic's present offsets, and compute the lag.
+        """Record the topic's present offsets, and compute the lag.
 
         Args:
             offset_range: range of the topic.
@@ -146,13 +146,13 @@ class RunState:
         self._show()
 
     def sampled(self, undeclared: tuple[str, ...]) -> None:
-        """Note the fields without a column in the first values."""
+        """Record the fields without a column in the first values."""
         with self._lock:
             self.step, self.undeclared = "sampled", undeclared
         self._show()
 
     def committed(self, commit: Commit) -> None:
-        """Note a commit that went through."""
+        """Record a successful commit."""
         with self._lock:
             self.step, self.last_commit, self.error = "committed", commit, None
             self._commits_fail, self._fails_since = False, time.monotonic()
@@ -168,7 +168,7 @@ class RunState:
         self._show()
 
     def failed(self, error: Exception) -> None:
-        """Note a failed attempt, which the job repeats."""
+        """Record a failed attempt, which the job repeats."""
         with self._lock:
             self.step, self.error = "failed", error
             self.failures += 1
@@ -178,7 +178,7 @@ class RunState:
         self._show()
 
     def finished(self, generation: int, offsets: Mapping[int, int]) -> None:
-        """Note the end of a run without an error."""
+        """Record the end of a run without an error."""
         with self._lock:
             self.step, self.generation, self.finished_at = "finished", generation, time.time()
             self.offsets = dict(offsets)

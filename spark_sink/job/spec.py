@@ -265,7 +265,7 @@ class JobSpec:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise OptionRefused("--job is no JSON object")
+            raise OptionRefused("--job is not a JSON object")
         names = [each.name for each in fields(cls)]
         unknown = [name for name in found if name not in names]
         if unknown:

@@ -87,9 +87,9 @@ def require_first_job(job: Job, store: ResultStore) -> None:
     others = store.other_jobs()
     if not others and (beside := job.jobs_of_other_topic()):
         raise SecondJob(
-            f"job {job.name}: job {', '.join(beside)} has committed the stream of topic {job.topic} to this table, "
-            "from the topic before or after the workers (one of the jobs has from_input). Every record would be in "
-            "the table twice. Choose another table; to have both in one table, start the job with --second-job"
+            f"job {job.name}: job {', '.join(beside)} already writes the same stream to this table: one of the two "
+            "jobs reads the workers' input (from_input), and the other one their output. Every record would be in the "
+            "table twice. Choose another table; to have both in one table, start the job with --second-job"
         )
     if others:
         one = others[0]
@@ -186,7 +186,7 @@ def _sample(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSes
 
 
 def wait_for_registry(run: RunState, error: RegistryUnavailable) -> None:
-    """Note that the registry does not answer; raise its error after `FAILS_FOR_S` seconds."""
+    """Record that the registry does not answer; raise its error after `FAILS_FOR_S` seconds."""
     if run.failing_s() > FAILS_FOR_S:
         raise error
     run.failed(error)

@@ -47,8 +47,8 @@ def require_countable(name: str, data_type: DataType) -> None:
     simple = BinaryType | BooleanType | DateType | IntegralType | StringType | TimestampNTZType | TimestampType
     if not isinstance(data_type, simple):
         raise OptionRefused(
-            f"column {name!r} of type {data_type.simpleString()}: distinct values are counted of text, bytes, whole "
-            "numbers, booleans, dates and times. Make text of it in sql"
+            f"column {name!r} of type {data_type.simpleString()}: distinct values can be counted in columns of text, "
+            "bytes, whole numbers, booleans, dates and times. Convert it to text in sql"
         )
 
 

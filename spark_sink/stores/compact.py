@@ -125,8 +125,8 @@ def _rewritten(compactor: Compactor, groups: Sequence[tuple[DataFile, ...]], gen
         if new.rows != rows:
             compactor.remove(new)
             raise StoreError(
-                f"{group[0].name} and {len(group) - 1} more files have {new.rows:,} rows, and the table says {rows:,}. "
-                "Nothing was replaced; find out which program has changed the files"
+                f"{group[0].name} and {len(group) - 1} more files have {new.rows:,} rows, but the table's metadata "
+                f"says {rows:,}. Nothing was replaced; find out which program has changed the files"
             )
         yield Replacement(group, new)
 

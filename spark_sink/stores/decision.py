@@ -58,7 +58,8 @@ class Decision:
         """
         if self.seen is not None and dict(self.seen) != dict(stored):
             raise StoreError(
-                f"{where}: the job has committed since this was decided (up to {dict(stored)}). Stop it, and look again"
+                f"{where}: the job has committed since the decision was made (up to {dict(stored)}). Stop the job, and "
+                "run the command again"
             )
 
     def as_json(

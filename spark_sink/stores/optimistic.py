@@ -205,10 +205,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _write_repair(self, table: Table, rows: Replacement, staged: Staged, generation: int, note: RepairNote) -> None:
-        """Write a version with a repair's rows in place of those with its identities; the stored offsets stay.
-
-        The stored offsets stay.
-        """
+        """Write a version with a repair's rows in place of those with its identities; the stored offsets stay."""
         raise NotImplementedError
 
     def _require_staged(self, table: Table, staged: Staged) -> None:

@@ -241,8 +241,8 @@ class PairedStore:
     ) -> int:
         """Refuse a replacement: a record may move between rows and rejects, and no commit covers both tables."""
         raise OptionRefused(
-            "the rejects are a table of their own here, and no single version has both: a former reject that is a "
-            "row now would be in both tables, or in none. Choose a database (postgres, mysql, duckdb), or a job "
+            "this store keeps rejects in a separate table, and no single commit changes both tables: a former reject "
+            "that is a row now would be in both, or in neither. Choose a database (postgres, mysql, duckdb), or a job "
             "without rejects"
         )
 

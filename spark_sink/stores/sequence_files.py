@@ -170,7 +170,7 @@ class SequenceFiles:
         """
         if not known:
             if any(offsets.values()):
-                raise self._lost("the table has offsets, and no sequences were committed with them")
+                raise self._lost("the table has offsets, but no sequences were committed with them")
             return Manifest({})
         try:
             text = self._folder.read(_name(self._job, known), *self._inner) if self._is_there() else None
@@ -190,7 +190,7 @@ class SequenceFiles:
                 raise self._lost(f"{file.name} is another file of the same size, or damaged")
         moved = [partition for partition, offset in found.offsets.items() if offsets.get(partition, 0) != offset]
         if moved or found.rule != self._rule.as_dict():
-            raise self._lost(f"{_name(self._job, known)} is of other offsets or of another rule")
+            raise self._lost(f"{_name(self._job, known)} belongs to other offsets or to another rule")
         return found
 
     def known(self) -> Known | None:
@@ -217,8 +217,9 @@ class SequenceFiles:
         partitions = [file.partition for file in written.files]
         if len(set(partitions)) < len(partitions):
             raise StoreError(
-                f"{self.where}: two tasks have read one Kafka partition of this commit, and neither knew what the "
-                "other let pass. Nothing was committed. Leave out what makes Spark's Kafka source split partitions"
+                f"{self.where}: two tasks have read one Kafka partition of this commit, and neither knew which records "
+                "the other one had taken as new. Nothing was committed. Remove the option that makes Spark's Kafka "
+                "source split partitions"
             )
         runs = [*self._manifest.runs, *([written] if written.rows else [])]
         joined, kept = _to_join(runs)

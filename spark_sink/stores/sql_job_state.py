@@ -277,9 +277,9 @@ class SqlJobState(Generic[Database]):
             [(left,)] = self.run(database, f"SELECT count(*) FROM {{table}} WHERE {of_range}", **parts)  # noqa: S608
             if left:
                 raise StoreError(
-                    f"table {name} has kept {left} rows of partition {partition}, offsets {first[partition]} to "
-                    f"{end - 1}, despite their replacement: a trigger or rule has refused it. Nothing was changed. "
-                    "Drop it, then run again"
+                    f"table {name} still has {left} rows of partition {partition}, offsets {first[partition]} to "
+                    f"{end - 1}, which were to be replaced: a trigger or rule has prevented their deletion. Nothing "
+                    "was changed. Drop it, then run again"
                 )
 
     def other_name(self, database: Database) -> str:
@@ -298,7 +298,7 @@ class SqlJobState(Generic[Database]):
         return same[0][0]
 
     def gone_table(self, database: Database) -> str:
-        """Return the name of a missing result table that this one may be after a rename; empty: there is none.
+        """Return the name of a missing result table that may have been renamed to this one; empty: there is none.
 
         It is considered only if this table has rows, and no job is known to fill it.
         """
@@ -325,7 +325,7 @@ class SqlJobState(Generic[Database]):
         return StoredId(str(noted or ""), int(first_bits or 0))
 
     def inconsistency(self, database: Database) -> tuple[str, str]:
-        """Return a table other than that of the offsets' commit, and a sentence about it; both empty: none."""
+        """Return a table replaced since the offsets were committed, and a sentence about it; else two empty texts."""
         return self.marks.inconsistency(database) if self.stored(database) else ("", "")
 
     def write_mode(self, database: Database) -> str:

@@ -136,9 +136,9 @@ class SqlStore(TableStore, Generic[Database, Columns]):
     def _require_write_mode(self, database: Database) -> None:
         if name := self._state.other_name(database):
             raise StoreError(
-                f"{self._where}: table {self._state.result} is known here as {name}. Its offsets are "
-                "kept by that name, and by another one the topic would be read from its beginning, into the same "
-                f"table. Write table = {name!r} (--table)"
+                f"{self._where}: the database knows table {self._state.result} as {name}, and its offsets are stored "
+                "under that name. Under another name the topic would be read from its beginning into the same table. "
+                f"Write table = {name!r} (--table)"
             )
         if gone := self._state.gone_table(database):
             raise StoreError(

@@ -74,7 +74,7 @@ def spark_schema(columns: Sequence[Column], types: Types) -> StructType:
             fields.append(StructField.fromJson(field))
         else:
             raise OptionRefused(
-                f"columns: the table has column {column.name!r} of type {column.type}, which leaves its content open. "
-                "Write the columns down"
+                f"columns: the table has column {column.name!r} of type {column.type}, which stands for several types "
+                "of Spark. Write the columns with their types in columns"
             )
     return StructType(fields)

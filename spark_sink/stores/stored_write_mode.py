@@ -54,8 +54,8 @@ def require_write_mode(where: object, job: str, stored: str, write_mode: WriteMo
         return
     if (known := json.loads(stored).get("format", FORMAT)) != FORMAT:
         raise StoreError(
-            f"{where}: job {job} has committed in format {known}, as a newer Ratchet does, and this one reads format "
-            f"{FORMAT}. Run the newer one"
+            f"{where}: job {job} has committed in format {known} of a newer Ratchet, and this version reads format "
+            f"{FORMAT}. Run the newer version"
         )
     was, becomes = (json.loads(text).get("judged") for text in (stored, wanted))
     if was != becomes:

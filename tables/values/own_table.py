@@ -27,7 +27,7 @@ def form_key(table: str) -> str:
 
 
 def begin_key(table: str) -> str:
-    """Return the key of the input offset where a table began, unless it is the first one."""
+    """Return the key of the input offset where a table began; a table that began with the input has no such entry."""
     return f"begin {table}"
 
 

@@ -91,7 +91,7 @@ class Window(NamedTuple):
         return self.starts(timestamp)[-1]
 
     def first_kept(self, stream_time: int) -> int:
-        """Return the time in milliseconds before which windows have expired at their start."""
+        """Return the earliest start of an unexpired window, in milliseconds."""
         assert self.expires is not None  # noqa: S101 - asked for windows that expire
         return stream_time - self.size - self.expires + 1
 

@@ -189,7 +189,7 @@ def test_every_command_says_what_is_refused_and_ends(
     settings = load()
     planner = planner_of(settings.bootstrap or "", settings, "any")
     with pytest.raises(
-        KafkaUnavailable, match=r"topic any: Kafka at 127.0.0.1:\d+ refuses the login or the certificate"
+        KafkaUnavailable, match=r"topic any: Kafka at 127.0.0.1:\d+ refuses this client's login or certificate"
     ):
         planner.offset_range()
     with pytest.raises(KafkaRefused) as refused:

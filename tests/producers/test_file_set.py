@@ -88,7 +88,7 @@ def test_what_cannot_be_a_set(tmp_path: Path) -> None:
         FileSet([tmp_path])
     with pytest.raises(SourceError, match="there is no such file"):
         FileSet([tmp_path / "a", tmp_path / "b"])
-    with pytest.raises(SettingsError, match="one folder or one log can be followed"):
+    with pytest.raises(SettingsError, match="--follow takes a single folder or a single log"):
         FileSet([tmp_path / "a", tmp_path / "b"], follow=True)
 
 

@@ -73,7 +73,7 @@ def test_several_gzip_members_are_one_stream(tmp_path: Path) -> None:
         (b'{"id":null}', "field 'id' is null"),
         (b'{"id":{}}', "field 'id' is an object"),
         (b'{"id":[1]}', "field 'id' is an array"),
-        (b"[1,2]", "is no JSON object"),
+        (b"[1,2]", "is not a JSON object"),
         (b'{"id":' + b"[" * 100_000, "not JSON: "),
         (b'{"id":"\\ud83d', "not JSON: "),
     ],

@@ -101,7 +101,7 @@ def test_an_error_in_the_middle_is_where_as_many_calls_would_have_it(
 def test_the_last_automatic_sequence(broker: str, new_topic: NewTopic, name: str) -> None:
     topic, options = new_topic(1), {"bootstrap.servers": broker}
     with Producer(topic, name, 2**63 - 3, options=options) as producer:
-        with pytest.raises(SourceError, match="has come to its last sequence"):
+        with pytest.raises(SourceError, match="has used its last sequence"):
             producer.send_many([b"v"] * 9)
     assert [sequence_of(message) for message in read(broker, topic, 0)] == [2**63 - 3, 2**63 - 2, 2**63 - 1]
 

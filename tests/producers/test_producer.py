@@ -382,7 +382,7 @@ def test_numbers_are_ours_or_the_users(broker: str, new_topic: NewTopic, name: s
         producer.send(b"v", sequence=2**63 - 2)
     with Producer(topic, name, options=options) as producer:
         assert producer.send(b"v") == 2**63 - 1
-        with pytest.raises(SourceError, match=r"last sequence, 2\^63-1: go on under another name"):
+        with pytest.raises(SourceError, match=r"last sequence, 2\^63-1: continue under another name"):
             producer.send(b"v")
     assert sequences(broker, topic, 0) == [100, 101, 102, 103, 104, 110, 2**63 - 2, 2**63 - 1]
     for wrong in (-1, 2**63):

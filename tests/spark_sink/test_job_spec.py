@@ -122,8 +122,8 @@ async def test_what_contradicts_itself_is_refused_by_job_command_page_and_verify
 @pytest.mark.parametrize(
     ("document", "sentence"),
     [
-        ("[]", "--job is no JSON object"),
-        ("{", "--job is no JSON object"),
+        ("[]", "--job is not a JSON object"),
+        ("{", "--job is not a JSON object"),
         ('{"bootstrap": "b", "topic": "t"}', "--job: the key name is missing"),
         ('{"bootstrap": "b", "topic": "t", "name": "n", "shop": 1}', "'shop' is unknown"),
         ('{"bootstrap": "b", "topic": "t", "name": 1}', "name: expected str, not int"),

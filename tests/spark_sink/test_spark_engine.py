@@ -30,7 +30,7 @@ NewTopic = Callable[..., str]
 @pytest.mark.parametrize(
     ("target", "options", "named"),
     [
-        ("/lake/t", {"engine": "flink"}, "engine 'flink': there are delta-rs, spark"),
+        ("/lake/t", {"engine": "flink"}, "engine 'flink' is unknown; write one of delta-rs, spark"),
         ("duckdb:/lake/t.duckdb", {"engine": "spark"}, "engine spark is for Delta tables, and not for store duckdb"),
     ],
 )

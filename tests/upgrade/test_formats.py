@@ -102,7 +102,7 @@ def test_the_progress_of_a_producer() -> None:
 def test_what_a_job_keeps_beside_its_rows() -> None:
     stored = write_mode_text(WriteMode())
     require_write_mode("table", "job", stored, WriteMode())
-    with pytest.raises(StoreError, match="table: job job has committed in format 2, as a newer Ratchet does"):
+    with pytest.raises(StoreError, match="table: job job has committed in format 2 of a newer Ratchet"):
         require_write_mode("table", "job", json.dumps({**json.loads(stored), "format": 2}), WriteMode())
 
 

@@ -339,8 +339,6 @@ class Cluster:
     async def topics(self, names: Iterable[str]) -> dict[str, TopicState]:
         """Return the existing topics of these names. Retries until Kafka answers.
 
-        Tries until Kafka answers.
-
         A topic that this user may not see is left out as well.
 
         Raises:

@@ -130,11 +130,11 @@ class Connected(asyncio.BufferedProtocol):
             self._ended.set_exception(error)
 
     def eof_received(self) -> None:
-        """Note that Kafka has closed the connection."""
+        """Handle a connection that Kafka has closed."""
         self._end(EOFError("Kafka has closed the connection"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that either side has closed the connection."""
+        """Handle a connection that either side has closed."""
         self._flow.connection_lost(exc)
         self._end(exc or EOFError("the connection is closed"))
         if not self._closed.done():

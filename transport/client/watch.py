@@ -81,10 +81,7 @@ class Place:
 
     @property
     def answered_at(self) -> float:
-        """Return the time of the last answer from this place's broker, in seconds since 1970; 0 without an answer.
-
-        It is in seconds since 1970; 0 without an answer.
-        """
+        """Return the time of the last answer from this place's broker, in seconds since 1970; 0 without an answer."""
         return self._session.answered_at
 
     def call(self) -> None:

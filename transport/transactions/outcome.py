@@ -199,10 +199,12 @@ def require_current(
     left: Mapping[TopicPartition, OpenAt],
     recorded: Collection[RecordedEnd],
 ) -> None:
-    """Raise an error if the coordinator knows less than others, and look it up again at the next request.
+    """Raise an error if open records or recorded outcomes are newer than the coordinator's answer.
 
-    A replaced coordinator answers from memory as long as it is cut off. To record its word would replace the true
-    outcome, recorded by an owner that has asked the coordinator in charge.
+    The coordinator is then looked up again at the next request.
+
+    A replaced coordinator that is cut off from the cluster still answers from memory. Recording its answer would
+    replace the true outcome, recorded by an owner that has asked the present coordinator.
 
     Args:
         cluster: connected client of the Kafka cluster

@@ -58,7 +58,7 @@ REFUSED: Final = (
 
 
 def as_ours(error: kafka.KafkaError, transactional_id: str, timeout_ms: int) -> RatchetError:
-    """Convert Kafka's error about an ended transaction into ours.
+    """Convert Kafka's error about an ended transaction into Ratchet's.
 
     timeout_ms: timeout of the transaction, for the message.
     """

@@ -242,8 +242,8 @@ class TransactionRequests:
     async def give_up(self, timeout_ms: int) -> None:
         """Abort the open transaction so that none of its late requests can be appended.
 
-        Sends nothing if no transaction has begun, or if its end was requested. The coordinator would otherwise apply
-        the abort to a committed transaction, and record it as aborted or forget its end.
+        If no transaction has begun, or its end was requested, nothing is sent: the coordinator would apply the abort to
+        a committed transaction, and record it as aborted or forget its end.
         """
         if not self.has_begun or self.is_ending:
             return None

@@ -28,7 +28,7 @@ def orphans(folder: Folder, *, needed: bool) -> Iterator[Orphan]:
     """List the files of a table's folder that vacuum may remove, see `TableStore.orphans`."""
     if open_table(folder) is None:
         if needed:
-            raise StoreError(f"{folder}: there is no result table. Look at the path")
+            raise StoreError(f"{folder}: there is no result table. Check the path")
         return
     files = folder.files()
     staged = {name: folder.files(STAGING, name) for name in folder.folders(STAGING)}

@@ -210,7 +210,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
         if not self._path.is_file():
-            raise StoreError(f"{self._path}: there is no result file. Look at the path")
+            raise StoreError(f"{self._path}: there is no result file. Check the path")
         staged = LocalFolder(self._path.parent).folders()
         with self._reading() as database:
             generations = self._state.generations(database)

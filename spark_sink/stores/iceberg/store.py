@@ -116,7 +116,10 @@ class IcebergStore(OptimisticStore["Table"]):
         self._where = self._catalog = IcebergCatalog(location.path, location.storage_options, location.catalog)
         self.needs_local_master = "" if location.catalog else LOCAL_CATALOG
         if self._topic == "generation":
-            raise OptionRefused("store iceberg has a property of that name: choose another output topic or store")
+            raise OptionRefused(
+                "topic generation: store iceberg has a table property of that name. Choose another output topic, or "
+                "another store"
+            )
         if not TABLE_NAME.fullmatch(location.table):
             raise OptionRefused(
                 f"table {location.table!r}: use letters, digits and '_', at most 100; NAMESPACE.TABLE names both"

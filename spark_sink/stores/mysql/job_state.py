@@ -176,7 +176,7 @@ class JobState(SqlJobState["Database"]):
             schema=literal(self.schema),
             name=literal(name),
         )
-        # Compared again here: these columns may have a collation that does not tell cases apart.
+        # Compared again here: these columns may have a collation that ignores upper and lower case.
         return next(((engine or "", comment or "") for table, engine, comment in found if table == name), None)
 
     def is_there(self, database: Database) -> bool:

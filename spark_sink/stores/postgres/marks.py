@@ -50,7 +50,7 @@ class Marks:
             )
 
     def inconsistency(self, database: Database) -> tuple[str, str]:
-        """Return a table changed after its mark was stored, and a sentence about the change; both empty: none.
+        """Return a table changed after its mark was stored, and a sentence about the change; else two empty texts.
 
         The sentence has no full stop. The job must have stored offsets.
         """

@@ -170,7 +170,7 @@ def test_publishing_again_does_nothing_and_from_start_sends_all(
     path.write_bytes(b"one\ntwo\n\nfour and more\n")
     code, _, err = publish(*arguments)
     assert code == 2
-    assert "has more in the line at byte 9 than when it was published" in err
+    assert "has a longer line at byte 9 than when it was published" in err
     path.write_bytes(b"one\ntwo\n\nfour\nfive\n")
     code, out, _ = publish(*arguments, "--json")
     assert json.loads(out) == {"published": 1, "resumed_after": 9, "last_sequence": 14}

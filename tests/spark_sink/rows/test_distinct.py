@@ -74,5 +74,5 @@ def test_values_that_are_written_in_several_ways_are_refused(spark: SparkSession
     write_mode = WriteMode("totals", ("_kafka_key",), distinct=("x",))
     query = f"SELECT _kafka_key, {value} AS x FROM records"  # noqa: S608
     pipeline = RowPipeline(None, write_mode, transform=sql_transform(query))
-    with pytest.raises(OptionRefused, match="distinct values are counted of"):
+    with pytest.raises(OptionRefused, match="distinct values can be counted in columns of"):
         pipeline.schema(spark)

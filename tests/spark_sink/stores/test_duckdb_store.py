@@ -146,7 +146,7 @@ def test_one_table_has_one_name(tmp_path: Path) -> None:
     duckdb_store(path, "results", "job", "events").open(record_schema())
     other = duckdb_store(path, "Results", "job", "events")
     for ask in (other.require_write_mode, lambda: other.open(record_schema())):
-        with pytest.raises(StoreError, match="table Results is known here as results"):
+        with pytest.raises(StoreError, match="the database knows table Results as results"):
             ask()
     duckdb_store(path, "results", "job", "events").open(record_schema())
     duckdb_store(path, "results2", "job", "events").open(record_schema())
@@ -161,7 +161,7 @@ def test_jobs_that_fill_one_table_by_two_names_go_on(tmp_path: Path) -> None:
     for table, job in (("results", "first"), ("Results", "second"), ("results", "third"), ("Results", "fourth")):
         duckdb_store(path, table, job, "events").require_write_mode()
     for table, job in (("Results", "first"), ("results", "second")):
-        with pytest.raises(StoreError, match=f"table {table} is known here as"):
+        with pytest.raises(StoreError, match=f"the database knows table {table} as"):
             duckdb_store(path, table, job, "events").require_write_mode()
 
 

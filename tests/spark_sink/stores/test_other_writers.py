@@ -146,7 +146,7 @@ def test_delta_by_its_own_writer(
 
     clone = str(tmp_path / "clone")
     execute(f"CREATE TABLE delta.`{clone}` SHALLOW CLONE {table}")
-    with pytest.raises(RowsLost, match="or it is a clone"):
+    with pytest.raises(RowsLost, match="or the table is a clone"):
         delta_store(clone, "job", "events").offsets()
 
     execute(f"INSERT OVERWRITE {table} VALUES (9, 9, 'by hand')")

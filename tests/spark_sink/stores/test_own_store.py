@@ -42,7 +42,7 @@ def test_settings_and_command_line_know_it_by_its_line(folder_store: None) -> No
 def test_names_that_are_not_in_the_table_are_refused() -> None:
     with pytest.raises(ValueError, match="'delta', 'postgres', 'mysql', 'duckdb' or 'iceberg'"):
         SinkSettings(store="folder")
-    with pytest.raises(OptionRefused, match="there are delta, postgres, mysql, duckdb, iceberg"):
+    with pytest.raises(OptionRefused, match="is unknown; write one of delta, postgres, mysql, duckdb, iceberg"):
         store_class("folder")
 
 

@@ -292,7 +292,7 @@ def test_a_job_on_the_other_side_of_the_workers_asks_first(site: Site) -> None:
     spec = JobSpec("localhost:1", "out", "second", location.kind, location.path, location.table, other_topic="t")
     job = spec.job(spec.pipeline(), access)
     store = spec.result_store(spec.pipeline(), access, 0)
-    with pytest.raises(SecondJob, match="job job has committed the stream of topic out to this table"):
+    with pytest.raises(SecondJob, match="job job already writes the same stream to this table"):
         require_first_job(job, store)
     require_first_job(replace(job, second_job=True), store)
     require_first_job(replace(spec, other_topic="u").job(spec.pipeline(), access), store)
@@ -314,7 +314,7 @@ def test_nobody_decides_other_offsets_than_the_sequences_have(site: Site) -> Non
     if site.location.kind == "postgres":
         return
     store.reset_offsets({0: 10}, decide("stored", "offsets without sequences"))
-    with pytest.raises(SequencesLost, match="the table has offsets, and no sequences"):
+    with pytest.raises(SequencesLost, match="the table has offsets, but no sequences"):
         plan_resume(store, planner, "stored", "go on")
 
 

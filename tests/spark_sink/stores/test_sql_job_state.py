@@ -52,7 +52,7 @@ def test_generations_offsets_and_decisions_of_two_jobs_over_one_table(make: Make
     assert (two.other_jobs(), make("two", topic_id=OTHER).other_jobs()) == (["one"], [])
     with pytest.raises(TopicRecreated, match=r"topic t is not the one"):
         make("one", topic_id=OTHER).offsets()
-    with pytest.raises(StoreError, match="has committed since this was decided"):
+    with pytest.raises(StoreError, match="has committed since the decision was made"):
         one.reset_offsets({0: 1}, decide("latest", "looked at too early", {0: 4}))
     assert (one.generation(), one.offsets()) == (3, {0: 5, 3: 2**40})
     assert one.check().stored == {0: 5, 3: 2**40}

@@ -95,7 +95,7 @@ def test_going_on_without_the_rows_is_a_decision_as_well(site: Site, frame: Fram
     holder.commit(frame(0, 1), {0: 0}, {0: 2})
     put_back(site, then)
     refused(site.make().offsets)
-    with pytest.raises(StoreError, match="has committed since this was decided"):
+    with pytest.raises(StoreError, match="has committed since the decision was made"):
         site.make().reset_offsets({0: 2}, decide("stored", "looked at too early", {0: 1}))
     site.make().reset_offsets({0: 2}, decide("stored", "they were rubbish", {0: 2}))
     assert site.make().offsets() == {0: 2}
@@ -389,7 +389,7 @@ def test_rows_without_the_offsets_of_their_job_are_not_doubled(delta: DeltaSite,
     clone = DeltaTable.create(str(copy), DeltaTable(delta.path).schema())
     _add_files(clone, copy, names)
     store = delta_store(str(copy), "job", "events")
-    refused(store.offsets, lambda: store.open(ddl()), match="rows that job job wrote, and its log has no offsets")
+    refused(store.offsets, lambda: store.open(ddl()), match="rows that job job wrote, but its log has no offsets")
     assert delta_store(str(copy), "other", "events").offsets() == {}
 
 
