@@ -228,7 +228,7 @@ class OwnerDiffers(StateError):
 
 
 class PolicyLost(StateError):
-    """Policy topic whose end offset is below the policies last applied to a partition.
+    """Policy topic that ends at an offset below the policies last applied to a partition.
 
     The present policy is unknown.
     """

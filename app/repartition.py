@@ -67,8 +67,8 @@ def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, 
         letters = f"{app}-{other}-dead-letters"
         if taken := {letters} & {each for its in streams.values() for each in (its.input, *its.writes)}:
             raise SettingsError(
-                f"streams.{name}.repartition_by: records whose partition cannot be determined go to {taken.pop()!r}, "
-                "which is already a topic of the settings. Name another topic there"
+                f"streams.{name}.repartition_by: records without a known target partition go to {taken.pop()!r}, which "
+                "is already a topic of the settings. Name another topic there"
             )
         made[other] = Arrivals(
             of=name,

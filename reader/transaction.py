@@ -83,13 +83,13 @@ class Transaction:
 
         Raises:
             ReaderMisused: the transaction has ended.
-            ReaderFenced: another process has taken the partitions over, or an earlier commit, whose answer was lost,
-                has succeeded; nothing of this transaction was kept.
+            ReaderFenced: another process has taken the partitions over, or an earlier commit with a lost answer has
+                succeeded; nothing of this transaction was kept.
         """
         if not self.try_commit():
             raise ReaderFenced(
                 "nothing of this transaction was kept: another process has taken its partitions over, or an earlier "
-                "commit, whose answer was lost, has succeeded. Records missing in the database come again"
+                "commit with a lost answer has succeeded. Records missing in the database come again"
             )
 
     def try_commit(self) -> bool:

@@ -84,7 +84,7 @@ def resume(
     if open_transaction is not None and execute and not partition:
         raise SettingsError(
             "--open-transaction with --execute needs --partition: run the command without --execute to list the open "
-            "transactions, then name each partition whose transaction is to be ended"
+            "transactions, then name each partition with a transaction to end"
         )
     name, _ = settings.stream(stream)
     wait_until_reachable(settings.bootstrap, settings.kafka, settings.kafka_timeout_s, typer.echo)

@@ -17,7 +17,7 @@ class FetchDisplay(Protocol):
     """
 
     def found(self, module: str) -> None:
-        """Count a module whose description Ivy has read."""
+        """Count one more module description read by Ivy."""
 
     def fetched(self, jar: str) -> None:
         """Count a jar that Ivy has fetched."""

@@ -92,7 +92,7 @@ class EventsAnswer:
 class HistoryQuery:
     """Query of a stream's history.
 
-    begin, end: seconds since the epoch; step_s: seconds between points; partitions: those whose lag is asked for.
+    begin, end: seconds since the epoch; step_s: seconds between points; partitions: partitions to return the lag of.
     """
 
     stream: str

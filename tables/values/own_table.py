@@ -27,7 +27,10 @@ def form_key(table: str) -> str:
 
 
 def begin_key(table: str) -> str:
-    """Return the key of the input offset where a table began; a table that began with the input has no such entry."""
+    """Return the key of the input offset where a table began.
+
+    A table that began with the input has no such entry.
+    """
     return f"begin {table}"
 
 
