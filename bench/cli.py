@@ -181,7 +181,7 @@ def restart(
     sizes: Annotated[list[int] | None, typer.Option("--size", help="Records published before.")] = None,
     rounds: Rounds = 5,
 ) -> None:
-    """Measure the seconds from the start of `ratchet publish` to its first new record, by earlier records."""
+    """Measure the seconds from the start of `ratchet publish` to its first new record, by number of earlier records."""
     from bench.sending import restart as measured
 
     print(json_text.dumps(measured(sizes or [1_000_000, 10_000_000], rounds, _say)), flush=True)
@@ -292,7 +292,7 @@ def regress(
     record: Annotated[bool, typer.Option(help="Keep the result in bench/regress.json.")] = False,
     json: Json = False,
 ) -> None:
-    """Compare the worker, against the floor, with the repository's record; some two minutes.
+    """Compare the worker's ratios to the floor with those in the repository's record; takes two minutes.
 
     Exit code 1 if an output is wrong, not if something is slower.
     """

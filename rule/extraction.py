@@ -265,7 +265,7 @@ def imported(name: str, setting: str) -> Callable[[Record], Any]:
         # The user's module is run here, and may raise anything.
         raise SettingsError(f"{setting} function:{name}: cannot be imported: {error!r}") from error
     if not callable(found):
-        raise SettingsError(f"{setting} function:{name}: is no function but a {type(found).__name__}")
+        raise SettingsError(f"{setting} function:{name}: is a {type(found).__name__}, not a function")
     return found
 
 

@@ -93,7 +93,7 @@ class Identity:
         texts = _texts(given) if isinstance(given, str) else list(given)
         if not texts:
             raise ValueError(
-                f"an empty list is no identity: write 1 to {PARTS_MOST} parts, producer, key, partition, {_PLACES}"
+                f"an empty list is not an identity: write 1 to {PARTS_MOST} parts, producer, key, partition, {_PLACES}"
             )
         parts = tuple(IdentityPart.parse(text) for text in texts)
         if len(parts) > PARTS_MOST:
@@ -259,7 +259,7 @@ class SequenceSource:
                 return cls(kind, _place(kind, name, text))
         if not name:
             raise ValueError(f"{text!r} names no place; write {_PLACES}, or none")
-        raise ValueError(f"{kind!r} is no place for a sequence; write {_PLACES}, or none")
+        raise ValueError(f"{kind!r} is not a place for a sequence; write {_PLACES}, or none")
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}" if self.name else self.kind
@@ -278,5 +278,5 @@ def _place(kind: str, name: str, text: str) -> str:
     if kind == "field":
         path_names(name)
     if kind == "function" and not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):
-        raise ValueError(f"{name!r} is no function; write function:package.module:name")
+        raise ValueError(f"{name!r} is not a function; write function:package.module:name")
     return name

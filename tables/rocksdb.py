@@ -115,8 +115,8 @@ class Database:
             if not _is_empty(made):  # no lock was held until now
                 made.close()
                 raise StateFolderInUse(
-                    f"{self.path}: another process has made this store since this one found none; "
-                    "give each worker its own folder"
+                    f"{self.path}: another process has created this store in the meantime; give each worker its own "
+                    "folder"
                 )
             self._opened = made
         return self._opened

@@ -364,4 +364,4 @@ class Lanes:
         self._tasks.discard(task)
         self._changes.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            log.error("lanes cannot follow the assignment", reason=repr(error))
+            log.error("the worker cannot follow the assignment of partitions", reason=repr(error))

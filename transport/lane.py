@@ -255,7 +255,7 @@ class Lane:
         except Exception as error:
             # A mistake of the program between two tries, where the task would end without a word. No further try: the
             # state may not be rolled back.
-            self.log.exception("lane failed between two tries: the partition halts until its worker is restarted")
+            self.log.exception("the partition failed between two attempts; it halts until its worker is restarted")
             self._record_failure(LaneState.HALTED, error)
             await self._stopping.wait()
         finally:
@@ -437,7 +437,9 @@ class Lane:
                 f"{self.spec.dead_letters}: is another topic now, and dead letters are named by its id"
             )
         if self.spec.sends and (topic := sent_topics.changed(self.spec.sends, topics)) is not None:
-            self._halting = Aborted(f"{topic}: has another number of partitions now, and keys are sent by it")
+            self._halting = Aborted(
+                f"{topic}: has another number of partitions now, which determines the partition of each key"
+            )
 
     def stall(self) -> Stall | None:
         """Return why the partition stands still; None while it moves, or has no records to read."""

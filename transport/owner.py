@@ -164,7 +164,9 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
             if name in FIRST_RULE and (name == "output" or before is None or present is None):
                 continue
             if before != present:
-                found.append(f"it was judged with {_setting(name, before)}, and the settings say {_said(present)}")
+                found.append(
+                    f"its records were judged with {_setting(name, before)}, but the settings say {_said(present)}"
+                )
         return found
 
     def has_other_topic(self, part: str, now: Owner) -> bool:

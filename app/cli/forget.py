@@ -92,7 +92,7 @@ def _sentences(outcome: Outcome) -> list[str]:
         lines.append(f"partition {each.partition}: from input offset {each.position} on; {change}")
     if outcome.pending:
         where = ", ".join(map(str, outcome.pending))
-        waits = "their lanes have still to judge the input before it, start, are halted, or have no worker now"
+        waits = "these partitions still have to judge earlier input, are starting, are halted, or have no worker"
         why = waits if outcome.members else "no worker runs"
         ends = ", ".join(f"{number}: {outcome.ends[number]}" for number in outcome.pending)
         lines.append(

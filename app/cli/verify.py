@@ -236,7 +236,11 @@ def _values_said(found: ResultsReport) -> str:
     if not found.values_compared:
         return ""
     without = f", {', '.join(found.columns_left_out)} not compared" if found.columns_left_out else ""
-    times = f", {found.without_time:,} without _kafka_timestamp as Kafka's own is none" if found.without_time else ""
+    times = (
+        f", {found.without_time:,} without _kafka_timestamp because the record has none in Kafka"
+        if found.without_time
+        else ""
+    )
     return f"; values: {found.values_compared:,} rows compared{without}{times}"
 
 

@@ -57,7 +57,7 @@ def sentences(outcome: Outcome) -> list[str]:
     if counts.too_often:
         said.append(f"{counts.too_often:,} were replayed so often that they are not sent any more.")
     if counts.others:
-        said.append(f"{counts.others:,} are no dead letters of this stream, and are left alone.")
+        said.append(f"{counts.others:,} are not dead letters of this stream, and are left alone.")
     if counts.too_old and outcome.dry_run:
         said.append(f"{counts.too_old:,} are older than what {outcome.input} keeps: --now would be needed.")
     return said

@@ -166,7 +166,7 @@ class KafkaChecks:
         try:
             config = config_of(self._admin, topic)
         except RatchetError as error:
-            yield Finding("topics", Mark.WARNING, f"{error}: how it is set up is not known")
+            yield Finding("topics", Mark.WARNING, f"{error}: its configuration is not known")
             return
         replicas = min((len(each.replicas) for each in self.found[topic].partitions), default=0)
         least = int(config["min.insync.replicas"])
@@ -188,8 +188,8 @@ class KafkaChecks:
             if int(config["delete.retention.ms"]) < NULLS_LAST_S * 1000:
                 yield _error(
                     "topics",
-                    f"{topic}: delete.retention.ms is {config['delete.retention.ms']}: a worker after an absence would "
-                    f"miss deletions; set {NULLS_LAST_S * 1000}",
+                    f"{topic}: delete.retention.ms is {config['delete.retention.ms']}: a worker that was stopped for "
+                    f"longer would miss deletions; set {NULLS_LAST_S * 1000}",
                 )
             if (stamped := config["message.timestamp.type"]) != "LogAppendTime":
                 yield _error("topics", f"{topic}: message.timestamp.type is {stamped}; set LogAppendTime")
@@ -232,7 +232,9 @@ class KafkaChecks:
             )
             return
         if ours > most:
-            yield _error("topics", f"transaction_timeout_ms is {ours}, and the broker allows {most}: no lane starts")
+            yield _error(
+                "topics", f"transaction_timeout_ms is {ours}, but the broker allows {most}: no partition can start"
+            )
         else:
             yield _ok("topics", f"transaction_timeout_ms is {ours}, and the broker allows {most}")
 

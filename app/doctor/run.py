@@ -147,7 +147,7 @@ def _newest_format(settings: Settings, bootstrap: str, topic: str, partitions: i
 def _disk(folder: Path) -> Iterator[Finding]:
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        yield Finding("disk", Mark.ERROR, f"state_folder {folder}: {there} is no folder that this user may write")
+        yield Finding("disk", Mark.ERROR, f"state_folder {folder}: {there} is not a folder that this user may write to")
         return
     free = shutil.disk_usage(there).free
     mark = Mark.WARNING if free < LITTLE else Mark.OK

@@ -42,7 +42,7 @@ WINDOW: Final = "windows go by the events' time, and close in order with the rec
 TAKE: Final = "a list ends with the batch of its partition; `within` is not waited for"
 OUT: Final = "runs in no transaction: Faust's own producer sends, and tables are read as committed"
 TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-READ_ONLY: Final = "each worker reads the table's topic; a look-up is no part of the transaction"
+READ_ONLY: Final = "each worker reads the table's topic; a look-up is not part of the transaction"
 PARTITIONS: Final = "the function runs once for each partition"
 
 
@@ -353,13 +353,13 @@ class _Checker:
         name = _called(call)
         if name == "App":
             if _argument(call, "producer_partitioner") is not None:
-                why = "lanes choose the partition of a key as Kafka's own producers do (murmur2)"
+                why = "Ratchet chooses the partition of a key as Kafka's own producers do (murmur2)"
                 yield self._at(call, "refused", "producer_partitioner", why)
             for setting in ("processing_guarantee", "stream_publish_on_commit"):
                 if _argument(call, setting) is not None:
-                    yield self._at(call, "rule", setting, "not used: each lane commits with a transaction")
+                    yield self._at(call, "rule", setting, "not used: Ratchet commits in transactions")
         elif name == "topic" and _argument(call, "pattern") is not None:
-            yield self._at(call, "refused", "app.topic(pattern=...)", "a lane must know its topic before it starts")
+            yield self._at(call, "refused", "app.topic(pattern=...)", "Ratchet must know the topics before it starts")
         elif name in NO_ACK:
             yield self._at(call, "refused", f"stream.{name}()", "offsets commit with what the records did")
         elif name in TABLES:

@@ -54,7 +54,7 @@ def topics_of(agent: Any) -> dict[str, Any]:
         )
     if channel.pattern:
         raise SettingsError(
-            f"{where}: reads topics by the pattern {channel.pattern.pattern!r}, but a lane must know its topic "
+            f"{where}: reads topics by the pattern {channel.pattern.pattern!r}, but Ratchet must know the topics "
             "before it starts. Name the topics"
         )
     return dict.fromkeys(channel.topics, channel)

@@ -490,8 +490,8 @@ def switch_off(app: Any) -> None:
     app.flow_control.resume()
     if conf.producer_partitioner is not None:
         raise SettingsError(
-            "producer_partitioner: lanes choose the partition of a key like Kafka's own producers (murmur2), so a "
+            "producer_partitioner: Ratchet chooses the partition of a key like Kafka's own producers (murmur2), so a "
             "key could be in two partitions. Remove producer_partitioner from faust.App"
         )
     if said:
-        log.info("lanes commit with each transaction what agents do; these settings are not used", settings=said)
+        log.info("Ratchet commits the effects of agents in transactions; these settings are not used", settings=said)

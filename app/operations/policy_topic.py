@@ -89,5 +89,8 @@ def write_record(
         BrokerUnavailable: Kafka did not take the record. Its presence in the topic is unknown.
     """
     prepare_policy(bootstrap, settings)
-    then = "It may stand there all the same: see what holds (`ratchet policy get`, `ratchet status`), and do it again"
+    then = (
+        "The topic may contain it nevertheless: check that (`ratchet policy get`, `ratchet status`), and run the "
+        "command again"
+    )
     return write_one(settings, bootstrap, policy_topic(settings.app), (key, value), what, then, headers)

@@ -271,7 +271,9 @@ def compare_rejects(
         plan.before += limits.before(found)
         found = found[limits.judged_rejects(found)]
         lost = np.setdiff1d(must, found)
-        plan.add_offsets("lost", "put in", partition, lost, "does not parse, and is no reject", rejects=True)
+        plan.add_offsets(
+            "lost", "put in", partition, lost, "does not parse, but is not among the rejects", rejects=True
+        )
         counts = Counter(found.tolist())
         doubled = np.array(sorted(offset for offset in must.tolist() if counts[offset] > 1), np.int64)
         plan.add_offsets("doubled", "replace", partition, doubled, "is a reject more than once", rejects=True)
@@ -279,7 +281,9 @@ def compare_rejects(
         gone.add(partition, doubled.tolist())
         others = np.setdiff1d(found, must)
         if remove_unexpected:
-            plan.add_offsets("unexpected", "remove", partition, others, "is no record that must be one", rejects=True)
+            plan.add_offsets(
+                "unexpected", "remove", partition, others, "is a reject, but its record must not be one", rejects=True
+            )
             gone.add(partition, others.tolist())
         else:
             plan.add_offsets("unexpected", "stays", partition, others, NOT_DUE, rejects=True)

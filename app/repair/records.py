@@ -253,7 +253,7 @@ class AppendedTable:
         """Plan the changes for records that must have a reject, by their numbers of rows and rejects."""
         add = self._plan.add_offsets
         lost = offsets[(rows == 0) & (count == 0)]
-        add("lost", "put in", partition, lost, "does not parse, and is no reject", rejects=True)
+        add("lost", "put in", partition, lost, "does not parse, but is not among the rejects", rejects=True)
         doubled = offsets[count > 1]
         add("doubled", "replace", partition, doubled, "is a reject more than once; one is left", rejects=True)
         self._rejects_put_in.add(partition, [*lost.tolist(), *doubled.tolist()])

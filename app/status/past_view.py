@@ -93,7 +93,7 @@ class PastView:
 
     async def _ask(self, query: HistoryQuery, partitions: int) -> History:
         answers, failures = await self._cluster.ask_workers("/status/history", query.parameters(), HistoryAnswer)
-        problems = [f"worker {name} tells no history: {failure}" for name, failure in sorted(failures.items())]
+        problems = [f"worker {name} returned no history: {failure}" for name, failure in sorted(failures.items())]
         return merge_history(query, answers.values(), partitions, problems)
 
     async def intervals(self, stream: str) -> list[Interval]:

@@ -25,7 +25,7 @@ def about_group(settings: Settings, group: Group | None, urls: Sequence[str]) ->
     if not settings.streams:
         said.append("the settings name no streams: add a [streams.NAME] section to the settings file")
     if group is not None and group.state in REBALANCING:
-        said.append("the workers are redistributing the partitions; figures are right in a moment")
+        said.append("the workers are redistributing the partitions; figures will be right in a moment")
     elif group is not None and (strangers := sentence_of_strangers(settings.bootstrap or "", settings.app, group)):
         said.append(strangers)
     elif group is not None and not urls:
@@ -47,8 +47,8 @@ def about_programs(workers: Iterable[WorkerStatus]) -> list[str]:
         return []
     named = "; ".join(f"{digest} on {', '.join(sorted(names))}" for digest, names in sorted(found.items()))
     return [
-        f"workers run different code of the program: {named}. A partition goes by the code of its worker, until the "
-        "new version is on all"
+        f"workers run different code of the program: {named}. Each partition uses the code of its worker until all "
+        "workers have the new version"
     ]
 
 

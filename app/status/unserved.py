@@ -78,7 +78,7 @@ def stall_of_unserved(
             return None
         return Cause.COORDINATOR, f"{place}: it is unknown which worker has the partition: {unread}"
     if row.input_end is None:
-        return Cause.NO_LEADER, f"{place}: it has no leader, so its end is unknown; and no worker tells of it"
+        return Cause.NO_LEADER, f"{place}: it has no leader, so its end is unknown; and no worker reports it"
     if not row.lag:
         return None
     waiting = f"{place}: {row.lag:,} offsets wait, and "

@@ -86,5 +86,5 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {WORKER_TIMEOUT_S:g} s"
     if isinstance(error, msgspec.MsgspecError):
-        return f"what answers there is no worker of this version ({error})"
+        return f"the answer does not come from a worker of this version ({error})"
     return str(error) or type(error).__name__

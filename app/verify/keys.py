@@ -138,7 +138,7 @@ class KeyedRows:
             due, there = wanted.of(partition), rejects.of(partition)
             there = there[there < end.get(partition, 0)]
             for offset in np.setdiff1d(due, there).tolist():
-                self._report.find("lost", "does not parse, and is no reject", partition, offset)
+                self._report.find("lost", "does not parse, but is not among the rejects", partition, offset)
             for offset in np.setdiff1d(there, due).tolist():
                 detail = "is a reject, and the topic has no such record that does not parse"
                 self._report.find("unexpected", detail, partition, offset)

@@ -35,8 +35,8 @@ def without_beginning(stream: StreamSettings, partition: int, baseline: Baseline
     lost = baseline.input_from > 0
     topic, first = (stream.input, baseline.input_from) if lost else (stream.output, baseline.output_from)
     return PositionLost(
-        f"{topic} partition {partition} begins at offset {first}: earlier records are deleted, and without them rows "
-        "of the table cannot be distinguished from invented ones. Without --results the topics are proven from there on"
+        f"{topic} partition {partition} begins at offset {first}: earlier records are deleted, so it is unknown which "
+        "rows of the table are theirs and which are wrong. Without --results the topics are proven from there on"
     )
 
 

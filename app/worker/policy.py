@@ -357,7 +357,7 @@ class PolicyFollower:
                 while await self._changelog.keep_up():
                     await self._tell(None)
                 # A policy may have been unset in the silence, and its null compacted away since.
-                log.warning("the policy topic was not read for too long; lanes wait until it is read again")
+                log.warning("the policy topic was not read for too long; partitions wait until it is read again")
                 self._complete = False
                 self._reading += 1
                 continue
@@ -365,7 +365,8 @@ class PolicyFollower:
                 # Where it is another topic, the lanes find that at their next start, and halt until the
                 # operator decides.
                 log.error(
-                    "the policy topic was replaced or truncated; lanes wait until it is read again", reason=str(error)
+                    "the policy topic was replaced or truncated; partitions wait until it is read again",
+                    reason=str(error),
                 )
                 was_complete, self._complete = self._complete, False
                 self._reading += 1

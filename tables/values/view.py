@@ -36,7 +36,7 @@ def close_views(table: ViewedTable) -> str:
     Returns:
         Sentence of the error.
     """
-    problem = f"the view of table {table.name}: is moved by the transactions of another stream"
+    problem = f"the view of table {table.name}: is changed by the transactions of another stream"
 
     def closed(changelog: str, number: int) -> CommittedTable:
         raise StateError(problem)

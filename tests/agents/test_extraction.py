@@ -299,7 +299,7 @@ def test_a_function_that_fails_once_leaves_the_other_records_alone(
     ("function", "sentence"),
     [
         ("users_extractors:no_such", "cannot be imported"),
-        ("users_extractors:not_a_function", "is no function but a int"),
+        ("users_extractors:not_a_function", "is a int, not a function"),
         ("no_such_module_anywhere:function", "cannot be imported"),
         ("users_extractors.:function", "cannot be imported"),
         ("users_extractors..more:function", "cannot be imported"),
@@ -342,11 +342,11 @@ def test_a_source_reads_what_it_prints(text: str) -> None:
         ('field:.""', "empty part"),
         ("field:a\0b", "cannot be printed"),
         ("header:\udcff", "cannot be printed"),
-        ("function:module", "is no function"),
-        ("function:module:", "is no function"),
-        ("function:os.system('x'):f", "is no function"),
-        ("function:../module:f", "is no function"),
-        ("topic:x", "is no place for a sequence"),
+        ("function:module", "is not a function"),
+        ("function:module:", "is not a function"),
+        ("function:os.system('x'):f", "is not a function"),
+        ("function:../module:f", "is not a function"),
+        ("topic:x", "is not a place for a sequence"),
     ],
 )
 def test_a_source_that_cannot_be(text: str, sentence: str) -> None:

@@ -43,14 +43,14 @@ def test_identity_of_one_word_is_told_as_before(tmp_path: Path, word: str) -> No
 @pytest.mark.parametrize(
     ("toml", "sentence"),
     [
-        ("identity = []", "an empty list is no identity"),
+        ("identity = []", "an empty list is not an identity"),
         ("identity = 3", "streams.events.identity: write a text, or a list of texts"),
         ('identity = ["key", 3]', "streams.events.identity: write a text, or a list of texts"),
         ('identity = "[3]"', "has an element other than text"),
         ('identity = "[a"', "starts like a list but is not a valid one"),
         ('identity = "header:"', "'header:' names no place"),
         ('identity = "field:a..b"', "'a..b' has an empty part"),
-        ('identity = "function:os"', "'os' is no function"),
+        ('identity = "function:os"', "'os' is not a function"),
         ('identity = ["header:a", ""]', "'' is not an identity"),
         ('identity = ["header:a", "header:a"]', "a part of the identity is there twice"),
         ('identity = ["header:a", "producer"]', "producer cannot be one of several parts: write header:ratchet-prod"),

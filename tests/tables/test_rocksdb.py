@@ -240,7 +240,7 @@ def test_who_has_seen_no_files_does_not_write_into_those_that_another_has_made_s
     first.write([(b"ia", value(7))], 5, 1)
     first.close()
     for _ in range(2):
-        with pytest.raises(StateFolderInUse, match="another process has made this store since"):
+        with pytest.raises(StateFolderInUse, match="another process has created this store in the"):
             late.write([(b"ib", value(1))], 3, 1)
     late.close()
     again = Store(tmp_path / "0")

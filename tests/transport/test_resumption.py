@@ -97,8 +97,12 @@ def test_a_later_owner_has_to_be_the_same_and_what_was_lost_stays_written_down()
 def test_a_setting_that_is_said_only_where_it_is_not_the_default_is_compared_as_well() -> None:
     plain = Owner("app", "events", {"identity": "key", "sequence": "header:n"}, {})
     shadow = Owner("app", "events", {"identity": "key", "forward": "false"}, {})
-    assert shadow.differences(plain) == ["it was judged with forward = 'false', and the settings say nothing of it"]
-    assert plain.differences(shadow) == ["it was judged with the default of forward, and the settings say 'false'"]
+    assert shadow.differences(plain) == [
+        "its records were judged with forward = 'false', but the settings say nothing of it"
+    ]
+    assert plain.differences(shadow) == [
+        "its records were judged with the default of forward, but the settings say 'false'"
+    ]
     assert not plain.differences(Owner("app", "events", {"identity": "key", "sequence_form": "text"}, {}))
     assert shadow.rule_differences(plain) == shadow.differences(plain)
 

@@ -73,7 +73,7 @@ def test_two_versions_in_one_group_count_each_event_once(
         assert verified.returncode == 0, verified.stdout + verified.stderr
         for worker in (first, second):
             worker.stop()
-            assert "lane failed" not in worker.text()
+            assert "failed between two" not in worker.text()
             assert "partition halted" not in worker.text()
             assert "takes this worker" not in worker.text()
     finally:

@@ -303,7 +303,7 @@ def test_a_changed_rule_stands_still_and_can_begin_without_what_was_counted(
     changed = site(tmp_path, broker, app=place.app, more='sequence = "field:n"')
     publish(place, source, 1, 40, header="another")
     worker = workers(changed)
-    stands_still(worker, "it was judged with sequence = 'header:ratchet-sequence'")
+    stands_still(worker, "its records were judged with sequence = 'header:ratchet-sequence'")
     refused = changed.command("resume")
     assert "add --forget to continue without last sequences" in refused.stderr
     resume(changed, "--forget", "--reason", "counts by the field now", "--execute")
@@ -329,7 +329,7 @@ def test_dead_letters_of_a_rule_that_was_corrected_are_proven(
     halted = corrected.command("verify")  # it is judged by the rule of before until somebody decides
     assert (halted.returncode, "0 fresh, 0 duplicate, 50 invalid" in halted.stdout) == (0, True), halted.stdout
     worker = workers(corrected)
-    stands_still(worker, "it was judged with identity")
+    stands_still(worker, "its records were judged with identity")
     resume(corrected, "--forget", "--reason", "the field has another name", "--execute")
     served(place, worker, source, 50)
     replay = corrected.command("dead-letters", "replay", "--json")

@@ -90,7 +90,7 @@ def test_each_way_in_which_a_record_can_be_wrong() -> None:
     assert shown == sorted(
         [
             "put in: partition 0 offset 9: lost, has no row",
-            "put in of the rejects: partition 0 offset 11: lost, does not parse, and is no reject",
+            "put in of the rejects: partition 0 offset 11: lost, does not parse, but is not among the rejects",
             "remove of the rejects: partition 0 offset 8: doubled, is a row and a reject, and parses",
             "remove: partition 0 offset 12: doubled, is a row and a reject, and does not parse",
             "replace of the rejects: partition 0 offset 10: doubled, is a reject more than once; one is left",

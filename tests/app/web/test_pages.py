@@ -269,7 +269,7 @@ async def test_what_a_worker_may_not_answer(
     async def other(request: web.Request) -> web.Response:
         return web.json_response({"worker": 7, "tables": "none"})
 
-    for handler, reason in ((away, "status 302"), (other, "no worker of this version")):
+    for handler, reason in ((away, "status 302"), (other, "not come from a worker of this version")):
         topic = new_topic(partitions=1)
         settings = settings_for(broker, topic)
         stranger = web.Application()

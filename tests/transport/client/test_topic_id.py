@@ -228,7 +228,7 @@ async def test_a_changelog_that_lost_its_end_halts_whoever_has_an_old_store(
         (
             {"rule": {"identity": "producer", "sequence": "header:n"}},
             {"rule": {"identity": "producer", "sequence": "field:n"}},
-            "judged with sequence = 'header:n', and the settings say 'field:n'",
+            "judged with sequence = 'header:n', but the settings say 'field:n'",
         ),
     ],
 )
