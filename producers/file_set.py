@@ -229,7 +229,7 @@ class FileSet:
         made = FileMark.decode(mark)
         if made is None:
             raise SourceError(
-                f"{self.label}: its stored position cannot be read by this version ({mark[:100]}). {ANOTHER_NAME}"
+                f"{self.label}: has a stored position that this version cannot read ({mark[:100]}). {ANOTHER_NAME}"
             )
         if number >= len(self._units) and self._folder is None:
             raise self._too_few(number)
