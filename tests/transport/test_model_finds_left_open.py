@@ -7,23 +7,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kafka_ratchet.errors import Aborted, TransactionError
-from kafka_ratchet.transport.transactions.outcome import TopicPartition
+from kafka_ratchet.transport.transactions.outcome import COMPLETE_WITHIN_S, TopicPartition
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.requests import TransactionRequests
 from kafka_ratchet.transport.transactions.states import State
-from tests.transport.memory_kafka import MemoryKafka
+from tests.transport.memory_kafka import CONCURRENT, MemoryKafka
 from tests.transport.memory_link import Fate
 from tests.transport.modelled_runs import Protocol
 from tests.transport.modelled_worker import CHANGELOG, INPUT, run
 from tests.transport.test_model_finds import FIRST, OUT, RAISING, one_lane, producer_on, sent
 from tests.transport.transactions.test_producer import batch_of
 
-OPEN, END_ONCE = TransactionalProducer._open, TransactionRequests.end_once
+OPEN, JOIN, END_ONCE = TransactionalProducer._open, TransactionRequests.join, TransactionRequests.end_once
+REQUESTED_S = 3.0
+"""Seconds, by the model's clock, for the requests before and after the limit."""
 
 
 async def open_beside_the_lane(producer: TransactionalProducer, partitions: list[TopicPartition]) -> None:
@@ -112,6 +116,37 @@ def test_a_lane_is_stopped_whose_next_transaction_waits_for_a_leader(
         model.go_on(1_000)
         assert stopped.done() == fixed
         model.kafka.without_leader.clear()
+        model.go_on(10)
+        assert stopped.done()
+        model.committed_is_what_the_oracle_says()
+
+
+def unsettled(kafka: MemoryKafka, topics: Any, **who: Any) -> Any:
+    """Answer for a transactional id whose last transaction is still being ended."""
+    codes = [(topic, [(number, CONCURRENT) for number in numbers]) for topic, numbers in topics]
+    return SimpleNamespace(errors=codes)
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_lane_is_stopped_whose_next_transaction_waits_for_markers(
+    monkeypatch: pytest.MonkeyPatch, fixed: bool
+) -> None:
+    """Taken out: that it starts again when that takes long, as where the partition of the group's offsets is away."""
+    if not fixed:
+        monkeypatch.setattr("kafka_ratchet.transport.transactions.requests.SETTLED_WITHIN_S", 1e9)
+    with one_lane(FIRST) as model:
+        worker = model.workers[0]
+        assert worker is not None
+        model._append([sent(1)], "none")
+        model.go_on(1)
+        add_partitions = MemoryKafka.AddPartitionsToTxnRequest
+        monkeypatch.setattr(MemoryKafka, "AddPartitionsToTxnRequest", unsettled)
+        model._append([sent(2)], "none")
+        model.go_on(1)
+        stopped = model.loop.create_task(worker.stop())
+        model.go_on(1_000)
+        assert stopped.done() == fixed
+        monkeypatch.setattr(MemoryKafka, "AddPartitionsToTxnRequest", add_partitions)
         model.go_on(10)
         assert stopped.done()
         model.committed_is_what_the_oracle_says()
@@ -226,3 +261,31 @@ def test_a_commit_that_is_cancelled_while_its_end_is_unanswered(
         run(model.loop, transactions())
         assert not kafka.left_open()
         assert [record.value for record in kafka.logs[OUT].committed()] == [b"left open"]
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_completing_transaction_begins_soon_after_the_take_over_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, fixed: bool
+) -> None:
+    """Taken out: that its requests are not repeated beyond that. A successor takes such an owner for dead."""
+    if not fixed:
+
+        async def join(requests: TransactionRequests, partitions: list[TopicPartition], **options: Any) -> None:
+            await JOIN(requests, partitions, **{**options, "within_s": 1e9})
+
+        monkeypatch.setattr(TransactionRequests, "join", join)
+    with one_lane(FIRST) as model:
+        model._stop(0)
+        kafka = model.kafka
+
+        async def transactions() -> bool:
+            producer = producer_on(kafka)
+            await leave_open(producer, kafka)
+            kafka.without_leader = set()
+            monkeypatch.setattr(MemoryKafka, "AddPartitionsToTxnRequest", unsettled)
+            began = asyncio.get_running_loop().time()
+            with suppress(Aborted, TimeoutError):
+                await asyncio.wait_for(producer_on(kafka).initialise(), 1_000)
+            return asyncio.get_running_loop().time() - began < COMPLETE_WITHIN_S + REQUESTED_S
+
+        assert run(model.loop, transactions()) == fixed

@@ -277,7 +277,7 @@ class TransactionalProducer:
                 )
             crash_point("owing")
             try:
-                await self._requests.join(list(hanging.open), with_offsets=True)
+                await self._requests.join(list(hanging.open), with_offsets=True, within_s=0.0)
                 crash_point("completing")
                 return await self._requests.end(commit=hanging.committed)
             except FENCED:

@@ -38,6 +38,11 @@ LAST_EPOCH: Final = (1 << 15) - 2
 Then no owner could end records of the old producer id that Kafka left open. So the id is initialised at this
 epoch, after a check for such records.
 """
+SETTLED_WITHIN_S: Final = 10.0
+"""Seconds of requests to join a transaction while the markers of the last one are written; it takes far less.
+
+Then the lane starts again, where it waits as long as needed and can be stopped.
+"""
 END_FOR_S: Final = 60.0
 """Seconds of requests for the end of a transaction, before its outcome is left to the next `initialise`."""
 OFFSET_METADATA: Final = "ratchet 1 {topic} {epoch}"
@@ -140,25 +145,30 @@ class TransactionRequests:
         """Return True if the id must be initialised before another transaction."""
         return self.in_doubt or self.epoch >= LAST_EPOCH
 
-    async def join(self, partitions: list[tuple[str, int]], *, with_offsets: bool) -> None:
+    async def join(
+        self, partitions: list[tuple[str, int]], *, with_offsets: bool, within_s: float | None = None
+    ) -> None:
         """Add partitions to the transaction, which begins with the first.
 
         Args:
             partitions: (topic, partition) of each.
             with_offsets: True to add the group's offsets as well.
+            within_s: seconds in which to repeat each request until the last transaction's markers are written; None:
+                SETTLED_WITHIN_S.
         """
+        within_s = SETTLED_WITHIN_S if within_s is None else within_s
         topics: dict[str, list[int]] = {}
         for topic, partition in partitions:
             topics.setdefault(topic, []).append(partition)
         identity = (self.transactional_id, self.producer_id, self.epoch)
         self.has_begun = True
-        await self._until_settled(AddPartitionsToTxnRequest(*identity, list(topics.items())), _partition_codes)
+        request = AddPartitionsToTxnRequest(*identity, list(topics.items()))
+        await self._until_settled(request, _partition_codes, within_s)
         if with_offsets:
-            await self._until_settled(
-                AddOffsetsToTxnRequest(*identity, self.group), lambda response: [response.error_code]
-            )
+            request = AddOffsetsToTxnRequest(*identity, self.group)
+            await self._until_settled(request, lambda response: [response.error_code], within_s)
 
-    async def _until_settled(self, request: Any, codes: Any) -> None:
+    async def _until_settled(self, request: Any, codes: Any, within_s: float) -> None:
         """Repeat a request until the markers of the last transaction are written.
 
         Until then the coordinator refuses it.
@@ -171,6 +181,8 @@ class TransactionRequests:
                     raise_for(code)
                 return
             except kafka.ConcurrentTransactions as error:
+                if retry.seconds > within_s:
+                    raise
                 retry.pause_s = min(retry.pause_s, 0.02)
                 await retry.wait(error)
             except (
