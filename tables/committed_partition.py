@@ -268,7 +268,7 @@ class CommittedPartition:
                     columns=self.known.map.unsaved_columns(),
                     forget=self._forgets,
                     missing=self.missing,
-                    unproven=self._replay.earlier if self._is_timed else 0,
+                    unproven=self._earlier,
                 )
             except StateError:
                 self.known.release()  # the next `open` is a fresh start
@@ -285,6 +285,19 @@ class CommittedPartition:
             if self.known.map.slots.is_wasteful and not self.known.has_rest:
                 self.known.map.slots.pack()
         self._timer.end()
+
+    @property
+    def _earlier(self) -> int:
+        """Return the age to store for an unfinished or unproven replay, see `Replay.earlier`; 0: none."""
+        if self._is_timed:
+            return self._replay.earlier
+        # A state without times has no age: only evictions show that it was too old.
+        return int(not self._replay.has_ended and (self._replay.unproven > 0 or self._has_replayed_evictions))
+
+    @property
+    def _has_replayed_evictions(self) -> bool:
+        """Return True if the replay has brought evictions to a state from before them."""
+        return self._evicted_before not in (None, self.evicted)
 
     def _find(self, key: bytes) -> bytes | None:
         try:
@@ -352,9 +365,9 @@ class CommittedPartition:
         Returns:
             False if that state was too old: it was discarded, and the replay has to start again at offset 0.
         """
-        behind = self._replay.end(self._stamp, self.position)
         # A store without a time is of a stream without bounds; since then it had some, and lost them again.
-        has_evicted = self._evicted_before not in (None, self.evicted)
+        has_evicted = self._replay.unproven > 0 or self._has_replayed_evictions
+        behind = self._replay.end(self._stamp, self.position)
         if not is_too_old(behind) if self._is_timed else not has_evicted:
             return True
         self.log.warning(

@@ -7,18 +7,21 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables import eviction
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.map.map import LastSequences
+from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.store import Store
 from kafka_ratchet.tables.totals import Evicted
 from tests.clock import SAVES_AT_ONCE
-from tests.tables.bounded_partition import EVERYTHING, NAMES, NOTHING, Bounded, record
+from tests.tables.bounded_partition import CHANGELOG, EVERYTHING, NAMES, NOTHING, Bounded, record
 from tests.tables.test_edits import asked
 
 
@@ -270,6 +273,31 @@ def test_a_store_older_than_nulls_last_is_rebuilt(tmp_path: Path, made: list[Bou
         again = one.another(tmp_path / "stale")
     assert lines[0]["behind_s"] == 24 * 3600 + 91
     assert (one.known(again), len(again)) == ({b"c": 3}, 1)
+    again.close()
+
+
+@pytest.mark.parametrize("bounds", [Bounds(inactive_s=80), None])
+def test_a_store_whose_replay_was_cut_short_is_as_old_as_before_it(
+    tmp_path: Path, made: list[Bounded], room: int, bounds: Bounds | None
+) -> None:
+    """The worker that replays has the bounds, or none any more."""
+    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80), room))
+    one.work(record(b"i", 9), record(b"c", 1))
+    one.bounds = bounds
+    one.another(tmp_path / "stale").close()
+    one.work(record(b"c", 2), after_s=91)
+    one.work(record(b"c", 3), after_s=24 * 3600)
+    where = tmp_path / "stale", CHANGELOG, 0, Identity.KEY, 1 << 20
+    stale = SequencePartition(*where, lambda: room, bounds, one.clock)
+    stale.open()
+    stale.restoring()
+    entries = one.since(stale.position)
+    # Kafka has compacted the changelog: the null for b"i" is gone.
+    stale.apply(entries.only(np.array([entries.value(i) is not None for i in range(entries.count)])))
+    assert one.known(stale) == {b"i": 9, b"c": 3}
+    stale.close()
+    again = one.another(tmp_path / "stale")
+    assert one.known(again) == {b"c": 3}
     again.close()
 
 
