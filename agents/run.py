@@ -85,8 +85,12 @@ class Stream:
         self._reading.held.append(self._reading.index)
 
     def drop(self) -> None:
-        """Remove the current record from the held ones, because it has no effect."""
-        self._reading.held.pop()
+        """Release the current record, which the program has skipped, unless others are held.
+
+        Its effects, such as sends before a filter, would be undone together with theirs.
+        """
+        if len(self._reading.held) == 1:
+            self._reading.held.pop()
 
     def release(self) -> None:
         """Release all held records, so that the next error rejects only the current record."""
@@ -129,7 +133,7 @@ class AgentRun:
         """Error that ended it between two batches; the next one raises it."""
         self._outputs, self._sends = Outputs(), Sends(agent.name, self._reading)
         self._mark = 0, 0
-        """Outputs and sends before those of the record at hand; only known where a record may be undone."""
+        """Outputs and sends before those of the record at hand and of held ones; known where these may be undone."""
         self._at_hand = AtHand(partition, self._reading)
 
     async def take(self, delivery: Delivery, fresh: NDArray[np.int64]) -> None:
@@ -243,6 +247,8 @@ class AgentRun:
         return AgentFailed(f"{self._reading.place}: agent {self.agent.name} {what}")
 
     def _mark_record(self) -> None:
+        if self._reading.held:
+            return  # an error rejects the held records as well, so that their effects have to be undone too
         self._mark = len(self._outputs), len(self._sends)
         self._partition.begin_record()
 

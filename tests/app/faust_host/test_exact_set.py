@@ -286,6 +286,36 @@ def test_an_agent_that_raises_over_a_list_makes_dead_letters_of_all_of_it() -> N
     assert [letter.value["amount"] for letter in ran.dead_letters] == [3, 4, 5]
 
 
+@pytest.mark.parametrize(
+    ("filtered", "copied", "rejected"), [(99, [0, 1, 2, 6, 7], [3, 4, 5]), (4, [0, 1, 2, 7], [3, 4, 5, 6])]
+)
+def test_steps_before_a_list_that_is_rejected_are_undone_for_each_of_its_records(
+    filtered: int, copied: list[int], rejected: list[int]
+) -> None:
+    """Each comes again as a dead letter, and would be copied and counted twice; one filtered out would be missing."""
+    app = new_app()
+    source, copy = app.topic("source", value_type=Order), app.topic("copy")
+    totals = app.Table("totals", default=int)
+
+    def counted(order: Order) -> Order:
+        totals[order.user] += 1
+        return order
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        assert totals.name
+        stream.add_processor(counted)
+        async for taken in stream.echo(copy).filter(lambda order: order.amount != filtered).take(3, within=10):
+            for order in taken:
+                if order.amount == 5:
+                    raise ValueError("five")
+
+    ran = run(app, {"source": orders(*range(8))})
+    assert [value["amount"] for _, value in sent(ran, "copy")] == copied
+    assert ran.tables["totals"] == {"ann": len(copied)}
+    assert [letter.value["amount"] for letter in ran.dead_letters] == rejected
+
+
 @pytest.mark.parametrize("batch", [1, 3, 100])
 def test_group_by_through_and_a_merge(batch: int) -> None:
     app = new_app()
