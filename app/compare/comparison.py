@@ -279,6 +279,7 @@ class Comparer:
                     ends[name] = side.next_offsets()
                     result.notes += side.notes()
             self._engine.commit(ends)
+            self._name_absent(result, source, target)
             terms = Terms(
                 as_is=self._options.as_is,
                 contents=bool(self._compared),
@@ -298,6 +299,7 @@ class Comparer:
             if counted.oldest_ms is not None:
                 result.oldest_in_flight_s = max(0.0, (now_ms - counted.oldest_ms) / 1000)
             self._count_nameless(result, sides)
+            self._count_without_fields(result, sides)
             result.source_rows, result.target_rows = self._engine.count("source"), self._engine.count("target")
             result.findings = [self._shown(each, source, target) for each in findings]
         return result
@@ -309,6 +311,48 @@ class Comparer:
             result.without_identity[name] = count
             if place is not None:
                 result.first_without_identity[name] = side.where(*place)
+
+    def _count_without_fields(self, result: Comparison, sides: Sequence[tuple[Name, TopicSide | TableSide]]) -> None:
+        """Name the records whose values cannot be compared, because their format is another one."""
+        for name, side in sides:
+            if not self._compared or not isinstance(side, TopicSide):
+                continue
+            count, place = self._engine.without_fields(name)
+            if place is not None:
+                result.unread.append(
+                    f"{side.topic}: the values of {count:,} records have no fields in the format "
+                    f"{self._format(name)}, and only the identities of these records are compared; the first: "
+                    f"{_place(side.where(*place))}. Correct --value-format or --target-format"
+                )
+
+    def _name_absent(self, result: Comparison, source: TopicSide | TableSide, target: TopicSide | TableSide) -> None:
+        """Name the places that no row has: their values are null, and null equals null."""
+        absent = {"source": self._absent("source", source), "target": self._absent("target", target)}
+        for number, pair in enumerate(self._compared):
+            if number in absent["source"] and number in absent["target"]:
+                result.unread.append(
+                    f"no row of {result.source} has {pair.source}, and no row of {result.target} has {pair.target}: "
+                    "they are not compared. Correct the names in --compare"
+                )
+            elif number in absent["source"]:
+                result.notes.append(f"no row of {result.source} has {pair.source}")
+            elif number in absent["target"]:
+                result.notes.append(f"no row of {result.target} has {pair.target}")
+
+    def _absent(self, name: Name, side: TopicSide | TableSide) -> set[int]:
+        """Return the numbers of the compared places that no row of a side has, in this run or an earlier one."""
+        if not self._engine.count(name):
+            return set()
+        present = self._present(name) if isinstance(side, TopicSide) else side.present
+        return {number for number in range(len(self._compared)) if len(self._by) + number not in present}
+
+    def _present(self, name: Name) -> set[int]:
+        """Return the numbers of the places that a record of a topic has had in any run."""
+        return {int(number) for number in (self._engine.kept(f"places of {name}") or "").split()}
+
+    def _format(self, name: Name) -> str:
+        options = self._options
+        return options.value_format if name == "source" else options.target_format or options.value_format
 
     def _opened(self, stack: ExitStack) -> tuple[TopicSide | TableSide, TopicSide | TableSide, dict[int, int] | None]:
         """Open both sides, the target for an earlier moment; return them and the edges of a topic as source.
@@ -333,8 +377,7 @@ class Comparer:
         options = self._options
         address = self._source if name == "source" else self._target
         if address.is_topic:
-            form = options.value_format if name == "source" else options.target_format or options.value_format
-            decode = decoder(form, address.place, options.schema_registry, options.registry_options)
+            decode = decoder(self._format(name), address.place, options.schema_registry, options.registry_options)
             return TopicSide(address, self._settings, decode)
         if name == "source":
             return open_table(address, options.source_options, options.timestamp)
@@ -377,6 +420,7 @@ class Comparer:
                 progress(address, read)
         if isinstance(side, TopicSide):
             side.require_same_topic(side.id, "when this comparison began")
+            self._engine.keep(f"places of {name}", " ".join(map(str, sorted(side.present | self._present(name)))))
 
     def _go_on(self, name: Name, side: TopicSide) -> None:
         """Continue reading a topic at the offsets of the last run, if there was one.

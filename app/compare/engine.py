@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, get_args
 
 from kafka_ratchet.app.compare.bounds import Bound
 from kafka_ratchet.app.compare.side import UNKNOWN_MS, Rows
+from kafka_ratchet.app.compare.values import NO_FIELDS
 from kafka_ratchet.errors import SettingsError, SourceError
 
 Name = Literal["source", "target"]
@@ -49,7 +50,7 @@ BYTES_AT_ONCE: Final = 32 * 1024 * 1024
 PLACES_MOST: Final = 10
 """Places listed of one doubled identity."""
 
-STATE_FORMAT: Final = 3
+STATE_FORMAT: Final = 4
 """Raise it with every change of the tables, and of the texts that values become."""
 
 TABLES: Final = """
@@ -130,19 +131,53 @@ AS_IS: Final = {
 }
 """The target holds each identity as often as the source."""
 
-ALTERED: Final = """
+ALTERED: Final = f"""
 CREATE OR REPLACE TEMP TABLE altered AS
 SELECT identity, content, part, position
 FROM (
   SELECT * FROM target_bucket AS target ANTI JOIN source_bucket AS source
   ON source.identity = target.identity AND source.content = target.content
+  WHERE content <> '{NO_FIELDS}'
 )
-SEMI JOIN (SELECT identity FROM source_bucket WHERE {inside}) USING (identity)
+SEMI JOIN (SELECT identity FROM source_bucket WHERE {{inside}}) USING (identity)
+ANTI JOIN (SELECT identity FROM source_bucket WHERE content = '{NO_FIELDS}') USING (identity)
 """
 """Rows of the target whose content no record of their identity has."""
 
+EXCESS: Final = """
+CREATE OR REPLACE TEMP TABLE excess AS
+SELECT identity, content, n FROM (
+  SELECT identity, content, count(*) FILTER (is_source) AS n, count(*) FILTER (NOT is_source) AS tn FROM (
+    SELECT identity, content, TRUE AS is_source FROM source_bucket
+    UNION ALL
+    SELECT identity, content, FALSE FROM target_bucket
+  )
+  GROUP BY identity, content
+)
+WHERE n > 0 AND tn > n
+"""
+"""Contents that the target has more often than the source has them for an identity."""
 
-TEMPORARY: Final = ("findings", "source_places", "target_places", "placed", "altered", "chosen")
+ALTERED_AS_IS: Final = f"""
+INSERT INTO altered
+SELECT identity, content, part, position FROM (
+  SELECT *, row_number() OVER (PARTITION BY identity ORDER BY part, position) AS spare FROM (
+    SELECT target.*, n, row_number() OVER (PARTITION BY identity, content ORDER BY part, position) AS number
+    FROM target_bucket AS target JOIN excess USING (identity, content)
+  )
+  WHERE number > n
+)
+LEFT JOIN findings USING (identity)
+SEMI JOIN (SELECT identity FROM source_bucket WHERE {{inside}}) USING (identity)
+ANTI JOIN (
+  SELECT identity FROM source_bucket WHERE content = '{NO_FIELDS}'
+  UNION ALL SELECT identity FROM target_bucket WHERE content = '{NO_FIELDS}'
+) USING (identity)
+WHERE spare > coalesce(surplus, 0)
+"""
+"""Rows in excess stand for records with another content, unless they count as doubled."""
+
+TEMPORARY: Final = ("findings", "source_places", "target_places", "placed", "altered", "excess", "chosen")
 """Temporary tables of a comparison."""
 
 LISTED: Final[tuple[tuple[Verdict, str], ...]] = (
@@ -164,7 +199,7 @@ ALTERED_CHOSEN: Final = """
 SELECT chosen.identity, any_value(chosen.content), {'part': chosen.part, 'position': chosen.position} AS place,
   arg_min(source.content, {'part': source.part, 'position': source.position}),
   min({'part': source.part, 'position': source.position})
-FROM chosen JOIN source_bucket AS source ON source.identity = chosen.identity
+FROM chosen JOIN source_bucket AS source ON source.identity = chosen.identity AND source.content <> chosen.content
 GROUP BY chosen.identity, chosen.part, chosen.position ORDER BY place
 """
 
@@ -406,6 +441,8 @@ class Engine:
                 )
             }
         )
+        if rows.unreadable:
+            table = table.set_column(1, "content", _with_no_fields(table.column(1), rows.unreadable))
         waiting = self._waiting.setdefault(side, [])
         waiting.append(table)
         if sum(map(len, waiting)) >= ROWS_AT_ONCE or sum(each.nbytes for each in waiting) >= BYTES_AT_ONCE:
@@ -438,6 +475,14 @@ class Engine:
         """Return the number of rows without an identity, and the place of the first; None without such rows."""
         count, place = self._one(
             f"SELECT count(*), min({{'part': part, 'position': position}}) FROM {side} WHERE identity IS NULL"  # noqa: S608
+        )
+        return int(count), _place(place)
+
+    def without_fields(self, side: Name) -> tuple[int, tuple[int, int] | None]:
+        """Return the number of rows with an identity whose values have no fields, and the place of the first."""
+        count, place = self._one(
+            f"SELECT count(*), min({{'part': part, 'position': position}}) FROM {side} "  # noqa: S608
+            f"WHERE content = '{NO_FIELDS}' AND identity IS NOT NULL"
         )
         return int(count), _place(place)
 
@@ -501,6 +546,9 @@ class Engine:
                     found.setdefault(each.kind, []).append(each)
             if terms.contents:
                 self._db.execute(ALTERED.format(**conditions))
+                if terms.as_is:
+                    self._db.execute(EXCESS)
+                    self._db.execute(ALTERED_AS_IS.format(**conditions))
                 counted.altered += int(self._one("SELECT count(*) FROM altered")[0])
                 left = terms.sample - len(found.get("altered", ()))
                 found.setdefault("altered", []).extend(self._altered(left))
@@ -567,6 +615,16 @@ class Engine:
         row = self._db.execute(query).fetchone()
         assert row is not None  # noqa: S101 - an aggregate gives one row
         return row
+
+
+def _with_no_fields(contents: Any, numbers: list[int]) -> Any:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    mask = np.zeros(len(contents), bool)
+    mask[numbers] = True
+    return pc.if_else(pa.array(mask), pa.scalar(NO_FIELDS), contents)
 
 
 def _place(place: Mapping[str, int] | None) -> tuple[int, int] | None:

@@ -23,8 +23,6 @@ UNREADABLE: Final = object()
 Decode = Callable[[bytes | None], Any]
 """From the bytes of a value to an object with the fields; `UNREADABLE` where they are none."""
 
-Fields = Callable[[Sequence[bytes | None]], list[list[Any]]]
-"""From values to the column of each path, null where nothing is."""
 
 
 class Records(Protocol):
@@ -143,21 +141,38 @@ class BatchRecords:
         return int((self._batch.columns[VALUE_LENGTH] < 0).sum())
 
 
-def columns_reader(places: Sequence[Place], decode: Decode | None) -> Callable[[Records], list[list[Any]]]:
-    """Return the function that reads one column for each place from records.
+class ColumnsReader:
+    """Reader of one column for each place from records.
 
     Args:
         places: places of the values in a record.
         decode: decoder of values; None: JSON.
     """
-    paths = [place.path for place in places if place.kind == "field"]
-    fields = _json_fields(paths) if decode is None else _decoded_fields(paths, decode)
 
-    def read(records: Records) -> list[list[Any]]:
-        found = iter(fields(records.values()) if paths else ())
-        return [next(found) if place.kind == "field" else _of_record(records, place) for place in places]
+    def __init__(self, places: Sequence[Place], decode: Decode | None) -> None:
+        self._places, self._decode = places, decode or from_json
+        paths = [place.path for place in places if place.kind == "field"]
+        self._fields = None
+        if paths:
+            self._fields = _json_fields(paths) if decode is None else _decoded_fields(paths, decode)
+        self.unreadable: list[int] = []
+        """Numbers of the last group's records with a value that has no fields."""
+        self.present: set[int] = set()
+        """Numbers of the places that a record has, be it with null."""
 
-    return read
+    def read(self, records: Records) -> list[list[Any]]:
+        """Return one column for each place."""
+        values = records.values() if self._fields is not None else []
+        columns, self.unreadable = self._fields(values) if self._fields is not None else ([], [])
+        found = iter(columns)
+        read = [next(found) if place.kind == "field" else _of_record(records, place) for place in self._places]
+        for number, (place, column) in enumerate(zip(self._places, read, strict=True)):
+            if number not in self.present and (
+                any(value is not None for value in column)
+                or (place.kind == "field" and any(has(self._decode(value), place.path) for value in values))
+            ):
+                self.present.add(number)
+        return read
 
 
 def _of_record(records: Records, place: Place) -> list[Any]:
@@ -174,10 +189,19 @@ def _of_record(records: Records, place: Place) -> list[Any]:
     return by_kind[place.kind]()
 
 
+Fields = Callable[[Sequence[bytes | None]], tuple[list[list[Any]], list[int]]]
+"""From values to the column of each path, null where nothing is, and the numbers of values without fields."""
+
+
 def _decoded_fields(paths: Sequence[tuple[str, ...]], decode: Decode) -> Fields:
-    def read(values: Sequence[bytes | None]) -> list[list[Any]]:
+    def read(values: Sequence[bytes | None]) -> tuple[list[list[Any]], list[int]]:
         found = [decode(value) for value in values]
-        return [[None if each is UNREADABLE else at(each, path) for each in found] for path in paths]
+        without = [
+            number
+            for number, (value, each) in enumerate(zip(values, found, strict=True))
+            if value is not None and not isinstance(each, Mapping)
+        ]
+        return [[at(each, path) for each in found] for path in paths], without
 
     return read
 
@@ -194,18 +218,20 @@ def _json_fields(paths: Sequence[tuple[str, ...]]) -> Fields:
     )
     decode = msgspec.json.Decoder(shape, float_hook=Decimal).decode
     wanted = [(slots[path[0]], path[1:]) for path in paths]
-    nothing = shape()
+    nothing, unreadable = shape(), shape()
 
-    def read(values: Sequence[bytes | None]) -> list[list[Any]]:
+    def read(values: Sequence[bytes | None]) -> tuple[list[list[Any]], list[int]]:
+        without: list[int] = []
         try:
             found = list(map(decode, values))  # type: ignore[arg-type] # a null value raises TypeError
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
             found = [singly(value) for value in values]
+            without = [number for number, each in enumerate(found) if each is unreadable]
         columns = []
         for slot, rest in wanted:
             column = list(map(attrgetter(slot), found))
             columns.append([at(each, rest) for each in column] if rest else column)
-        return columns
+        return columns, without
 
     def singly(value: bytes | None) -> Any:
         """Decode a JSON value; use a slower parser for JSON that msgspec refuses, such as a lone surrogate."""
@@ -215,7 +241,7 @@ def _json_fields(paths: Sequence[tuple[str, ...]]) -> Fields:
             return decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             found = from_json(value)
-            return shape(*(found.get(first) for first in firsts)) if isinstance(found, Mapping) else nothing
+            return shape(*(found.get(first) for first in firsts)) if isinstance(found, Mapping) else unreadable
 
     return read
 
@@ -237,3 +263,12 @@ def at(value: Any, path: Sequence[str]) -> Any:
             return None
         value = value.get(name)
     return value
+
+
+def has(value: Any, path: Sequence[str]) -> bool:
+    """Return True if a path of nested objects exists, be it with null."""
+    for name in path:
+        if not isinstance(value, Mapping) or name not in value:
+            return False
+        value = value[name]
+    return True

@@ -24,6 +24,8 @@ class Rows:
     times: int, ms since 1970; `UNKNOWN_MS` without a time.
 
     Each column is a list, or an Arrow array of the same values.
+
+    unreadable: numbers of the rows whose values have no fields to compare
     """
 
     identities: Any = field(default_factory=list)
@@ -31,6 +33,7 @@ class Rows:
     parts: Any = field(default_factory=list)
     positions: Any = field(default_factory=list)
     times: Any = field(default_factory=list)
+    unreadable: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.identities)
@@ -77,6 +80,9 @@ class Side(Protocol):
 
     unread: list[str]
     """Reasons why it was not read to its end."""
+
+    present: set[int]
+    """Numbers of the wanted places that a row has, be it with null. Known once `rows` was read."""
 
     def kinds(self, places: Sequence[Place]) -> list[Kind]:
         """Return the type that this side declares for each place.

@@ -59,6 +59,7 @@ class TableSide:
     def __init__(self, address: Address, options: Mapping[str, str], timestamp: str | None) -> None:
         self.address, self.options = address, options
         self.unread: list[str] = []
+        self.present: set[int] = set()
         self._stack = ExitStack()
         self._names: list[str] = []
         self._files: list[str] = []
@@ -132,6 +133,7 @@ class TableSide:
         with self._explained():
             for part, first, found in self._read(columns):
                 given = [found[slot] if not path else _nested(found[slot], path) for slot, path in slots]
+                self.present |= {number for number, each in enumerate(slots) if _is_in(found[each[0]], each[1])}
                 rows = rows_of(given, wanted)
                 rows.parts, rows.positions = _repeated(part, len(rows)), _numbers(first, len(rows))
                 rows.times = _repeated(UNKNOWN_MS, len(rows)) if at is None else _times(found[at])
@@ -185,6 +187,13 @@ def _nested(column: Column, path: Sequence[str]) -> list[Any]:
     from kafka_ratchet.app.compare.record_columns import at
 
     return [at(_object(value), path) for value in _list(column)]
+
+
+def _is_in(column: Column, path: Sequence[str]) -> bool:
+    """Return True if a value of the column has the path; the empty one is in each column."""
+    from kafka_ratchet.app.compare.record_columns import has
+
+    return not path or any(has(_object(value), path) for value in _list(column))
 
 
 def _list(column: Column) -> list[Any]:

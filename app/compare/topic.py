@@ -9,7 +9,7 @@ from typing import Any, Final
 from kafka_ratchet.app.compare.address import Address
 from kafka_ratchet.app.compare.batches import batches_between, reads_batches
 from kafka_ratchet.app.compare.columns import Place
-from kafka_ratchet.app.compare.record_columns import BatchRecords, Decode, Messages, Records, columns_reader
+from kafka_ratchet.app.compare.record_columns import BatchRecords, ColumnsReader, Decode, Messages, Records
 from kafka_ratchet.app.compare.side import Rows, Wanted
 from kafka_ratchet.app.compare.values import Kind
 from kafka_ratchet.app.settings import Settings
@@ -44,6 +44,7 @@ class TopicSide:
             )
         self.topic, self._settings, self._decode = address.place, settings, decode
         self.unread: list[str] = []
+        self.present: set[int] = set()
         self._tombstones = 0
         self._stack = ExitStack()
         self._options = {"bootstrap.servers": settings.bootstrap, **settings.kafka}
@@ -173,10 +174,13 @@ class TopicSide:
             number: OffsetRange(max(span.first, self.begins.get(number, span.first)), span.end)
             for number, span in self._ends.items()
         }
-        read = columns_reader(wanted.places, self._decode)
+        reader = ColumnsReader(wanted.places, self._decode)
+        self.present = reader.present
+        has_fields = any(place.kind == "field" for place, _ in wanted.compared)
         for records in self._records(spans):
             self._tombstones += records.tombstones()
-            rows = rows_of(read(records), wanted)
+            rows = rows_of(reader.read(records), wanted)
+            rows.unreadable = reader.unreadable if has_fields else []
             rows.parts, rows.positions, rows.times = records.partitions(), records.offsets(), records.times()
             yield rows
 

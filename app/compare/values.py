@@ -44,6 +44,9 @@ SEPARATOR: Final = "\x1f"
 NULL: Final = "\\N"
 """Text of null among compared values. No value has it: a backslash in a value is doubled."""
 
+NO_FIELDS: Final = "\\U"
+"""Content of a record whose value has no fields, because its format is another one. No content is this text."""
+
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 

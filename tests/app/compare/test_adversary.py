@@ -233,3 +233,76 @@ def test_forms_of_identities_and_times_are_one_value(tmp_path: Path) -> None:
             f"CREATE TABLE t AS SELECT '{UUID}'::uuid AS id, TIME '10:11:12.5' AS at, MAP {{'k': 1, 'a': 2}} AS map"
         )
     assert compare(source, f"duckdb:{tmp_path}/t.duckdb?table=t", "id", "at,map").ok
+
+
+def test_values_in_another_format_are_not_compared(
+    reader: str, broker: str, new_topic: NEW_TOPIC, tmp_path: Path
+) -> None:
+    """Their fields would be null on both sides, and all would be right."""
+    source, target = new_topic(1), new_topic(1)
+    for topic, value in ((source, b"\0\0\0\0\1x"), (target, b"\0\0\0\0\1y")):
+        send(broker, topic, [value], key=b"1")
+        send(broker, topic, [{"v": 1}], key=b"2")
+    table = parquet(tmp_path / "t.parquet", id=["1", "2"], v=[1, 1])
+    chosen: list[tuple[str, str, dict[str, Any]]] = [
+        (f"kafka:{target}", "key", {}),
+        (table, "key=id", {"state": tmp_path / "state"}),
+        (table, "key=id", {"state": tmp_path / "state"}),
+        (table, "key=id", {"as_is": True}),
+    ]
+    for other, by, options in chosen:
+        result = compare(f"kafka:{source}", other, by, "v", bootstrap=broker, **options)
+        assert (counts(result), result.exit_code) == ((0, 0, 0, 0), 3)
+        assert f"{source}: the values of 1 records have no fields in the format json" in result.unread[0]
+        assert "partition 0 offset 0" in result.unread[0]
+    assert compare(f"kafka:{source}", f"kafka:{target}", "key", bootstrap=broker).ok
+    both = compare(f"kafka:{source}", f"kafka:{target}", "key", "v", bootstrap=broker, value_format="bytes")
+    assert both.exit_code == 3
+
+
+def test_fields_that_no_record_has_are_not_compared(
+    reader: str, broker: str, new_topic: NEW_TOPIC, tmp_path: Path
+) -> None:
+    source, target = new_topic(1), new_topic(1)
+    for topic, value in ((source, "x"), (target, "y")):
+        send(broker, topic, [{"id": 1, "v": value, "none": None}], headers=[("h", value.encode())])
+    state = tmp_path / "state"
+    for name in ("w", "v.x", "header:hh"):
+        state.unlink(missing_ok=True)
+        for _ in range(2):
+            result = compare(f"kafka:{source}", f"kafka:{target}", "id", name, bootstrap=broker, state=state)
+            assert result.exit_code == 3
+            assert "no row of kafka:" in result.unread[0]
+            assert "they are not compared" in result.unread[0]
+    state.unlink()
+    for _ in range(2):
+        assert compare(f"kafka:{source}", f"kafka:{target}", "id", "none", bootstrap=broker, state=state).ok
+    table = parquet(tmp_path / "t.parquet", id=[1], v=["x"], s=[{"x": 1}])
+    result = compare(f"kafka:{source}", table, "id", "V=v", bootstrap=broker)
+    assert (counts(result), result.notes) == ((0, 0, 1, 0), [f"no row of kafka:{source} has field:V"])
+    assert compare(table, table, "id", "s.x").ok
+    assert compare(table, table, "id", "s.y").exit_code == 3
+
+
+def test_as_is_compares_each_content_as_often_as_it_is_there(tmp_path: Path) -> None:
+    def altered(source: str, target: str, **options: Any) -> tuple[int, int, int]:
+        sides = [
+            parquet(tmp_path / name, id=[1] * len(texts) + [2], v=[*texts, "z"])
+            for name, texts in (("s.parquet", source), ("t.parquet", target))
+        ]
+        result = compare(*sides, "id", "v", as_is=True, **options)
+        for each in result.findings:
+            if each["finding"] == "altered":
+                assert each["values"]["v"]["source"] != each["values"]["v"]["target"]
+        assert sum(each["finding"] == "altered" for each in result.findings) == result.altered
+        return result.lost, result.doubled, result.altered
+
+    assert altered("ab", "ba") == (0, 0, 0)
+    assert altered("ab", "aa") == (0, 0, 1)
+    assert altered("a", "aa") == (0, 1, 0)
+    assert altered("ab", "aaa") == (0, 1, 1)
+    assert altered("ab", "aab") == (0, 1, 0)
+    assert altered("aab", "aa") == (1, 0, 0)
+    assert altered("aabb", "abbb") == (0, 0, 1)
+    assert altered("ab", "ax") == (0, 0, 1)
+    assert altered("abc", "aax") == (0, 0, 2)
