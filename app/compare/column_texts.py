@@ -96,17 +96,40 @@ def texts_of(column: Column, kind: Kind) -> pa.Array:
 def values_of(column: pa.Array) -> list[Any]:
     """Return the values of an array.
 
-    Nanoseconds become microseconds, which Python can hold. A map becomes an object, with the last value of a repeated
-    key.
+    Nanoseconds become microseconds, which Python can hold. A map becomes an object at any depth, with the last value of
+    a repeated key.
     """
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
     elif pa.types.is_time64(column.type):
         column = column.cast(pa.time64("us"), safe=False)
+    convert = _objects(column.type)
     values = list(column.to_pylist())
-    if pa.types.is_map(column.type) and not pa.types.is_nested(column.type.key_type):
-        return [None if each is None else dict(each) for each in values]
-    return values
+    return values if convert is None else [None if each is None else convert(each) for each in values]
+
+
+def _objects(type_: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return the function that makes objects of the maps in a value; None if the type has no maps."""
+    types = pa.types
+    if types.is_map(type_) and not types.is_nested(type_.key_type):
+        item = _or_null(_objects(type_.item_type))
+        return lambda value: {key: item(each) for key, each in value}
+    if types.is_struct(type_):
+        fields = {field.name: _objects(field.type) for field in type_}
+        if not any(fields.values()):
+            return None
+        converts = {name: _or_null(convert) for name, convert in fields.items()}
+        return lambda value: {name: converts[name](each) for name, each in value.items()}
+    if types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
+        if (convert := _objects(type_.value_type)) is None:
+            return None
+        each_of = _or_null(convert)
+        return lambda value: [each_of(each) for each in value]
+    return None
+
+
+def _or_null(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    return lambda value: value if value is None or convert is None else convert(value)
 
 
 def _joined(parts: Sequence[pa.Array]) -> pa.Array:
@@ -189,7 +212,7 @@ def _of_array(column: pa.Array, kind: Kind) -> pa.Array:
         return _numbers(column.cast(pa.string()), kind, singly)
     if types.is_boolean(type_) and kind in ("any", "boolean"):
         return column.cast(pa.string())
-    if types.is_date32(type_) and kind in ("any", "date"):
+    if types.is_date32(type_) and kind in ("any", "date", "day"):
         return column.cast(pa.string())
     if types.is_timestamp(type_) and kind in ("any", "timestamp"):
         return _of_times(column)

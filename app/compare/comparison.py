@@ -301,6 +301,8 @@ class Comparer:
             self._count_nameless(result, sides)
             self._count_without_fields(result, sides)
             result.source_rows, result.target_rows = self._engine.count("source"), self._engine.count("target")
+            if result.target_rows and result.target_rows == result.unexpected and result.looked_for:
+                result.notes.append(_no_common_identity(result, findings))
             result.findings = [self._shown(each, source, target) for each in findings]
         return result
 
@@ -456,6 +458,19 @@ class Comparer:
             pairs_of = zip(names, content_parts(found.expected), content_parts(found.found), strict=True)
             shown["values"] = {name: {"source": a, "target": b} for name, a, b in pairs_of if a != b}
         return shown
+
+
+def _no_common_identity(result: Comparison, findings: Sequence[Found]) -> str:
+    """Return a sentence about sides without a common identity, which mostly have it in two forms."""
+    first = {each.kind: each.identity for each in reversed(findings)}
+    ours, theirs = first.get("lost", first.get("in_flight")), first.get("unexpected")
+    forms = (
+        "" if ours is None or theirs is None else f", such as {shown_identity(ours)!r} and {shown_identity(theirs)!r}"
+    )
+    return (
+        f"{result.source} and {result.target} have no identity in common{forms}. If the pipeline writes identities in "
+        "another form, --by must name a value that both sides have alike"
+    )
 
 
 def _edges(source: TopicSide | TableSide) -> dict[int, int] | None:

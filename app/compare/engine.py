@@ -350,8 +350,8 @@ class Engine:
         """Return a value stored by this run or an earlier one; None without it."""
         if name in self._new:
             return self._new[name]
-        row = self._db.execute("SELECT value FROM about WHERE name = ?", [name]).fetchone()
-        return None if row is None else str(row[0])
+        rows = self._db.execute("SELECT value FROM about WHERE name = ?", [name]).fetchall()
+        return str(rows[0][0]) if rows else None
 
     def keep(self, name: str, value: str) -> None:
         """Store a value for later runs, at once or at `commit` if a run has begun."""
@@ -612,9 +612,8 @@ class Engine:
             yield Found("altered", identity, _place(source), targets, 1, expected, found)
 
     def _one(self, query: str) -> tuple[Any, ...]:
-        row = self._db.execute(query).fetchone()
-        assert row is not None  # noqa: S101 - an aggregate gives one row
-        return row
+        (row,) = self._db.execute(query).fetchall()  # all: an open result blocks the connection
+        return tuple(row)
 
 
 def _with_no_fields(contents: Any, numbers: list[int]) -> Any:

@@ -24,7 +24,6 @@ Decode = Callable[[bytes | None], Any]
 """From the bytes of a value to an object with the fields; `UNREADABLE` where they are none."""
 
 
-
 class Records(Protocol):
     """Interface of a group of records, for reading keys, values and headers as columns."""
 

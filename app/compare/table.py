@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import glob
 import gzip
+import io
 import json
 import math
 import os
@@ -12,10 +13,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, date, datetime
-from pathlib import Path
+from decimal import Decimal
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlsplit
 
+from kafka_ratchet.app.compare import parquet_files
 from kafka_ratchet.app.compare.address import Address, table_names
 from kafka_ratchet.app.compare.columns import Place
 from kafka_ratchet.app.compare.side import UNKNOWN_MS, Rows, Wanted
@@ -160,7 +164,7 @@ class TableSide:
         except (SettingsError, SourceError, ModuleNotFoundError):
             raise
         except Exception as error:
-            if type(error).__module__.partition(".")[0] not in LIBRARIES and not isinstance(error, OSError):
+            if not isinstance(error, OSError) and not _is_of_library(error):
                 raise
             line = str(error).strip().partition("\n")[0]
             raise SourceError(
@@ -169,9 +173,29 @@ class TableSide:
 
 
 LIBRARIES: Final = frozenset(
-    {"_duckdb", "deltalake", "duckdb", "psycopg", "psycopg_binary", "pyarrow", "pyiceberg", "pymysql", "sqlalchemy"}
+    {
+        "_csv",
+        "_duckdb",
+        "deltalake",
+        "duckdb",
+        "psycopg",
+        "psycopg_binary",
+        "pyarrow",
+        "pyiceberg",
+        "pymysql",
+        "sqlalchemy",
+    }
 )
 """Packages whose errors are about the table."""
+
+
+def _is_of_library(error: BaseException) -> bool:
+    """Return True if a library has raised the error, with a class of its own or of Python."""
+    modules, frames = [type(error).__module__], error.__traceback__
+    while frames is not None:
+        modules.append(str(frames.tb_frame.f_globals.get("__name__")))
+        frames = frames.tb_next
+    return any(module.partition(".")[0] in LIBRARIES for module in modules)
 
 
 def _stamp(file: str) -> tuple[int, ...] | None:
@@ -273,18 +297,12 @@ def _numbers(first: int, count: int) -> pa.Array:
     return pa.array(np.arange(first, first + count, dtype=np.int64))
 
 
-class DatasetSide(TableSide):
-    """Parquet files, and tables made of them (Delta), as one side of a comparison."""
+class ParquetSide(TableSide):
+    """Parquet files as one side of a comparison. Each is read with the columns and types of its own."""
 
     def _open(self) -> None:
-        self._dataset = self._made()
-        self._fragments = list(self._dataset.get_fragments())
-        self._names = [fragment.path for fragment in self._fragments]
-        if "://" not in self.address.place:
-            self._files = [name for name in self._names if Path(name).is_absolute()]
-
-    def _made(self) -> Any:
         from pyarrow import dataset
+        from pyarrow.fs import FileSystem
 
         place = self.address.place
         found = sorted(glob.glob(place)) if any(sign in place for sign in "*?[") else [place]
@@ -292,42 +310,118 @@ class DatasetSide(TableSide):
             raise SourceError(f"{self.address}: the file does not exist. Correct the path")
         if "://" not in place and not Path(found[0]).exists():
             raise SourceError(f"{self.address}: the file or folder does not exist. Correct the path")
-        if Path(found[0], "_delta_log").is_dir():
-            raise SettingsError(
-                f"{self.address} is a Delta table, which also has files of older versions. Write delta:{place}"
-            )
-        return dataset.dataset(found if len(found) > 1 else found[0], format="parquet", partitioning="hive")
+        files, path = FileSystem.from_uri(place) if "://" in place else (None, str(Path(found[0]).absolute()))
+        made = dataset.dataset(found if len(found) > 1 else found[0], format=_parquet_format(self.address))
+        parquet_files.require_plain_files(files or made.filesystem, path, self.address)
+        committed = parquet_files.committed_names(Path(path), self.address) if files is None else None
+        self._fragments = [
+            each for each in made.get_fragments() if committed is None or PurePosixPath(each.path).name in committed
+        ]
+        self._names = [fragment.path for fragment in self._fragments]
+        if files is None:
+            self._files = list(self._names)
+
+    def _columns(self) -> dict[str, Kind]:
+        import pyarrow as pa
+        from pyarrow.parquet import read_schema
+
+        kinds: dict[str, list[Kind]] = {}
+        self._own: list[frozenset[str]] = []
+        """Columns of each file."""
+        known: dict[frozenset[str], frozenset[str]] = {}
+        for fragment in self._fragments:
+            schema = read_schema(fragment.path, filesystem=fragment.filesystem)
+            names = frozenset(schema.names)
+            self._own.append(known.setdefault(names, names))
+            for field in schema:
+                found = kinds.setdefault(field.name, [])
+                if not pa.types.is_null(field.type) and (kind := _kind(field.type)) not in found:
+                    found.append(kind)
+            for name in parquet_files.folder_values(fragment.path):
+                if name not in names and "untyped" not in kinds.setdefault(name, []):
+                    kinds[name].append("untyped")
+        return {name: parquet_files.common_kind(found) for name, found in kinds.items()}
+
+    def _read(self, columns: Sequence[str]) -> Iterator[Read]:
+        for part, fragment in enumerate(self._fragments):
+            own, in_folders = self._own[part], parquet_files.folder_values(fragment.path)
+            chosen, first = [name for name in columns if name in own], 0
+            for batch in fragment.to_batches(columns=chosen, **_slowly(self.address)):
+                if batch.num_rows:
+                    found = dict(zip(chosen, batch.columns, strict=True))
+                    for name in columns:
+                        if name not in found:
+                            found[name] = _repeated_text(in_folders.get(name), batch.num_rows)
+                        elif self._types[name] == "float64":
+                            found[name] = _shortest(found[name])
+                    yield part, first, [found[name] for name in columns]
+                    first += batch.num_rows
+
+
+def _parquet_format(address: Address) -> Any:
+    from pyarrow.dataset import ParquetFileFormat, ParquetFragmentScanOptions
+
+    return ParquetFileFormat(
+        read_options=_parquet_options(),
+        default_fragment_scan_options=ParquetFragmentScanOptions(pre_buffer="://" in address.place),
+    )
+
+
+def _parquet_options() -> Any:
+    """Return options under which INT96, which Spark writes, has times beyond the years 1677 to 2262."""
+    from pyarrow.dataset import ParquetReadOptions
+
+    return ParquetReadOptions(coerce_int96_timestamp_unit="us")
+
+
+def _slowly(address: Address) -> dict[str, Any]:
+    """Return options for reading a file without reading ahead of the caller without a bound."""
+    from pyarrow.dataset import ParquetFragmentScanOptions
+
+    return {
+        "batch_size": ROWS,
+        "batch_readahead": 0,
+        "fragment_readahead": 0,
+        "use_threads": False,
+        "fragment_scan_options": ParquetFragmentScanOptions(pre_buffer="://" in address.place),
+    }
+
+
+def _repeated_text(value: str | None, count: int) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(value, pa.string()), count)
+
+
+def _shortest(column: pa.Array) -> pa.Array:
+    """Convert single floats to the doubles of their shortest texts: the float of 0.1 is 0.1."""
+    import pyarrow as pa
+
+    return column.cast(pa.string()).cast(pa.float64()) if pa.types.is_float32(column.type) else column
+
+
+class DeltaSide(TableSide):
+    """Delta table, read at its newest version."""
+
+    def _open(self) -> None:
+        from deltalake import DeltaTable
+
+        table = DeltaTable(self.address.place, storage_options=dict(self.options) or None)
+        self._dataset = table.to_pyarrow_dataset(parquet_read_options=_parquet_options())
+        self._fragments = list(self._dataset.get_fragments())
+        self._names = [fragment.path for fragment in self._fragments]
 
     def _columns(self) -> dict[str, Kind]:
         return {field.name: _kind(field.type) for field in self._dataset.schema}
 
     def _read(self, columns: Sequence[str]) -> Iterator[Read]:
-        from pyarrow.dataset import ParquetFragmentScanOptions
-
         for part, fragment in enumerate(self._fragments):
             first = 0
-            batches = fragment.to_batches(
-                schema=self._dataset.schema,
-                columns=list(columns),
-                batch_size=ROWS,
-                batch_readahead=0,
-                fragment_readahead=0,
-                use_threads=False,  # they read ahead of their caller without a bound
-                fragment_scan_options=ParquetFragmentScanOptions(pre_buffer="://" in self.address.place),
-            )
-            for batch in batches:
+            options = _slowly(self.address)
+            for batch in fragment.to_batches(schema=self._dataset.schema, columns=list(columns), **options):
                 if batch.num_rows:
                     yield part, first, batch.columns
                     first += batch.num_rows
-
-
-class DeltaSide(DatasetSide):
-    """Delta table, read at its newest version."""
-
-    def _made(self) -> Any:
-        from deltalake import DeltaTable
-
-        return DeltaTable(self.address.place, storage_options=dict(self.options) or None).to_pyarrow_dataset()
 
 
 class IcebergSide(TableSide):
@@ -395,7 +489,12 @@ class CsvSide(TableSide):
         place = self.address.place
         path = Path(place)
         if path.is_dir():
-            self._names = sorted(str(each) for each in path.rglob("*.csv"))
+            self._names = sorted(
+                str(each)
+                for pattern in ("*.csv", "*.csv.gz")
+                for each in path.rglob(pattern)
+                if not any(part.startswith(("_", ".")) for part in each.relative_to(path).parts)
+            )
         else:
             self._names = sorted(glob.glob(place)) or ([place] if path.is_file() else [])
         if not self._names:
@@ -458,8 +557,9 @@ SNIFFED: Final = (
 
 def _header(file: str) -> tuple[str, list[str]]:
     """Return the separator of a CSV file, which its header line has most often, and the names of its columns."""
-    with gzip.open(file) if file.endswith(".gz") else open(file, "rb") as opened:
-        line = opened.readline().decode("utf-8-sig", "replace")
+    opened = gzip.open(file) if file.endswith(".gz") else open(file, "rb")
+    with io.TextIOWrapper(opened, "utf-8-sig", "replace") as text:  # type: ignore[type-var] # it reads
+        line = text.readline()
     bare = re.sub(r'"[^"]*"', "", line)
     separator = max(SEPARATORS, key=bare.count)
     names: list[str] = []
@@ -488,6 +588,7 @@ class PostgresSide(TableSide):
     def _open(self) -> None:
         import psycopg
         from psycopg import sql
+        from psycopg.types.json import set_json_loads
 
         connection = psycopg.connect(self.address.place, prepare_threshold=None, client_encoding="UTF8")
         self._stack.callback(connection.close)
@@ -495,6 +596,7 @@ class PostgresSide(TableSide):
         connection.read_only = True
         for setting in POSTGRES_SETTINGS:
             connection.execute(setting)
+        set_json_loads(partial(json.loads, parse_float=Decimal), connection)
         self._connection = connection
         self._table = sql.Identifier(*table_names(self.address.table))
 
@@ -521,8 +623,9 @@ POSTGRES_SETTINGS: Final = (
     "SET LOCAL TimeZone = 'UTC'",
     "SET LOCAL DateStyle = 'ISO'",
     "SET LOCAL extra_float_digits = 1",
+    "SET LOCAL row_security = off",
 )
-"""Forms of values, which a role may have set otherwise."""
+"""Forms of values, which a role may have set otherwise. A policy that hides rows becomes an error."""
 
 POSTGRES_AS_TEXT: Final = frozenset({1082, 1083, 1114, 1184, 1266, 3904, 3906, 3908, 3910, 3912, 3926})
 """Times and ranges: they have values that Python does not, such as infinity and the year 10000, or writes otherwise."""
@@ -575,17 +678,32 @@ class MySqlSide(TableSide):
 
     def _columns(self) -> dict[str, Kind]:
         with self._connection.cursor() as cursor:
+            cursor.execute(f"SHOW COLUMNS FROM {self._table}")
+            declared = {str(name): _bare(type_).lower() for name, type_, *_ in cursor.fetchall()}
             cursor.execute(f"SELECT * FROM {self._table} LIMIT 0")  # noqa: S608 - quoted
-            return {str(each[0]): MYSQL_KINDS.get(int(each[1]), "any") for each in cursor.description or ()}
+            kinds = {str(each[0]): MYSQL_KINDS.get(int(each[1]), "any") for each in cursor.description or ()}
+        named = {name: MYSQL_NAMED[type_] for name, type_ in declared.items() if type_ in MYSQL_NAMED}
+        return kinds | {name: kind for name, kind in named.items() if name in kinds}
 
     def _read(self, columns: Sequence[str]) -> Iterator[Read]:
-        chosen = ", ".join("`" + name.replace("`", "``") + "`" for name in columns)
+        quoted = {name: "`" + name.replace("`", "``") + "`" for name in columns}
+        # As text, which the server sends, a FLOAT has six digits only.
+        floats = [f"{quoted[name]} + 0e0" if self._types[name] == "float32" else quoted[name] for name in columns]
+        chosen = ", ".join(floats)
         with self._connection.cursor() as cursor:
             cursor.execute(f"SELECT {chosen} FROM {self._table}")  # noqa: S608 - quoted
             bits = [number for number, each in enumerate(cursor.description or ()) if int(each[1]) == BIT]
             for part, first, found in _fetched(cursor.fetchmany, len(columns)):
                 yield part, first, [_numbers_of_bits(each) if at in bits else each for at, each in enumerate(found)]
 
+
+def _bare(type_: str | bytes) -> str:
+    text = type_.decode() if isinstance(type_, bytes) else type_
+    return text.partition("(")[0].partition(" ")[0]
+
+
+MYSQL_NAMED: Final[Mapping[str, Kind]] = {"char": "padded", "uuid": "uuid"}
+"""Types by their names that the protocol does not tell apart. The server returns a CHAR without its last spaces."""
 
 BIT: Final = 16
 """Number of BIT in MySQL's protocol: drivers hand it over as bytes."""
@@ -627,7 +745,7 @@ SIDES: Final[Mapping[str, type[TableSide]]] = {
     "delta": DeltaSide,
     "iceberg": IcebergSide,
     "duckdb": DuckSide,
-    "parquet": DatasetSide,
+    "parquet": ParquetSide,
     "csv": CsvSide,
 }
 

@@ -7,6 +7,7 @@ import math
 import re
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from hashlib import blake2b
@@ -14,12 +15,24 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 Kind = Literal[
-    "any", "text", "untyped", "padded", "number", "float64", "float32", "timestamp", "date", "time", "boolean", "uuid"
+    "any",
+    "text",
+    "untyped",
+    "padded",
+    "number",
+    "float64",
+    "float32",
+    "timestamp",
+    "date",
+    "day",
+    "time",
+    "boolean",
+    "uuid",
 ]
 """Type that one side declares.
 
 any: the value's own; untyped: text of a CSV file, which may be a number; text: likewise, and is none; padded: text
-that the database fills up with spaces
+that the database fills up with spaces; day: date in an identity, where times of one day stay apart
 """
 
 TEXT_MOST: Final = 256
@@ -35,6 +48,8 @@ NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?\Z", r
 
 LEADING_ZERO: Final = re.compile(r"[+-]?0\d|\+")
 """Beginning of digits that are a text, such as 00501: as a number they lose their zeros."""
+
+MIDNIGHT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]00:00(?::00(?:\.0+)?)?(?:Z|[+-]\d\d(?::?\d\d)?)?\Z", re.ASCII)
 
 DATE_OF_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d", re.ASCII)
 
@@ -97,7 +112,7 @@ def _number(value: Decimal) -> str:
     if value == value.to_integral_value() and value.adjusted() < PLAIN_DIGITS:
         return str(int(value))
     text = f"{plain:f}" if -PLAIN_DIGITS < plain.adjusted() < PLAIN_DIGITS else str(plain)
-    return text.rstrip("0") if "." in text and "E" not in text else text
+    return text.rstrip("0").rstrip(".") if "." in text and "E" not in text else text
 
 
 def _decoded(value: bytes) -> str | bytes:
@@ -147,6 +162,7 @@ def converter(kind: Kind) -> Callable[[Any], str | None]:
         "float32": _as_float32,
         "timestamp": _as_timestamp,
         "date": _as_date,
+        "day": _as_day,
         "time": _as_time,
         "boolean": _as_boolean,
         "uuid": _as_uuid,
@@ -222,10 +238,7 @@ def _as_timestamp(value: Any) -> str | None:
     if isinstance(value, datetime):
         return _time_text(value)
     if isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return _time_text(EPOCH + timedelta(milliseconds=value))
-        except OverflowError:
-            return text_of(value)
+        return _time_of_number(value) or text_of(value)
     if isinstance(value, str):
         try:
             return _time_text(datetime.fromisoformat(value))
@@ -234,16 +247,48 @@ def _as_timestamp(value: Any) -> str | None:
     return text_of(value)
 
 
+def _time_of_number(value: int) -> str | None:
+    """Return the time that is so many milliseconds after 1970.
+
+    If these lead beyond the year 9999, take microseconds or nanoseconds, which change data capture writes.
+    """
+    for unit in (timedelta(milliseconds=1), timedelta(microseconds=1)):
+        with suppress(OverflowError):
+            return _time_text(EPOCH + value * unit)
+    with suppress(OverflowError):
+        return _time_text(EPOCH + timedelta(microseconds=value // 1000))
+    return None
+
+
 def _as_date(value: Any) -> str | None:
     if isinstance(value, datetime):
         return str(value.date())
     if isinstance(value, str) and DATE_OF_TIME.match(value):
         return value[:10]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _date_of_number(value) or text_of(value)
     return text_of(value)
 
 
+def _date_of_number(value: int) -> str | None:
+    """Return the date that is so many days after 1970, or so many milliseconds to a midnight in UTC."""
+    with suppress(OverflowError):
+        return str(EPOCH.date() + timedelta(days=value))
+    found = _time_of_number(value)
+    return found[:10] if found is not None and MIDNIGHT.match(found) else None
+
+
+def _as_day(value: Any) -> str | None:
+    is_time = isinstance(value, datetime) or (isinstance(value, str) and DATE_OF_TIME.match(value) is not None)
+    if is_time and not MIDNIGHT.match(str(value)):
+        return text_of(value)
+    return _as_date(value)
+
+
 def _as_time(value: Any) -> str | None:
-    if isinstance(value, timedelta) and value >= timedelta():
+    if isinstance(value, timedelta) and value < timedelta():
+        return f"-{_as_time(-value)}"
+    if isinstance(value, timedelta):
         minutes, rest = divmod(value, timedelta(minutes=1))
         clock = time(0, 0, rest.seconds, rest.microseconds)
         return f"{minutes // 60:02}:{minutes % 60:02}{_clock_text(clock)[5:]}"
@@ -339,4 +384,6 @@ def exact(kind: Kind) -> Kind:
     """
     if kind in ("number", "float64", "float32"):
         return "any"
+    if kind == "date":
+        return "day"
     return "text" if kind == "untyped" else kind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import gzip
 import json
 import time
 import unicodedata
@@ -216,6 +217,33 @@ def test_a_csv_file_of_one_column_keeps_its_texts(tmp_path: Path) -> None:
         compare(parquet(tmp_path / "s.parquet", id=["a"]), f"csv:{tmp_path}/t.csv", "id")
 
 
+def test_files_of_a_csv_folder_that_do_not_count(tmp_path: Path) -> None:
+    """Spark and others leave files of attempts without a commit in folders that begin with an underscore."""
+    folder = tmp_path / "files"
+    for name in ("a.csv", "_temporary/0/a.csv", ".b.csv", "x=1/.hive/c.csv"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("id\n1\n")
+    (folder / "c.csv.gz").write_bytes(gzip.compress(b"id\n2\n"))
+    assert compare(parquet(tmp_path / "s.parquet", id=[1, 2]), f"csv:{folder}", "id").ok
+
+
+def test_a_csv_file_with_the_line_ends_of_an_old_mac(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(b"id,v\r1,a\r2,b\r")
+    assert compare(parquet(tmp_path / "s.parquet", id=[1, 2], v=["a", "b"]), f"csv:{tmp_path}/t.csv", "id", "v").ok
+
+
+def test_identities_in_two_forms_are_noted(tmp_path: Path) -> None:
+    source, target = parquet(tmp_path / "s.parquet", id=['"a"', '"b"']), parquet(tmp_path / "t.parquet", id=["a", "b"])
+    result = compare(source, target, "id")
+    assert counts(result) == (2, 0, 0, 2)
+    (note,) = result.notes
+    assert """no identity in common, such as '"a"' and 'a'""" in note
+    (note,) = compare(source, target, "id", sample=0).notes
+    assert "no identity in common. If" in note
+    assert not compare(source, parquet(tmp_path / "t.parquet", id=['"a"', "b"]), "id").notes
+    assert not compare(source, parquet(tmp_path / "t.parquet", id=pa.array([], pa.string())), "id").notes
+
+
 UUID = uuid.UUID("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11")
 
 
@@ -233,6 +261,82 @@ def test_forms_of_identities_and_times_are_one_value(tmp_path: Path) -> None:
             f"CREATE TABLE t AS SELECT '{UUID}'::uuid AS id, TIME '10:11:12.5' AS at, MAP {{'k': 1, 'a': 2}} AS map"
         )
     assert compare(source, f"duckdb:{tmp_path}/t.duckdb?table=t", "id", "at,map").ok
+
+
+def test_each_parquet_file_is_read_with_its_own_types(tmp_path: Path) -> None:
+    """The first file's types made 7 of 007, and doubles single."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    parquet(folder / "1.parquet", id=pa.array([7], pa.int32()), v=pa.array([0.1], pa.float32()))
+    parquet(folder / "2.parquet", id=["007"], v=pa.array([0.1234567890123], pa.float64()), w=["x"])
+    parquet(folder / "3.parquet", id=pa.array([2**60 + 1], pa.int64()), v=pa.array([5], pa.int64()))
+    parquet(folder / "_4.parquet", id=["hidden"])
+    ids, values = ["7", "007", str(2**60 + 1)], [0.1, 0.1234567890123, 5.0]
+    source = parquet(tmp_path / "s.parquet", id=ids, v=values, w=[None, "x", None])
+    assert compare(source, f"parquet:{folder}", "id", "v,w").ok
+    other = parquet(tmp_path / "o.parquet", id=ids, v=[0.1, 0.1234567890999, 5.0])
+    assert counts(compare(other, f"parquet:{folder}", "id", "v")) == (0, 0, 1, 0)
+
+
+def test_names_of_folders_are_texts(tmp_path: Path) -> None:
+    """As numbers, code=007 and code=7 were one."""
+    folder = tmp_path / "files"
+    for name in ("007", "7", "a%2Fb", "__HIVE_DEFAULT_PARTITION__"):
+        (folder / f"code={name}").mkdir(parents=True)
+        parquet(folder / f"code={name}" / "1.parquet", id=[name])
+    parquet(folder / "code=7" / "2.parquet", id=["own"], code=["seven"])  # the file's own column counts
+    ids, codes = ["007", "7", "a%2Fb", "__HIVE_DEFAULT_PARTITION__", "own"], ["007", "7", "a/b", None, "seven"]
+    source = parquet(tmp_path / "s.parquet", id=ids, code=codes)
+    assert compare(source, f"parquet:{folder}", "id", "code").ok
+    result = compare(source, f"parquet:{folder}", "code")
+    assert (counts(result), result.without_identity) == ((0, 0, 0, 0), {"source": 1, "target": 1})
+    one = compare(parquet(tmp_path / "o.parquet", id=["7", "own"], n=[7, None]), f"parquet:{folder}/code=7", "id")
+    assert one.ok
+    numbers = compare(parquet(tmp_path / "n.parquet", n=[7]), f"parquet:{folder}/code=7/1.parquet", "n=code")
+    assert numbers.ok
+
+
+def test_times_of_spark_have_all_years(tmp_path: Path) -> None:
+    years = pa.array([datetime(year, 12, 31) for year in (1, 1600, 2026, 9999)], pa.timestamp("us"))
+    table = pa.table({"id": [1, 2, 3, 4], "at": years})
+    pa.parquet.write_table(table, tmp_path / "int96.parquet", use_deprecated_int96_timestamps=True)
+    source = parquet(tmp_path / "s.parquet", id=table["id"], at=years)
+    assert compare(source, f"parquet:{tmp_path}/int96.parquet", "id", "at").ok
+
+
+def test_files_that_spark_has_not_committed_are_no_rows(tmp_path: Path) -> None:
+    """Readers in Spark take the files listed in the folder's log; others are left by a crash."""
+    sink, log = tmp_path / "sink dir", tmp_path / "sink dir" / "_spark_metadata"
+    log.mkdir(parents=True)
+
+    def write(name: str, *entries: tuple[str, str]) -> None:
+        lines = [
+            json.dumps({"path": (sink / f"{file}.parquet").as_uri(), "size": 1, "action": action})
+            for file, action in entries
+        ]
+        (log / name).write_text("\n".join(["v1", *lines]))
+
+    for number in range(5):
+        parquet(sink / f"f{number}.parquet", id=[number])
+    write("0", ("gone", "add"))
+    write("1", ("f0", "add"))
+    write("1.compact", ("f0", "add"), ("f4", "add"))
+    write("2", ("f1", "add"), ("f4", "delete"))
+    (log / ".2.crc").write_text("x")
+    assert compare(parquet(tmp_path / "s.parquet", id=[0, 1]), f"parquet:{sink}", "id").ok
+    (log / "3").write_text("v2\n{}")
+    with pytest.raises(SourceError, match="unknown version 'v2'"):
+        compare(parquet(tmp_path / "s.parquet", id=[0, 1]), f"parquet:{sink}", "id")
+
+
+@pytest.mark.parametrize("mark", ["_delta_log", ".hoodie"])
+@pytest.mark.parametrize("place", ["", "/part=1", "/part=1/1.parquet"])
+def test_files_of_a_table_are_not_taken_for_the_table(mark: str, place: str, tmp_path: Path) -> None:
+    (tmp_path / "t" / mark).mkdir(parents=True)
+    (tmp_path / "t" / "part=1").mkdir()
+    target = parquet(tmp_path / "t" / "part=1" / "1.parquet", id=[1])
+    with pytest.raises(SettingsError, match="files of older versions"):
+        compare(target, f"parquet:{tmp_path}/t{place}", "id")
 
 
 def test_values_in_another_format_are_not_compared(
@@ -253,8 +357,8 @@ def test_values_in_another_format_are_not_compared(
     for other, by, options in chosen:
         result = compare(f"kafka:{source}", other, by, "v", bootstrap=broker, **options)
         assert (counts(result), result.exit_code) == ((0, 0, 0, 0), 3)
-        assert f"{source}: the values of 1 records have no fields in the format json" in result.unread[0]
-        assert "partition 0 offset 0" in result.unread[0]
+        assert f"{source}: the values of 1 records have no fields in the format json" in result.unread[-1]
+        assert "partition 0 offset 0" in result.unread[-1]
     assert compare(f"kafka:{source}", f"kafka:{target}", "key", bootstrap=broker).ok
     both = compare(f"kafka:{source}", f"kafka:{target}", "key", "v", bootstrap=broker, value_format="bytes")
     assert both.exit_code == 3

@@ -150,8 +150,32 @@ def test_postgresql(broker: str, topic: str, new_topic: Callable[..., str], monk
         for by in ("id", "pad", "at", "clock", "day"):
             result = compare(f"kafka:{name}", odd, by, names, bootstrap=broker)
             assert result.ok, result.findings
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE doc (id int, doc jsonb)")
+            connection.execute("""INSERT INTO doc VALUES (1, '{"x": 0.1234567890123456789}'), (2, '"a"')""")
+            connection.execute("CREATE TABLE hidden (id int)")
+            connection.execute("INSERT INTO hidden VALUES (1), (2)")
+            connection.execute("ALTER TABLE hidden ENABLE ROW LEVEL SECURITY")
+            connection.execute("CREATE POLICY less ON hidden USING (id < 2)")
+            connection.execute("CREATE ROLE reader LOGIN PASSWORD 'reader'")
+            connection.execute("GRANT SELECT ON hidden TO reader")
+        name = new_topic(1)
+        producer = Producer({"bootstrap.servers": broker, "log_level": 0})
+        for number, doc in ((1, '{"x": 0.1234567890123456789}'), (2, '"a"')):
+            producer.produce(name, f'{{"id": {number}, "doc": {doc}}}'.encode())
+        assert producer.flush(30) == 0
+        result = compare(f"kafka:{name}", f"{url}{separator}table=doc", "id", "doc", bootstrap=broker)
+        assert result.ok, result.findings
+        parts = urlsplit(url)
+        assert parts.netloc.endswith(f"@{parts.hostname}:{parts.port}")
+        as_reader = parts._replace(netloc=f"reader:reader@{parts.hostname}:{parts.port}").geturl()
+        with pytest.raises(SourceError, match="row-level security"):
+            compare(f"{as_reader}{separator}table=hidden", f"{url}{separator}table=hidden", "id")
         with pytest.raises(SourceError, match="no_such"):
             compare(f"kafka:{topic}", f"{url}{separator}table=no_such", "id", bootstrap=broker)
+
+
+UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
 
 
 @pytest.mark.skipif(find_mariadb() is None, reason="there is no MariaDB on this machine")
@@ -175,12 +199,21 @@ def test_mysql(broker: str, topic: str, new_topic: Callable[..., str], monkeypat
                 cursor.execute(
                     "INSERT INTO odd VALUES ('10:11:12.5', b'1', b'100000000001', '2026-01-02 03:04:05.25', '[1, 2]')"
                 )
+                cursor.execute("CREATE TABLE more (id char(5), uuid uuid, single float, text varchar(5), back time)")
+                cursor.execute(f"INSERT INTO more VALUES ('ab', '{UUID}', 123456.789, 'ab ', '-01:30:00')")
             connection.commit()
         result = compare(f"kafka:{topic}", target, "field:id=id", "city,amount", bootstrap=broker)
         assert found(result) == wrong
         name = new_topic(1)
         value = {"id": "10:11:12.500", "flag": True, "bits": 2049, "at": "2026-01-02T04:04:05.25+01:00", "doc": [1, 2]}
         produce(broker, name, [value])
+        more = {"id": "ab ", "uuid": UUID.upper(), "single": 123456.789, "text": "ab ", "back": "-01:30:00"}
+        other = new_topic(1)
+        produce(broker, other, [more])
+        for by in ("id", "uuid"):
+            table = target.replace("table=orders", "table=more")
+            result = compare(f"kafka:{other}", table, by, "single,text,back", bootstrap=broker)
+            assert result.ok, result.findings
         odd = target.replace("table=orders", "table=odd")
         result = compare(f"kafka:{name}", odd, "id", "flag,bits,at,doc", bootstrap=broker)
         assert result.ok, result.findings

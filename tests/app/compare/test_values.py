@@ -46,6 +46,7 @@ ZONE = timezone(timedelta(hours=2))
         (-0.0, "0"),
         (0.1, "0.1"),
         (Decimal("0.1000"), "0.1"),
+        (Decimal("1" + "0" * 60 + ".00"), "1" + "0" * 60),
         (1e300, "1E+300"),
         (10**38, "1" + "0" * 38),
         (Decimal("12345678901234567890.123456789012345678"), "12345678901234567890.123456789012345678"),
@@ -81,7 +82,15 @@ def test_text(value: Any, text: str | None) -> None:
         ("float32", 0.1, 0.10000000149011612),
         ("timestamp", "2026-01-02T03:04:05+02:00", datetime(2026, 1, 2, 1, 4, 5)),
         ("timestamp", 1_767_323_045_000, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
+        ("timestamp", 1_767_323_045_000_000, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
+        ("timestamp", 1_767_323_045_000_000_000, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
         ("date", "2026-01-02T00:00:00Z", date(2026, 1, 2)),
+        ("date", 20_455, date(2026, 1, 2)),
+        ("date", 1_767_312_000_000, date(2026, 1, 2)),
+        ("day", 20_455, date(2026, 1, 2)),
+        ("day", "2026-01-02 00:00:00+00", date(2026, 1, 2)),
+        ("day", datetime(2026, 1, 2), date(2026, 1, 2)),
+        ("time", "-01:30:00", timedelta(hours=-1, minutes=-30)),
         ("time", "10:11:12.500", time(10, 11, 12, 500_000)),
         ("time", "10:11:12", timedelta(hours=10, minutes=11, seconds=12)),
         ("time", "24:00:00", timedelta(hours=24)),
@@ -144,6 +153,7 @@ ARRAYS: list[tuple[Any, list[Any]]] = [
     (pa.time32("s"), [time(10, 11, 12)]),
     (pa.map_(pa.string(), pa.int64()), [[("k", 1), ("a", 2)], [], None]),
     (pa.struct([("x", pa.int64())]), [{"x": 1}, None]),
+    (pa.map_(pa.string(), pa.map_(pa.string(), pa.int64())), [[("k", [("a", 2)]), ("l", None)], None]),
     (pa.list_(pa.float64()), [[1.0, 2.5], []]),
     (pa.null(), [None]),
 ]
@@ -197,6 +207,28 @@ def test_numbers_of_identities_are_not_rounded() -> None:
         text = converter(exact(kind))
         assert len({text(value) for value in ("7", "007", "7.0", "+7", 2**53, 2**53 + 1, Decimal("7.01"))}) == 7
         assert text(7) == text("7") == text(7.0) == text(Decimal("7.00"))
+
+
+def test_times_of_one_day_are_several_identities() -> None:
+    text = converter(exact("date"))
+    times = [
+        "2026-01-02T03:00:00Z",
+        "2026-01-02 05:00",
+        datetime(2026, 1, 2, 7),
+        date(2026, 1, 2),
+        "2026-01-02T00:00:01",
+    ]
+    assert len({text(value) for value in times}) == len(times)
+
+
+def test_maps_are_objects_at_any_depth() -> None:
+    inner = pa.map_(pa.string(), pa.int64())
+    for type_, value, text in (
+        (pa.map_(pa.string(), inner), [("k", [("b", 1), ("a", 2)])], '{"k":{"a":"2","b":"1"}}'),
+        (pa.list_(inner), [[("b", 1)], None], '[{"b":"1"},null]'),
+        (pa.struct([("m", inner), ("n", pa.int64())]), {"m": [("b", 1)], "n": 5}, '{"m":{"b":"1"},"n":"5"}'),
+    ):
+        assert texts_of(pa.array([value, None], type_), "any").to_pylist() == [text, None]
 
 
 def test_leading_zeros_of_a_csv_file_are_no_number() -> None:
