@@ -246,7 +246,12 @@ def _watch(comparer: Any, given: dict[str, Any], show: Any) -> int:
         from prometheus_client import start_http_server
 
         gauges = Gauges(comparer.source, comparer.target)
-        server, _ = start_http_server(given["--metrics-port"], given["--metrics-host"], gauges.registry)
+        try:
+            server, _ = start_http_server(given["--metrics-port"], given["--metrics-host"], gauges.registry)
+        except OSError as error:
+            raise SettingsError(
+                f"--metrics-port {given['--metrics-port']}: {error}. Name a free port of an address of this machine"
+            ) from None
         print(f"metrics: http://{given['--metrics-host']}:{server.server_port}/metrics", file=sys.stderr, flush=True)
 
     def shown(result: Comparison) -> None:

@@ -74,13 +74,9 @@ def seconds(text: str | float, option: str) -> float:
     Raises:
         SettingsError: the text is not a time span.
     """
-    if isinstance(text, int | float):
-        return float(text)
-    found = SPAN.match(text.strip())
-    if found is not None:
-        return float(found[1]) * UNIT_S[found[2]]
+    found = SPAN.match(text.strip()) if isinstance(text, str) else None
     try:
-        value = float(text)
+        value = float(text) if found is None else float(found[1]) * UNIT_S[found[2]]
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):

@@ -141,7 +141,7 @@ FROM (
 )
 SEMI JOIN (SELECT identity FROM source_bucket WHERE {{inside}}) USING (identity)
 ANTI JOIN (SELECT identity FROM source_bucket WHERE content = '{NO_FIELDS}') USING (identity)
-"""
+"""  # noqa: S608 - a constant
 """Rows of the target whose content no record of their identity has."""
 
 EXCESS: Final = """
@@ -174,7 +174,7 @@ ANTI JOIN (
   UNION ALL SELECT identity FROM target_bucket WHERE content = '{NO_FIELDS}'
 ) USING (identity)
 WHERE spare > coalesce(surplus, 0)
-"""
+"""  # noqa: S608 - a constant
 """Rows in excess stand for records with another content, unless they count as doubled."""
 
 TEMPORARY: Final = ("findings", "source_places", "target_places", "placed", "altered", "excess", "chosen")
@@ -213,7 +213,7 @@ class Terms:
     since, until: bounds of the source's records to compare, by time or offset; None: all.
     cutoff_ms, latest_ms: missing records with times between these count as in flight; a later time comes from a clock
     ahead of ours.
-    edges: first offset of each partition written after the target was read.
+    edges: first offset of each partition written after the target was read; 0 for a partition added later.
     sample: number of findings to list of each kind
     """
 
@@ -289,7 +289,13 @@ class Engine:
         self._errors, self._no_memory = duckdb.Error, duckdb.OutOfMemoryException
         self._all_mb, self._memory_mb = memory_mb, round(memory_mb * ENGINE_SHARE)
         folder = state.absolute().parent if state is not None else None
-        self._folder = Path(tempfile.mkdtemp(prefix="ratchet-verify-", dir=folder))
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="ratchet-verify-", dir=folder))
+        except OSError as error:
+            place = "TMPDIR" if state is None else f"--state {state}"
+            raise SourceError(
+                f"{place}: no folder for temporary files can be made: {error}. Name another place"
+            ) from None
         self._sorted = self._folder / "sorted.duckdb"
         try:
             self._db = duckdb.connect(
@@ -660,8 +666,8 @@ def _young(terms: Terms) -> dict[str, str]:
     in_time = f"ms BETWEEN {terms.cutoff_ms:d} AND {terms.latest_ms:d}"
     if not terms.edges:
         return {"young": in_time, "edges": ""}
-    return {
-        "young": f"(position >= coalesce(edge, {2**63 - 1}) OR {in_time})",
+    return {  # a partition without an edge was added later
+        "young": f"(position >= coalesce(edge, 0) OR {in_time})",
         "edges": "LEFT JOIN edges USING (part)",
     }
 

@@ -558,7 +558,7 @@ SNIFFED: Final = (
 def _header(file: str) -> tuple[str, list[str]]:
     """Return the separator of a CSV file, which its header line has most often, and the names of its columns."""
     opened = gzip.open(file) if file.endswith(".gz") else open(file, "rb")
-    with io.TextIOWrapper(opened, "utf-8-sig", "replace") as text:  # type: ignore[type-var] # it reads
+    with io.TextIOWrapper(opened, "utf-8-sig", "replace") as text:
         line = text.readline()
     bare = re.sub(r'"[^"]*"', "", line)
     separator = max(SEPARATORS, key=bare.count)

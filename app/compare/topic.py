@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Final
+
+from confluent_kafka import KafkaException
 
 from kafka_ratchet.app.compare.address import Address
 from kafka_ratchet.app.compare.batches import batches_between, reads_batches
@@ -107,7 +109,16 @@ class TopicSide:
         return self._ends is not None
 
     def fix_end(self) -> None:
-        """Fix the offsets at which reading ends, and count the records held back by open transactions."""
+        """Fix the offsets at which reading ends, and count the records held back by open transactions.
+
+        Partitions that were added in the meantime are read as well.
+        """
+        _, count = self._shape()
+        if count > self._count:
+            self._count = count
+            for reader in (self._committed, self._all):  # they know the partitions of their first request
+                with suppress(KafkaException):  # the next request names the fault
+                    reader.list_topics(self.topic, timeout=self._settings.kafka_timeout_s)
         high = offset_ranges(self._all, self.topic, self._count, self._settings.kafka_timeout_s)
         self._ends = self.ends()
         for number, span in self._ends.items():

@@ -244,6 +244,13 @@ def test_identities_in_two_forms_are_noted(tmp_path: Path) -> None:
     assert not compare(source, parquet(tmp_path / "t.parquet", id=pa.array([], pa.string())), "id").notes
 
 
+def test_faults_of_a_library_are_explained(tmp_path: Path) -> None:
+    """Some have classes of Python's own, such as an Iceberg table with equality deletes."""
+    source = parquet(tmp_path / "s.parquet", id=[1])
+    with pytest.raises(SourceError, match=r"iceberg:p.t cannot be read.*CatalogType"):
+        compare(source, "iceberg:p.t", "id", target_options={"type": "no such"})
+
+
 UUID = uuid.UUID("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11")
 
 
@@ -390,11 +397,11 @@ def test_fields_that_no_record_has_are_not_compared(
 
 def test_as_is_compares_each_content_as_often_as_it_is_there(tmp_path: Path) -> None:
     def altered(source: str, target: str, **options: Any) -> tuple[int, int, int]:
-        sides = [
+        one, other = [
             parquet(tmp_path / name, id=[1] * len(texts) + [2], v=[*texts, "z"])
             for name, texts in (("s.parquet", source), ("t.parquet", target))
         ]
-        result = compare(*sides, "id", "v", as_is=True, **options)
+        result = compare(one, other, "id", "v", as_is=True, **options)
         for each in result.findings:
             if each["finding"] == "altered":
                 assert each["values"]["v"]["source"] != each["values"]["v"]["target"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -200,7 +201,7 @@ def test_mysql(broker: str, topic: str, new_topic: Callable[..., str], monkeypat
                     "INSERT INTO odd VALUES ('10:11:12.5', b'1', b'100000000001', '2026-01-02 03:04:05.25', '[1, 2]')"
                 )
                 cursor.execute("CREATE TABLE more (id char(5), uuid uuid, single float, text varchar(5), back time)")
-                cursor.execute(f"INSERT INTO more VALUES ('ab', '{UUID}', 123456.789, 'ab ', '-01:30:00')")
+                cursor.execute("INSERT INTO more VALUES ('ab', %s, 123456.789, 'ab ', '-01:30:00')", [UUID])
             connection.commit()
         result = compare(f"kafka:{topic}", target, "field:id=id", "city,amount", bootstrap=broker)
         assert found(result) == wrong
@@ -329,6 +330,12 @@ def test_the_command(broker: str, topic: str, tmp_path: Path, capsys: pytest.Cap
     text = capsys.readouterr().out
     assert "lost 7, doubled 11, altered: not compared, unexpected 0, in flight 0" in text
     assert text.count("lost: ") == 2
+    assert run_command([*asked, "--state", str(tmp_path / "no" / "folder")]) == 2
+    assert "no folder for temporary files" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert run_command([*asked, "--every", "1s", "--metrics-port", port]) == 2
+    assert f"--metrics-port {port}" in capsys.readouterr().err
     assert run_command([*asked[:-2], "--grace", "x"]) == 2
     assert "--grace 'x'" in capsys.readouterr().err
     assert run_command(["verify", "--from", f"kafka:{topic}"]) == 2

@@ -329,6 +329,6 @@ def test_bounds() -> None:
     assert Bound.parse("2026-01-02T03:04:05Z", "--since", 0) == Bound(ms=now)
     assert Bound.parse("5m", "--since", now) == Bound(ms=now - 300_000)
     assert (seconds("500ms", "x"), seconds("2h", "x"), seconds("1.5", "x"), seconds(3, "x")) == (0.5, 7200, 1.5, 3)
-    for wrong in ("-1", "soon", "nan"):
+    for wrong in ("-1", "soon", "nan", -300, float("nan"), float("inf"), "9" * 400):
         with pytest.raises(SettingsError):
             seconds(wrong, "x")
