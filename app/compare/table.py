@@ -317,6 +317,8 @@ class ParquetSide(TableSide):
         self._fragments = [
             each for each in made.get_fragments() if committed is None or PurePosixPath(each.path).name in committed
         ]
+        if not self._fragments:  # which may be so while another program replaces them
+            raise SourceError(f"{self.address} holds no Parquet files. Correct the path, or wait until it is written")
         self._names = [fragment.path for fragment in self._fragments]
         if files is None:
             self._files = list(self._names)
@@ -468,16 +470,28 @@ class DuckSide(TableSide):
 
     def _columns(self) -> dict[str, Kind]:
         relation = self._db.sql(f"SELECT * FROM {self._table} LIMIT 0")  # noqa: S608 - quoted
-        declared = map(str, relation.types)  # Arrow has a text for a UUID
-        fields = zip(declared, _reader(relation).schema, strict=True)
-        return {field.name: "uuid" if own == "UUID" else _kind(field.type) for own, field in fields}
+        fields = _reader(relation).schema
+        self._declared = dict(zip(fields.names, map(str, relation.types), strict=True))
+        return {field.name: DUCK_KINDS.get(self._declared[field.name], _kind(field.type)) for field in fields}
 
     def _read(self, columns: Sequence[str]) -> Iterator[Read]:
-        chosen = ", ".join(_quoted(name) for name in columns)
+        chosen = ", ".join(DUCK_AS.get(self._declared[name], "{}").format(_quoted(name)) for name in columns)
         first = 0
         for batch in _reader(self._db.sql(f"SELECT {chosen} FROM {self._table}")):  # noqa: S608 - quoted
             yield 0, first, batch.columns
             first += batch.num_rows
+
+
+DUCK_AS: Final[Mapping[str, str]] = {
+    "BIT": "{}::VARCHAR",
+    "JSON": "CASE json_type({0}) WHEN 'VARCHAR' THEN {0} ->> '$' WHEN 'NULL' THEN NULL ELSE {0}::VARCHAR END",
+    "TIME WITH TIME ZONE": "{}::VARCHAR",
+    "UHUGEINT": "{}::VARCHAR",
+}
+"""Expressions of columns, by type: as Arrow has them, they lose a time's zone, bits, and the greatest numbers."""
+
+DUCK_KINDS: Final[Mapping[str, Kind]] = {"TIME WITH TIME ZONE": "time", "UHUGEINT": "number", "UUID": "uuid"}
+"""Types that Arrow does not tell."""
 
 
 class CsvSide(TableSide):

@@ -244,6 +244,46 @@ def test_identities_in_two_forms_are_noted(tmp_path: Path) -> None:
     assert not compare(source, parquet(tmp_path / "t.parquet", id=pa.array([], pa.string())), "id").notes
 
 
+DUCK: dict[str, tuple[str, Any, str]] = {
+    "zone": ("timetz", "10:00:00+02:00", "10:00:00+05"),
+    "bits": ("bit", "101", "1101"),
+    "big": ("uhugeint", 2**128 - 1, "5"),
+    "text": ("json", "a", '"b"'),
+    "nothing": ("json", None, "1"),
+    "list": ("json", [1, 2], "[2, 1]"),
+}
+"""Type of a column, value in the topic, and a literal of another value."""
+
+
+def test_types_of_duckdb_that_arrow_has_otherwise(broker: str, new_topic: NEW_TOPIC, tmp_path: Path) -> None:
+    topic = new_topic(1)
+    send(broker, topic, [{"id": 1, **{name: sent for name, (_, sent, _) in DUCK.items()}}])
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as database:
+        columns = ", ".join(f"{name} {type_}" for name, (type_, _, _) in DUCK.items())
+        for table in ("same", "other"):
+            database.execute(f"CREATE TABLE {table} (id integer, {columns})")
+        right = [
+            sent if isinstance(sent, str) and type_ != "json" else json.dumps(sent) for type_, sent, _ in DUCK.values()
+        ]
+        for table, values in (("same", right), ("other", [literal for _, _, literal in DUCK.values()])):
+            signs = ", ".join("?" for _ in values)
+            database.execute(f"INSERT INTO {table} VALUES (1, {signs})", values)  # noqa: S608 - names of ours
+    place = f"duckdb:{tmp_path}/t.duckdb?table="
+    result = compare(f"kafka:{topic}", f"{place}same", "id", list(DUCK), bootstrap=broker)
+    assert result.ok, result.findings
+    assert compare(f"kafka:{topic}", f"{place}same", ["zone", "big"], bootstrap=broker).ok
+    result = compare(f"{place}same", f"{place}other", "id", list(DUCK))
+    (altered,) = result.findings
+    assert set(altered["values"]) == set(DUCK)
+
+
+def test_an_empty_folder_is_no_mistake_in_the_options(tmp_path: Path) -> None:
+    """A watched comparison goes on after it: another program may be replacing the files."""
+    (tmp_path / "files").mkdir()
+    with pytest.raises(SourceError, match="no Parquet files"):
+        compare(parquet(tmp_path / "s.parquet", id=[1]), f"parquet:{tmp_path}/files", "id")
+
+
 def test_faults_of_a_library_are_explained(tmp_path: Path) -> None:
     """Some have classes of Python's own, such as an Iceberg table with equality deletes."""
     source = parquet(tmp_path / "s.parquet", id=[1])
