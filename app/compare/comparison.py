@@ -315,7 +315,7 @@ class Comparer:
                 result.first_without_identity[name] = side.where(*place)
 
     def _count_without_fields(self, result: Comparison, sides: Sequence[tuple[Name, TopicSide | TableSide]]) -> None:
-        """Name the records whose values cannot be compared, because their format is another one."""
+        """Name the records with values in another format, which are not compared."""
         for name, side in sides:
             if not self._compared or not isinstance(side, TopicSide):
                 continue
@@ -342,7 +342,7 @@ class Comparer:
                 result.notes.append(f"no row of {result.target} has {pair.target}")
 
     def _absent(self, name: Name, side: TopicSide | TableSide) -> set[int]:
-        """Return the numbers of the compared places that no row of a side has, in this run or an earlier one."""
+        """Return the numbers of compared places without a row of a side, in any run."""
         if not self._engine.count(name):
             return set()
         present = self._present(name) if isinstance(side, TopicSide) else side.present

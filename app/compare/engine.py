@@ -485,7 +485,7 @@ class Engine:
         return int(count), _place(place)
 
     def without_fields(self, side: Name) -> tuple[int, tuple[int, int] | None]:
-        """Return the number of rows with an identity whose values have no fields, and the place of the first."""
+        """Count the rows with an identity and a value without fields; return the place of the first too."""
         count, place = self._one(
             f"SELECT count(*), min({{'part': part, 'position': position}}) FROM {side} "  # noqa: S608
             f"WHERE content = '{NO_FIELDS}' AND identity IS NOT NULL"

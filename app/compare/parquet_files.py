@@ -50,7 +50,7 @@ def common_kind(kinds: Iterable[Kind]) -> Kind:
 
 
 def require_plain_files(files: FileSystem, path: str, address: object) -> None:
-    """Check that a path is not in a table whose files count by its log.
+    """Refuse a path in a table with a log of the files that count.
 
     Raises:
         SettingsError: the path is in a Delta or Hudi table.
@@ -62,7 +62,7 @@ def require_plain_files(files: FileSystem, path: str, address: object) -> None:
 
 
 def committed_names(folder: Path, address: object) -> set[str] | None:
-    """Return the names of the files that Spark's streaming sink has committed; None for a folder without its log.
+    """Return the names of files committed by Spark's streaming sink; None without its log.
 
     Raises:
         SourceError: the log cannot be read.

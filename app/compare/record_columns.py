@@ -155,7 +155,7 @@ class ColumnsReader:
         if paths:
             self._fields = _json_fields(paths) if decode is None else _decoded_fields(paths, decode)
         self.unreadable: list[int] = []
-        """Numbers of the last group's records with a value that has no fields."""
+        """Numbers of the last group's records with a value without fields."""
         self.present: set[int] = set()
         """Numbers of the places that a record has, be it with null."""
 
@@ -189,7 +189,7 @@ def _of_record(records: Records, place: Place) -> list[Any]:
 
 
 Fields = Callable[[Sequence[bytes | None]], tuple[list[list[Any]], list[int]]]
-"""From values to the column of each path, null where nothing is, and the numbers of values without fields."""
+"""From values to the column of each path, with null where nothing is, and numbers of values without fields."""
 
 
 def _decoded_fields(paths: Sequence[tuple[str, ...]], decode: Decode) -> Fields:

@@ -25,7 +25,7 @@ class Rows:
 
     Each column is a list, or an Arrow array of the same values.
 
-    unreadable: numbers of the rows whose values have no fields to compare
+    unreadable: numbers of the rows without fields to compare
     """
 
     identities: Any = field(default_factory=list)

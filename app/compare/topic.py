@@ -111,7 +111,7 @@ class TopicSide:
     def fix_end(self) -> None:
         """Fix the offsets at which reading ends, and count the records held back by open transactions.
 
-        Partitions that were added in the meantime are read as well.
+        Partitions added in the meantime are read as well.
         """
         _, count = self._shape()
         if count > self._count:

@@ -60,7 +60,7 @@ NULL: Final = "\\N"
 """Text of null among compared values. No value has it: a backslash in a value is doubled."""
 
 NO_FIELDS: Final = "\\U"
-"""Content of a record whose value has no fields, because its format is another one. No content is this text."""
+"""Content of a record without fields, because its format is another one. No content is this text."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -248,7 +248,7 @@ def _as_timestamp(value: Any) -> str | None:
 
 
 def _time_of_number(value: int) -> str | None:
-    """Return the time that is so many milliseconds after 1970.
+    """Return the time of milliseconds since 1970.
 
     If these lead beyond the year 9999, take microseconds or nanoseconds, which change data capture writes.
     """
@@ -271,7 +271,7 @@ def _as_date(value: Any) -> str | None:
 
 
 def _date_of_number(value: int) -> str | None:
-    """Return the date that is so many days after 1970, or so many milliseconds to a midnight in UTC."""
+    """Return the date of days since 1970, or of milliseconds to a midnight in UTC."""
     with suppress(OverflowError):
         return str(EPOCH.date() + timedelta(days=value))
     found = _time_of_number(value)
