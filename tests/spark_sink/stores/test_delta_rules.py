@@ -11,6 +11,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+from kafka_ratchet.spark_sink.stores.delta.repair import require_repairable
 from kafka_ratchet.spark_sink.stores.delta.rules import require_no_rules
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.delta.table import table_folder
@@ -64,6 +65,12 @@ def test_rows_of_an_append_only_table_are_not_changed(kind: str, tmp_path: Path)
     made(tmp_path, appendOnly="true")
     with pytest.raises(OptionRefused, match=r"delta\.appendOnly"):
         check(tmp_path, kind)
+
+
+def test_rows_of_an_append_only_table_are_not_repaired(tmp_path: Path) -> None:
+    table = made(tmp_path, appendOnly="true")
+    with pytest.raises(OptionRefused, match=r"delta\.appendOnly"):
+        require_repairable(table, table_folder(str(tmp_path), {}))
 
 
 def test_a_feature_that_is_not_followed_is_refused(tmp_path: Path) -> None:

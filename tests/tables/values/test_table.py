@@ -290,6 +290,19 @@ def test_a_table_that_is_written_otherwise_now_is_refused(
     same.partition.begin()
 
 
+def test_a_plain_value_takes_the_place_of_an_object_that_was_changed() -> None:
+    kept = Kept(Table("t", default=list, value_type=list[int] | int))
+    (table,) = kept.tables
+    table["read"].append(1)
+    table["read"] = 5
+    table["assigned"] = [2]
+    table["assigned"].append(3)
+    table["assigned"] = 6
+    assert (table["read"], table["assigned"]) == (5, 6)
+    kept.commit()
+    assert dict(table.items()) == {"read": 5, "assigned": 6}
+
+
 def test_what_was_only_read_is_not_taken_for_changed() -> None:
     class Account(msgspec.Struct):
         name: str
