@@ -48,6 +48,8 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     `FORMAT`.
 
     partitions: of a changelog at its claim; 0: unknown, as in claims of 0.1.0
+
+    tables: names of the tables that the stream has had in the changelog; empty in claims of 0.1.0
     """
 
     app: str
@@ -59,6 +61,7 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     format: int = 1
     partitions: int = 0
+    tables: tuple[str, ...] = ()
 
     def is_of(self, app: str, stream: str) -> bool:
         """Return True if the claim belongs to this stream of this application."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -11,9 +11,9 @@ from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.group import ask_group
 from kafka_ratchet.app.worker.claims import CHANGELOG, DUPLICATES, OUTPUT, Claim, Claims, claim, now, read_claims, taken
-from kafka_ratchet.errors import PartitionsDiffer, TopicMissing, TopicTaken
+from kafka_ratchet.errors import PartitionsDiffer, SettingsError, TopicMissing, TopicTaken
 from kafka_ratchet.producers import admin_client, describe_topic
-from kafka_ratchet.topic_log.clients import NEW_TOPIC_S, consumer, offset_ranges
+from kafka_ratchet.topic_log.clients import NEW_TOPIC_S, consumer, offset_ranges, partition_counts
 
 ASK_S: Final = 30.0
 FOR_URLS: Final = str.maketrans("+/", "-_", "=")
@@ -104,12 +104,44 @@ class StreamOwnership:
             "more partitions of the other topics do not help. The way to more is in docs/guide/partitions.md"
         )
 
-    def claim(self, changelog: str, partitions: int, by: str = "", reason: str = "") -> dict[str, str]:
+    def refuse_moved(self, changelog: str, tables: Mapping[str, Collection[str]]) -> None:
+        """Refuse a table whose entries are in the changelog of another stream: it would begin empty.
+
+        Args:
+            changelog: name of the stream's changelog topic.
+            tables: names of the program's tables by stream.
+
+        Raises:
+            SettingsError: an earlier version of the program had a table in another stream.
+        """
+        known = self._claims.get(changelog)
+        left = set(tables.get(self._name, ())) - set(known.tables if known is not None else ())
+        homes = {
+            topic: each
+            for topic, each in sorted(self._claims.items())
+            if each.app == self._settings.app and each.part == CHANGELOG and each.stream != self._name
+        }
+        kept = {table for each in homes.values() for table in each.tables if table in tables.get(each.stream, ())}
+        for topic, home in homes.items():
+            moved = sorted((left - kept) & set(home.tables))
+            if moved and partition_counts(admin_client(self._options), [topic]):
+                raise SettingsError(
+                    f"table {moved[0]}: an earlier version of the program has it in stream {home.stream!r}, and this "
+                    f"one in stream {self._name!r}. Its entries are in {topic}, so that it would begin empty. Run the "
+                    "earlier version, or keep the agents, names and topics that the table's stream comes from. To "
+                    "begin with an empty table, give it a new name; to have it over all records, see Back-filling in "
+                    "docs/guide/agents-deploy.md"
+                )
+
+    def claim(
+        self, changelog: str, partitions: int, by: str = "", reason: str = "", tables: Iterable[str] = ()
+    ) -> dict[str, str]:
         """Claim the output, changelog and duplicates of the stream, which must exist.
 
         Args:
             changelog: name of the stream's changelog topic.
             partitions: partition count of the input and the changelog.
+            tables: names of the program's tables in the stream.
             by: operator who decided to claim them in spite of other claims; "" without such a decision.
             reason: operator's reason.
 
@@ -126,18 +158,23 @@ class StreamOwnership:
         ids = {topic: self.id_of(topic) for topic in wanted}
 
         def decide(claims: Claims) -> dict[str, Claim]:
+            known = claims.get(changelog)
+            had = known.tables if known is not None and known.id == ids[changelog] else ()
+            all_tables = tuple(sorted({*had, *tables}))
             made = {
                 topic: Claim(
                     *(self._settings.app, self._name, part, ids[topic], now(), by, reason),
                     partitions=partitions if part == CHANGELOG else 0,
+                    tables=all_tables if part == CHANGELOG else (),
                 )
                 for topic, part in wanted.items()
                 if by or self._is_to_be_claimed(topic, part, ids[topic], claims.get(topic), changelog)
             }
-            known = claims.get(changelog)
-            if known is not None and changelog not in made and not known.partitions and known.id == ids[changelog]:
-                # Version 0.1.0 did not note it.
-                made[changelog] = msgspec.structs.replace(known, partitions=partitions)
+            if known is not None and changelog not in made and known.id == ids[changelog]:
+                # Version 0.1.0 noted neither of the two.
+                noted = msgspec.structs.replace(known, partitions=known.partitions or partitions, tables=all_tables)
+                if noted != known:
+                    made[changelog] = noted
             return made
 
         claims = claim(self._settings, self._bootstrap, decide)

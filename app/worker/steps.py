@@ -193,6 +193,8 @@ def prepare_streams(bootstrap: str, settings: Settings, program: App | None) -> 
         RatchetError: see `kafka_ratchet.app.worker.topics.prepare`.
     """
     topics: dict[str, StreamTopics] = {}
+    has = program.tables_of if program else lambda name: []
+    tables = {name: [table.name for table in has(name)] for name in settings.streams}
     for name, stream in settings.streams.items():
         definition = program.streams.get(name) if program else None
         internal = None
@@ -205,5 +207,5 @@ def prepare_streams(bootstrap: str, settings: Settings, program: App | None) -> 
             internal = InternalInput(partitions, max(each.dead_letters_limit for each in parents))
         elif (arrivals := topics.get(arrivals_of(name))) is not None and stream.repartition_by:
             internal = InternalInput(arrivals.sent, arrivals.dead_letters_limit)
-        topics[name] = prepare(bootstrap, settings, name, stream, internal)
+        topics[name] = prepare(bootstrap, settings, name, stream, internal, tables)
     return topics

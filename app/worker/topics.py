@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -76,7 +76,12 @@ class StreamTopics(NamedTuple):
 
 
 def prepare(
-    bootstrap: str, settings: Settings, name: str, stream: StreamSettings, internal: InternalInput | None = None
+    bootstrap: str,
+    settings: Settings,
+    name: str,
+    stream: StreamSettings,
+    internal: InternalInput | None = None,
+    tables: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> StreamTopics:
     """Create missing topics of a stream, and check that all fit each other.
 
@@ -86,8 +91,10 @@ def prepare(
         name: name of the stream.
         stream: settings of the stream.
         internal: configuration of an internal stream's input; None: the stream is not internal.
+        tables: names of the program's tables by stream.
 
     Raises:
+        SettingsError: an earlier version of the program had one of the tables in another stream.
         TopicMissing: a topic is missing, and `create_topics` is off; or the input is missing, and the changelog has
             records.
         TopicTaken: another application or stream writes a topic of this stream.
@@ -101,6 +108,7 @@ def prepare(
     ownership = StreamOwnership(settings, bootstrap, name, found)
     changelog = changelog_name(settings.app, name)
     ownership.check(changelog)
+    ownership.refuse_moved(changelog, tables)
     if not settings.creates_topics(name):
         internals = (
             {stream.input} if internal else {stream.output, stream.dead_letters} if isinstance(stream, Arrivals) else {}
@@ -144,7 +152,7 @@ def prepare(
     prepare_owners(admin, settings)
     if not isinstance(stream, Arrivals):  # which sends records on by their identity
         ownership.refuse_added(changelog, partitions)
-    claimed = ownership.claim(changelog, partitions)
+    claimed = ownership.claim(changelog, partitions, tables=tables.get(name, ()))
     output, dead_letters, entries = (
         limit_of(admin, topic) for topic in (stream.output, stream.dead_letters, changelog)
     )
