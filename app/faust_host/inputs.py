@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from faust.channels import Channel
@@ -22,6 +22,9 @@ from kafka_ratchet.app.faust_host.stream import LaneChannel, Probed, Step, strea
 from kafka_ratchet.errors import SettingsError
 
 STEPS: Final = frozenset({"group_by", "through"})
+CONTAINERS: Final = (dict, list, tuple, set)
+SEARCHED: Final = (CollectionT, WindowWrapper, FunctionType, MethodType, partial)
+"""Types of the objects in a container of the program that lead to tables."""
 DEPTH_MOST: Final = 12
 """Calls from an agent to the function that uses a table."""
 
@@ -154,17 +157,21 @@ def _named(function: FunctionType) -> Iterator[Any]:
     """Yield the objects that a function's code names: globals, attributes of modules and objects, its closure."""
     for cell in function.__closure__ or ():
         try:
-            yield cell.cell_contents
+            value = cell.cell_contents
         except ValueError:  # not assigned yet
             continue
+        if isinstance(value, CONTAINERS):
+            yield from (each for each in _items(value) if isinstance(each, SEARCHED))
+        else:
+            yield value
     for code in _codes(function):
         names = code.co_names
         for name in names:
             value = function.__globals__.get(name)
             if value is None:
                 continue
-            if isinstance(value, dict | list | tuple | set):
-                yield from (each for each in _items(value) if isinstance(each, (CollectionT, WindowWrapper)))
+            if isinstance(value, CONTAINERS):
+                yield from (each for each in _items(value) if isinstance(each, SEARCHED))
             elif isinstance(value, ModuleType):
                 yield from (vars(value)[each] for each in names if each in vars(value) and not is_library_module(value))
             else:

@@ -31,7 +31,7 @@ from kafka_ratchet.app.faust_host.inputs import (
     wrappers_at_hand,
 )
 from kafka_ratchet.app.faust_host.producer import Replies, send_at_once
-from kafka_ratchet.app.faust_host.refusals import add_program, not_exact
+from kafka_ratchet.app.faust_host.refusals import add_program, carry_context, not_exact
 from kafka_ratchet.app.faust_host.store import FaustCodec, GlobalStore, LaneSets, LaneStore, shorten, store_of
 from kafka_ratchet.app.faust_host.stream import FROM, LaneChannel, Step, stream_for
 from kafka_ratchet.app.faust_host.windows import AT_HAND, OpenWindows, goes_by_record, use_event_time
@@ -397,6 +397,7 @@ def hosted_run(hosted: Hosted, unit: Unit, windows: Mapping[Any, Windows]) -> Ca
             for each in by_record:
                 each.advance(event.message.timestamp)
 
+        carry_context(asyncio.get_running_loop())
         current_agent.set(agent)
         channel = LaneChannel(app, lane, unit.topics, before if found else None, after)
         stream = stream_for(app, channel)

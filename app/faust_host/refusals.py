@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import sysconfig
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import faust
 import mode
@@ -74,6 +77,33 @@ def not_exact(what: str, way: str) -> SettingsError:
     if (partition := AT_WORK.get()) is not None:
         partition.fail(error)
     return error
+
+
+def not_named(table: str) -> SettingsError:
+    """Return the error about a table that the code of the running agent does not name."""
+    return not_exact(
+        f"a use of table {table} that the code of its agent does not show",
+        "the transactions of the agent do not include the table. Name it in the agent's function, or in a function "
+        "called by name",
+    )
+
+
+def carry_context(loop: asyncio.AbstractEventLoop) -> None:
+    """Make `run_in_executor` of a loop carry an agent's context into its thread, as `asyncio.to_thread` does.
+
+    Else a function there would read tables as committed, and its refused writes would halt nothing.
+    """
+    usual = loop.run_in_executor
+    if getattr(usual, "carries_context", False):
+        return
+
+    def run_in_executor(executor: Any, function: Any, *arguments: Any) -> Any:
+        if AT_WORK.get() is None or isinstance(executor, ProcessPoolExecutor):
+            return usual(executor, function, *arguments)
+        return usual(executor, copy_context().run, function, *arguments)
+
+    run_in_executor.carries_context = True  # type: ignore[attr-defined]
+    loop.run_in_executor = run_in_executor  # type: ignore[method-assign,assignment]
 
 
 def no_partition(table: str) -> TableError:

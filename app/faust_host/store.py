@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
@@ -13,7 +15,7 @@ from faust.tables.objects import ChangeloggedObject
 from faust.tables.sets import ChangeloggedSetManager, SetTable
 from faust.tables.table import Table
 
-from kafka_ratchet.app.faust_host.refusals import no_partition, not_exact
+from kafka_ratchet.app.faust_host.refusals import no_partition, not_exact, not_named
 from kafka_ratchet.errors import TableError
 from kafka_ratchet.tables.values.codec import PLAIN, Codec, Encoded
 from kafka_ratchet.tables.values.global_table import GlobalTable
@@ -124,6 +126,63 @@ def with_models(value: Any) -> Any:
     return value
 
 
+def as_made(make: Any, value: Any) -> Any:
+    """Return a decoded value in the type of the program's default, such as Counter, defaultdict or set.
+
+    A codec makes a plain dict or list of it, whose `update` does something else.
+
+    Args:
+        make: function that makes the default; None without one
+        value: the decoded value
+    """
+    if make is None or type(value) not in (dict, list):
+        return value
+    made = make()
+    fits = isinstance(made, (set, deque)) if type(value) is list else isinstance(made, dict) and type(made) is not dict
+    if not fits:
+        return value
+    made.clear()
+    if isinstance(made, deque):
+        made.extend(value)
+    elif isinstance(made, set):
+        made.update(tuple(each) if type(each) is list else each for each in value)
+    else:
+        inner = made.default_factory if isinstance(made, defaultdict) else None
+        made.update({key: as_made(inner, each) for key, each in value.items()})
+    return made
+
+
+def refuse_equal_keys(place: str, value: Any) -> None:
+    """Refuse a value with a dict whose keys are one key in JSON, as 1 and "1" are.
+
+    Args:
+        place: name of the table, for the error
+        value: value to store as JSON
+
+    Raises:
+        TableError: there are such keys; one entry would be lost.
+    """
+    if isinstance(value, dict):
+        kinds = set(map(type, value))
+        texts = dict[str, Any]()
+        for key in value if len(kinds) > 1 and str in kinds else ():
+            text = key if type(key) is str else json.dumps(key) if type(key) in PLAIN else str(key)
+            if text in texts:
+                raise TableError(
+                    f"{place}: its value has a dict with the keys {texts[text]!r:.50} and {key!r:.50}, which are one "
+                    "key in JSON: an entry would be lost. Keys of a stored dict come back as str. Write str(key)"
+                )
+            texts[text] = key
+        inner: Any = value.values()
+    elif isinstance(value, list | tuple):
+        inner = value
+    else:
+        return
+    for each in inner:
+        if type(each) not in PLAIN:
+            refuse_equal_keys(place, each)
+
+
 class LaneStore(SerializedStore):
     """Store of one Faust table: the lane's partition while an agent processes an event, else committed entries.
 
@@ -144,11 +203,7 @@ class LaneStore(SerializedStore):
         """
         partition = None if self.lane is None else self.lane.here.get()
         if partition is None and AT_WORK.get() is not None:
-            raise not_exact(
-                f"a use of table {self.table_name} that the code of its agent does not show",
-                "the transactions of the agent do not include the table. Name it in the agent's function, or in a "
-                "function called by name",
-            )
+            raise not_named(self.table_name)
         return partition
 
     def writable(self) -> TablePartition:
@@ -185,6 +240,8 @@ class LaneStore(SerializedStore):
         if type(value) is int and self._is_json and self.value_type in (None, int):
             return b"%d" % value
         encoded: bytes | None = super()._encode_value(value)
+        if self._is_json and type(value) not in PLAIN:
+            refuse_equal_keys(f"table {self.table_name}", value)
         return encoded
 
     @cached_property
@@ -192,10 +249,19 @@ class LaneStore(SerializedStore):
         """Return True if keys and values use Faust's JSON, so that plain values can be encoded without its codecs."""
         return bool(self.key_serializer == "json" and self.value_serializer == "json")
 
+    @cached_property
+    def _make(self) -> Callable[[], Any] | None:
+        """Return the function that makes the table's default, if a decoded value lacks the default's type."""
+        make = getattr(self.table, "default", None)
+        if isinstance(self.table, SetTable) or make is None:
+            return None
+        return make if isinstance(make(), (dict, set, deque)) and make is not dict else None
+
     def _decode_value(self, value: bytes | None) -> Any:
         if value is not None and value.isdigit() and self._is_json and self.value_type in (None, int):
             return int(value)
-        return with_models(super()._decode_value(value))
+        decoded = with_models(super()._decode_value(value))
+        return decoded if self._make is None else as_made(self._make, decoded)
 
     def __getitem__(self, key: Any) -> Any:
         data = self._encode_key(key)

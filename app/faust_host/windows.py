@@ -11,6 +11,7 @@ from typing import Any, Final
 import structlog
 from faust.tables.wrappers import WindowWrapper
 
+from kafka_ratchet.app.faust_host.refusals import not_named
 from kafka_ratchet.app.faust_host.store import LaneStore
 from kafka_ratchet.errors import AgentFailed
 from kafka_ratchet.tables.values.partition import AT_WORK
@@ -162,5 +163,13 @@ def use_event_time(table: Any) -> None:
 
 
 def _of(table: Any) -> OpenWindows | None:
+    """Return the table's open windows in the running agent; None outside agents.
+
+    Raises:
+        SettingsError: the code of the running agent does not name this table.
+    """
     at_hand = AT_HAND.get()
-    return None if at_hand is None else at_hand.get(table)
+    found = None if at_hand is None else at_hand.get(table)
+    if found is None and table.window is not None and AT_WORK.get() is not None:
+        raise not_named(table.name)  # the machine's clock would be its time, and its windows would never close
+    return found
