@@ -36,6 +36,8 @@ TAKES: Final = frozenset({"take", "take_events", "take_with_timestamp"})
 JOINS: Final = frozenset({"combine", "left_join", "inner_join", "outer_join"})
 ASKS: Final = frozenset({"ask", "ask_nowait", "map", "kvmap", "join", "kvjoin"})
 TASKS: Final = frozenset({"create_task", "ensure_future", "gather", "wait_for"})
+AWAY: Final = frozenset({"run_in_executor", "to_thread", "add_future", "call_soon", "call_later"})
+"""Methods that run a function outside the agent, whatever object has them."""
 
 ASK: Final = "the request is in the topic only after the commit that would wait for the answer"
 WINDOW: Final = "windows go by the events' time, and close in order with the record that passes them"
@@ -471,8 +473,8 @@ class _Checker:
                 elif name in ("send", "send_soon", "cast") and self._is_own(node, receiver):
                     why = "the agent would get what it sends, for ever"
                     yield self._at(each, "refused", f"{receiver}.{name}() within agent {node.name}", why)
-                elif name in TASKS and receiver in ("asyncio", "loop", ""):
-                    why = "a task that the agent starts neither sends nor writes tables"
+                elif _runs_away(name, receiver):
+                    why = "a task, thread or callback that the agent starts neither sends nor writes tables"
                     yield self._at(each, "rule", f"{name}() within agent {node.name}", why)
             elif isinstance(each, ast.BinOp) and isinstance(each.op, ast.BitAnd) and self._is_stream(each, stream):
                 yield self._at(each, "refused", "a join of streams", "Faust's joins are not finished")
@@ -528,6 +530,11 @@ class _Checker:
             elif len({self._names.reads.get(agent.name, agent.name) for agent in agents}) > 1:
                 why = "their topics meet in one stream, partition by partition"
                 yield self._at(agents[-1], "rule", f"table {table} in agents {named}", why)
+
+
+def _runs_away(name: str, receiver: str) -> bool:
+    """Return True if a call runs a function or coroutine outside the agent's own task."""
+    return name in AWAY or (name in TASKS and receiver in ("asyncio", "loop", ""))
 
 
 def _written(node: ast.AST) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import structlog
+from faust.agents.models import ReqRepRequest
 from faust.streams import current_event
 from faust.transport.drivers.aiokafka import Producer
 from faust.types import TP
@@ -221,7 +222,8 @@ def send_at_once(topic: Any) -> None:
 
 
 def _is_reply(event: Any, topic: str) -> bool:
-    reply_to = getattr(event.value, "reply_to", None) or (event.headers or {}).get(REPLY_TO)
+    asked = event.value.reply_to if isinstance(event.value, ReqRepRequest) else None
+    reply_to = asked or (event.headers or {}).get(REPLY_TO)
     return reply_to is not None and _text(reply_to) == topic
 
 

@@ -57,12 +57,14 @@ class Unit:
         topics: decoders of its records, by topic
         sources: streams that it reads
         tables: tables that its code names
+        merged: True if its source is merged from several topics
     """
 
     agent: Any
     topics: dict[str, Any]
     sources: list[StreamDefinition]
     tables: set[Any]
+    merged: bool = False
 
 
 @dataclass(eq=False)
@@ -210,7 +212,7 @@ class _Host:
                 merged.fed_by.append(source)
             self._note_meetings(group)
             for unit in group:
-                unit.sources = [merged]
+                unit.sources, unit.merged = [merged], True
 
     def _note_meetings(self, group: list[Unit]) -> None:
         for table in {table for unit in group for table in unit.tables if not isinstance(table, GlobalTableT)}:
@@ -399,7 +401,7 @@ def hosted_run(hosted: Hosted, unit: Unit, windows: Mapping[Any, Windows]) -> Ca
 
         carry_context(asyncio.get_running_loop())
         current_agent.set(agent)
-        channel = LaneChannel(app, lane, unit.topics, before if found else None, after)
+        channel = LaneChannel(app, lane, unit.topics, before if found else None, after, merged=unit.merged)
         stream = stream_for(app, channel)
         made = agent.fun(stream)
         try:

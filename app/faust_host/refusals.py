@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from contextvars import copy_context
@@ -14,9 +15,12 @@ from typing import Any, Final
 
 import faust
 import mode
+import structlog
 
 from kafka_ratchet.errors import SettingsError, TableError
 from kafka_ratchet.tables.values.partition import AT_WORK
+
+log = structlog.get_logger(__name__)
 
 SITES: Final = ("site-packages", "dist-packages")
 """Names of the folders of installed packages."""
@@ -108,7 +112,10 @@ def carry_context(loop: asyncio.AbstractEventLoop) -> None:
 
 def no_partition(table: str) -> TableError:
     """Return the error for a write to a table outside an agent's event."""
-    return TableError(
+    error = TableError(
         f"{user_line()}table {table}: is written by an agent only, while it has an event. A timer, task, command or "
         "page reads what is committed, and sends a record to an agent that writes"
     )
+    if threading.current_thread() is not threading.main_thread():
+        log.error(str(error))  # now: nobody may look at the thread's error
+    return error

@@ -129,7 +129,7 @@ def with_models(value: Any) -> Any:
 def as_made(make: Any, value: Any) -> Any:
     """Return a decoded value in the type of the program's default, such as Counter, defaultdict or set.
 
-    A codec makes a plain dict or list of it, whose `update` does something else.
+    A codec makes a plain dict or list of it, and the `update` of a dict is another one.
 
     Args:
         make: function that makes the default; None without one
@@ -153,7 +153,7 @@ def as_made(make: Any, value: Any) -> Any:
 
 
 def refuse_equal_keys(place: str, value: Any) -> None:
-    """Refuse a value with a dict whose keys are one key in JSON, as 1 and "1" are.
+    """Refuse a value with dict keys equal in JSON, as 1 and "1".
 
     Args:
         place: name of the table, for the error

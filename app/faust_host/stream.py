@@ -58,6 +58,8 @@ class LaneChannel(Channel):
         topics: Mapping[str, Any],
         before: Callable[[], Awaitable[None]] | None = None,
         after: Callable[[Any], None] | None = None,
+        *,
+        merged: bool = False,
     ) -> None:
         """Store the arguments without reading.
 
@@ -67,11 +69,13 @@ class LaneChannel(Channel):
             topics: decoders of the agent's topics, by name
             before: function called before the next record is read, while the last one is still current
             after: function called with each event
+            merged: True if the lane's stream is merged, so that a header names each record's own topic. In other
+                streams, anyone may have written such a header.
         """
         super().__init__(app, is_iterator=True)
         self.lane, self._topics, self._before, self._after = lane, topics, before, after
         self._events = None if lane is None else lane.events()
-        self._only = next(iter(topics)) if len(topics) == 1 else None
+        self._merged, self._only = merged, next(iter(topics), "")
 
     async def read(self) -> Any:
         """Read one record; return SKIPPED if it is for another agent or cannot be decoded."""
@@ -82,15 +86,15 @@ class LaneChannel(Channel):
         headers, origin = NO_HEADERS, None
         if len(found.packed_headers) > 1:
             headers = {name: value for name, value in found.headers if name != EVENT_ID}
-            origin = headers.pop(FROM, None)
+            origin = headers.pop(FROM, None) if self._merged else None
+        if self._merged and origin is None:
+            raise SettingsError(
+                f"a record of {found.topic} lacks the header that names its original topic. Check that only this "
+                f"application writes to {found.topic}"
+            )
         name = self._only if origin is None else origin.decode()
-        topic = None if name is None else self._topics.get(name)
+        topic = self._topics.get(name)
         if topic is None:
-            if origin is None:
-                raise SettingsError(
-                    f"a record of {found.topic} lacks the header that names its original topic. Check that only "
-                    f"this application writes to {found.topic}"
-                )
             return SKIPPED
         message = Message(
             name,

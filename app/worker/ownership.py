@@ -105,7 +105,7 @@ class StreamOwnership:
         )
 
     def refuse_moved(self, changelog: str, tables: Mapping[str, Collection[str]]) -> None:
-        """Refuse a table whose entries are in the changelog of another stream: it would begin empty.
+        """Refuse a table with entries in another stream's changelog: it would begin empty.
 
         Args:
             changelog: name of the stream's changelog topic.

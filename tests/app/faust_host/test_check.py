@@ -178,6 +178,104 @@ def test_a_variable_kept_between_events_is_named(tmp_path: Path, monkeypatch: py
     assert said[0].startswith("memory.py:11: variable taken of agent buffers is kept in memory between events")
 
 
+HIDDEN = """import asyncio, heapq, itertools
+import faust
+app = faust.App("hidden")
+orders, out = app.topic("orders"), app.topic("out")
+totals = app.Table("totals", default=list)
+heap, numbers, queue, count, buffer = [], itertools.count(), asyncio.Queue(), 0, []
+class State:
+    def __init__(self):
+        self.seen = 0
+    def handle(self, order):
+        self.seen += 1
+    def pure(self, order):
+        mine = []
+        mine.append(order)
+        return mine
+state = State()
+async def pairs(stream):
+    last = None
+    async for order in stream:
+        yield last, order
+        last = order
+def add(order):
+    global count
+    count += 1
+def remember(order):
+    if order:
+        buffer.append(order)
+    return len(buffer) > 9
+def pure(order):
+    buffer, total = [], 0
+    buffer.append(order)
+    total += 1
+    return buffer
+async def work(stream):
+    async for order in stream:
+        state.last = (state.last, order)
+@app.agent(orders)
+async def helped(stream):
+    async for before, order in pairs(stream):
+        await out.send(value=[before, order])
+@app.agent(orders)
+async def functions(stream):
+    number = 0
+    def bump():
+        nonlocal number
+        number += 1
+    kept = totals["x"]
+    async for order in stream:
+        add(order)
+        bump()
+        if remember(order):
+            await out.send(value=next(numbers))
+        heapq.heappush(heap, order)
+        await queue.put(order)
+        state.handle(order)
+        app.total += 1
+        kept.append(order)
+        app.loop.run_in_executor(None, add, order)
+@app.agent(orders)
+async def counted(stream):
+    n = 0
+    async for number, order in stream.enumerate():
+        if (n := n + 1) > 9:
+            await out.send(value=number)
+@app.agent(orders)
+async def all_of_it(stream):
+    await work(stream)
+@app.agent(orders)
+async def exact(stream):
+    async for order in stream:
+        pure(order)
+        state.pure(order)
+        found = totals["x"]
+        found.total += 1
+        found.items.append(order)
+        totals["x"] = found
+        totals.pop("y")
+"""
+
+
+def test_what_helpers_functions_and_objects_keep_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hidden.py").write_text(HIDDEN, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    found = [each for each in check_program("hidden:app") if "agent" in each.what]
+    assert {each.what for each in found if each.verdict == "rule"} == {
+        "variable last of agent helped",
+        *(
+            f"variable {name} of agent functions"
+            for name in ("count", "number", "buffer", "numbers", "heap", "queue", "state.seen", "app.total", "kept")
+        ),
+        "run_in_executor() within agent functions",
+        "variable n of agent counted",
+        "variable stream.enumerate() of agent counted",
+        "variable state.last of agent all_of_it",
+    }
+    assert {each.what for each in found if each.verdict == "exact"} == {"agent exact"}
+
+
 BOUND = """import faust
 from functools import partial
 from helpers import work

@@ -11,7 +11,7 @@ from typing import Any
 import faust
 import pytest
 
-from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.errors import SendRefused, SettingsError
 from kafka_ratchet.testing.program_run import Record, run
 from tests.app.faust_host.test_exact_set import new_app, sent
 
@@ -186,3 +186,37 @@ def test_a_write_in_a_thread_of_an_executor_is_refused() -> None:
 
     with pytest.raises(SettingsError, match="a write to table table by a task that the agent has started"):
         run(app, {"source": NUMBERS})
+
+
+def test_a_header_of_a_producer_leaves_no_record_out() -> None:
+    app = new_app()
+    source, other, counts = app.topic("source"), app.topic("other"), app.Table("counts", default=int)
+
+    @app.agent(source)
+    async def first(stream: Any) -> None:
+        async for number in stream:
+            await other.send(value=number, headers={"faust-topic": b"elsewhere"})
+
+    @app.agent(other)
+    async def second(stream: Any) -> None:
+        async for event in stream.events():
+            counts["x"] += event.headers == {"faust-topic": b"elsewhere"}
+
+    assert run(app, {"source": NUMBERS}).tables["counts"] == {"x": 6}
+
+
+def test_a_topic_in_a_field_of_the_program_is_no_answer_to_ask() -> None:
+    class Request(faust.Record):  # type: ignore[misc]
+        number: int
+        reply_to: str
+
+    app = new_app()
+    source = app.topic("source", value_type=Request)
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        async for request in stream:
+            await app.topic(request.reply_to).send(value=request.number)
+
+    with pytest.raises(SendRefused, match="topic answers: is not declared"):
+        run(app, {"source": [{"number": 1, "reply_to": "answers"}]})

@@ -21,7 +21,7 @@ async def agent(stream: AsyncIterable[Any]) -> None:
 
 
 def program(table: str, step: str) -> App:
-    """A program with an agent that sends to an internal stream, whose agent has the table."""
+    """A program with an agent that sends to an internal stream; the agent there has the table."""
     app = App()
     source, target = app.stream("orders"), app.stream(step, internal=True)
     app.Table(table, default=int, key_type=str, value_type=int, stream=target)
@@ -51,7 +51,7 @@ def test_a_table_that_would_begin_empty_is_refused_until_it_is_renamed(broker: s
     start(broker, name, program("totals", "count"))  # as before: its entries are there
 
 
-def test_a_table_whose_old_changelog_is_deleted_is_new(broker: str) -> None:
+def test_a_table_is_new_after_its_old_changelog_is_deleted(broker: str) -> None:
     name = f"shop-{uuid.uuid4().hex[:8]}"
     start(broker, name, program("totals", "count"))
     changelog = f"{name}-changelog.count"
