@@ -226,11 +226,15 @@ class Runs(RuleBasedStateMachine):
         slot = self.workers.index(None)
         worker = self._new_worker(str(slot))
         run(self.loop, worker.stand_by())
-        self.append(data, seconds)
-        if is_crash and (other := self.workers[1 - slot]) is not None:
-            other.power_off()
-            self._bury()
-        self.go_on(longer)
+        try:
+            self.append(data, seconds)
+            if is_crash and (other := self.workers[1 - slot]) is not None:
+                other.power_off()
+                self._bury()
+            self.go_on(longer)
+        except BaseException:  # Hypothesis may end a run where it draws
+            run(self.loop, worker.end_standby())
+            raise
         self.workers[slot] = worker
         run(self.loop, worker.start())
         self._bury()

@@ -181,9 +181,7 @@ class Worker:
         if self.lane._task is not None:
             self.lane = self._new_lane(self.lane.spec)
         modelled_program.AWAKE.set(self.agents_awake)
-        if self.standby is not None:
-            await self.standby.stop(close=False)
-            self.standby = None
+        await self.end_standby()
         queue = AgentQueue()
         self.agent = asyncio.create_task(self.processor.connect(queue).agent(queue.each()))
         self.lane.start()
@@ -194,6 +192,12 @@ class Worker:
         clock = asyncio.get_running_loop().time
         self.standby = Standby(self.link, self.sequences.partition(0), 0, passed=lambda: (clock(), clock()))  # type: ignore[arg-type]
         self.standby.start()
+
+    async def end_standby(self) -> None:
+        """End the standby if there is one, and leave the state open."""
+        if self.standby is not None:
+            await self.standby.stop(close=False)
+            self.standby = None
 
     @property
     def is_at_work(self) -> bool:
