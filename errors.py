@@ -51,7 +51,7 @@ A message says what happened, to which topic, partition, offset and identity, an
 
 
 class RatchetError(Exception):
-    """Root of the tree: an error with a text for the operator."""
+    """Root of Ratchet's error classes: an error with a text for the operator."""
 
 
 class SetupError(RatchetError):

@@ -254,7 +254,7 @@ def _send_unseen(
 
 
 def _wait(task: Task, numbers: Iterable[int], running: Running) -> None:
-    """Wait until the group has committed the end of each of these partitions."""
+    """Wait until the group has committed the end of each partition in `numbers`."""
     with consumer({"bootstrap.servers": task.bootstrap}, "bench-ends") as asked:
         held = offset_ranges(asked, task.input, task.partitions)
     options = {"bootstrap.servers": task.bootstrap, "group.id": task.group, "isolation.level": "read_uncommitted"}

@@ -200,7 +200,7 @@ class Worker:
         return path.read_text("utf-8", "replace") if path.exists() else ""
 
     def said(self, words: str) -> bool:
-        """Return True if the worker has logged these words since its last start, or since `mark`."""
+        """Return True if the worker has logged `words` since its last start, or since `mark`."""
         return words in self.output_since_mark()
 
     def output_since_mark(self) -> str:

@@ -134,7 +134,7 @@ def chained(chain: str, finished: Finished) -> str:
 
 
 def read_digest(stream: BinaryIO, digest: ContentDigest, until: int | None) -> ContentDigest:
-    """Add the stream's bytes to a digest, up to an offset; None: to the stream's end.
+    """Add the stream's bytes to a digest, up to the offset `until`; None: up to the stream's end.
 
     A shorter stream is read to its end.
     """

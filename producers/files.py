@@ -280,7 +280,7 @@ class FileLines:
             raise self._bad(began, str(error)) from None
 
     def read_whole(self, until: int | None = None) -> ContentDigest:
-        """Return the digest of the present content, up to an offset; None: up to the end.
+        """Return the digest of the present content, up to the offset `until`; None: up to the end.
 
         Raises:
             SourceError: the file cannot be read.

@@ -58,7 +58,7 @@ class Kept(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of this state per identity."""
+        """Return the size of this state for each identity, in bytes."""
         return 8 * (self.words + self.fingerprints + 2 * self.dense)
 
 

@@ -191,7 +191,7 @@ class Edits:
 
     @property
     def forgotten(self) -> int:
-        """Return the number of persisted requests to forget, without those of no effect."""
+        """Return the number of persisted requests to forget that had an effect."""
         return sum(edit.kind == FORGET and edit.has_changed for edit in self._persisted.values())
 
     def of(self, identity: bytes) -> list[Edit]:

@@ -111,7 +111,7 @@ class KnownIdentities:
         return self.store
 
     def look_up(self, identities: list[bytes]) -> None:
-        """Load the store's entries of these identities into the map.
+        """Load the store's entries of the given identities into the map.
 
         Raises:
             StoreDamaged: a file is damaged; the store is removed.

@@ -73,7 +73,10 @@ def identity_of(letter: bytes, key: bytes | None, value: bytes | None) -> bytes:
 
 
 def agents_of(headers: Iterable[Header], letters: bytes) -> frozenset[str] | None:
-    """Return the agents that a re-sent record is for; None: all; empty: the header cannot be read."""
+    """Return the names of the agents that a record is for; None: all agents.
+
+    The set is empty if the header of a re-sent record cannot be read.
+    """
     headers = list(headers)
     if letter_of(headers, letters) is None:
         return None

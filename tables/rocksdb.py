@@ -141,7 +141,7 @@ class Database:
         return value
 
     def get_many(self, keys: list[bytes]) -> list[tuple[bytes, bytes]]:
-        """Return keys and values of those entries that exist.
+        """Return key and value of each entry that exists among the given keys.
 
         Raises:
             StoreDamaged: a file is damaged.
@@ -194,7 +194,7 @@ class Database:
 
     @property
     def bytes(self) -> int | None:
-        """Return the store's bytes in files and in memory; None: not reported by RocksDB."""
+        """Return the store's size in files and in memory, in bytes; None: RocksDB does not report it."""
         if self._opened is None:
             return 0
         known = [self._db.property_int_value(f"rocksdb.{name}") for name in ("total-sst-files-size", IN_MEMORY)]

@@ -161,7 +161,7 @@ class Store(Database):
         return Sighting(*_SIGHTED.unpack(value))
 
     def find(self, identities: list[bytes]) -> list[tuple[bytes, bytes]]:
-        """Return the entries of those identities that the store contains, as key and value.
+        """Return key and value of the entry of each given identity that the store contains.
 
         Raises:
             StoreDamaged: a file is damaged.

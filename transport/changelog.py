@@ -211,7 +211,7 @@ class Changelog:
         return max(after - before for after, before in zip(self._passed(), self._heard, strict=True))
 
     def _was_silent(self) -> bool:
-        """Return True if the time since the previous answer was so long that deletions (nulls) may have been missed."""
+        """Return True if the time since the previous answer was so long that tombstones may have been missed."""
         now = self._passed()
         if max(after - before for after, before in zip(now, self._heard, strict=True)) > SILENT_S:
             return True

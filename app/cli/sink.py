@@ -201,7 +201,7 @@ def replay(
     stream: Stream = None,
     as_json: Json = False,
 ) -> None:
-    """Make the rows of a range of records once more, and replace those of the table in one version."""
+    """Compute the rows of a range of records again, and replace the table's rows for that range in one version."""
     _run(name, config, stream, from_input=False, mode="replay", start=begin, until=end, print_json=as_json)
 
 

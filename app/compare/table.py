@@ -551,7 +551,7 @@ class CsvSide(TableSide):
         )
 
     def _escape(self, name: str, separator: str) -> str:
-        """Return the sign before a quote within quotes: another quote, or a backslash as Spark writes it."""
+        """Return the character that escapes a quote in a quoted field: a quote, or a backslash as Spark writes it."""
         import duckdb
 
         try:
@@ -570,7 +570,7 @@ SNIFFED: Final = (
 
 
 def _header(file: str) -> tuple[str, list[str]]:
-    """Return the separator of a CSV file, which its header line has most often, and the names of its columns."""
+    """Return the separator of a CSV file, the most frequent one in its header line, and its column names."""
     opened = gzip.open(file) if file.endswith(".gz") else open(file, "rb")
     with io.TextIOWrapper(opened, "utf-8-sig", "replace") as text:
         line = text.readline()

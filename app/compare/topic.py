@@ -130,7 +130,9 @@ class TopicSide:
                 )
 
     def read_from(self, begins: Mapping[int, int]) -> None:
-        """Begin reading at these offsets instead of the first ones, and note deleted offsets after them in `gaps`.
+        """Begin reading at the offsets in `begins` instead of the first ones.
+
+        Deleted offsets after them are added to `gaps`.
 
         Raises:
             LogTruncated: a partition ends before its offset.

@@ -55,7 +55,7 @@ class Replayed:
         return sum(int.from_bytes(bits).bit_count() for bits in self._windows.values())
 
     def with_(self, places: Iterable[Place]) -> dict[tuple[int, int], bytes]:
-        """Return the bitmaps that change when these letters are added, for `entries` and `accept`."""
+        """Return the bitmaps that change when the letters at `places` are added, for `entries` and `accept`."""
         changed: dict[tuple[int, int], bytearray] = {}
         for partition, offset in places:
             window = partition, offset // WINDOW

@@ -130,7 +130,7 @@ class Forgetting:
         return asked
 
     def write(self, request: Forget, partitions: Sequence[int], wait_s: float) -> Outcome:
-        """Write the request, and wait until these partitions have applied it.
+        """Write the request, and wait until the given partitions have applied it.
 
         It does not wait while no worker runs; workers that start later apply the request.
 

@@ -188,7 +188,7 @@ class Resume:
             await cluster.close()
 
     async def plan(self, numbers: list[int]) -> list[Plan]:
-        """Return the plan for these partitions. Changes nothing.
+        """Return the plan for the partitions `numbers`. Changes nothing.
 
         Raises:
             SettingsError: `--from` is missing, or the consent to forget last sequences.
@@ -247,7 +247,7 @@ class Resume:
         return plans
 
     async def open_transactions(self, numbers: list[int], *, commit: bool | None) -> list[Hanging]:
-        """Return hanging transactions in these partitions' topics; end them, unless commit is None.
+        """Return the hanging transactions in the topics of the partitions `numbers`; end them, unless commit is None.
 
         The decision is recorded in the changelog; `unrecorded` lists partitions without such a record.
 
@@ -440,7 +440,7 @@ class Resume:
     async def _recounted(
         self, cluster: Cluster, move: PartitionMove, number: int, before: int | None, offsets: range
     ) -> tuple[list[str], PassingAgain]:
-        """Find the records that would be forwarded again from the first of these offsets on.
+        """Find the records that would be forwarded again from the first of `offsets` on.
 
         Args:
             cluster: connected client of the Kafka cluster.

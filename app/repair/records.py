@@ -149,7 +149,7 @@ def places(among: Numbers, offsets: Numbers) -> tuple[Numbers, Flags]:
 
 
 def times(among: Numbers, offsets: Numbers) -> Numbers:
-    """Return how often each of the ascending offsets occurs in the others."""
+    """Return how often each of the ascending offsets `among` occurs in `offsets`."""
     at, is_there = places(among, offsets)
     return np.bincount(at[is_there], minlength=len(among)).astype(np.int64)
 

@@ -142,13 +142,13 @@ class StatusProvider(Protocol):
         """Return the state of an identity in this worker's partitions, with the verdict on a record of the sequence."""
 
     def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
-        """Return at most `limit` producers of these partitions, by name, starting after a name."""
+        """Return at most `limit` producers of the partitions `asked`, by name, starting after a name."""
 
     async def identities(self, stream: str, asked: list[int], query: IdentitiesQuery) -> IdentitiesAnswer:
         """Return a page of the identities in the asked partitions."""
 
     def own_table(self, stream: str, asked: list[int], table: str, query: TableQuery) -> TableAnswer:
-        """Return the committed contents of a program's table in these partitions."""
+        """Return the committed contents of a program's table in the partitions `asked`."""
 
     def global_tables(self) -> list[GlobalTableStatus]:
         """Return the program's global tables."""

@@ -101,7 +101,7 @@ def ask_group(bootstrap: str, settings: Settings, timeout_s: float = TIMEOUT_S) 
 async def describe_commits(
     bootstrap: str, settings: Settings, offsets: Mapping[tuple[str, int], int]
 ) -> dict[tuple[str, int], str]:
-    """Find when these offsets were committed, and which clients were in the group then.
+    """Find when the given offsets were committed, and which clients were in the group then.
 
     Args:
         bootstrap: host:port[,host:port]

@@ -45,7 +45,7 @@ class StatusCollector(Collector):
         self._provider, self._version = provider, version
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of the worker; `PartitionsText` has those of its partitions."""
+        """Yield the metrics of the worker itself; `PartitionsText` has the metrics of its partitions."""
         measures = self._provider.measures()
         build = GaugeMetricFamily("ratchet_build_info", "The worker's version; always 1.", labels=["version"])
         build.add_metric([self._version], 1)

@@ -460,7 +460,7 @@ class TopicReader:
         return offsets, frozenset(found.partition for found in answered if found.offset < 0)
 
     def _ends(self, asked: Consumer, topic: str, numbers: Collection[int]) -> tuple[dict[int, int], dict[int, int]]:
-        """Return the first offsets and the ends of these partitions, each by partition."""
+        """Return the first offsets and the end offsets of the partitions `numbers`, each by partition."""
         held = ranges_of(asked, topic, numbers, self._timeout_s)
         return {n: each.first for n, each in held.items()}, {n: each.end for n, each in held.items()}
 

@@ -60,7 +60,7 @@ class Page:
 
     @property
     def paths(self) -> list[str]:
-        """Paths of the page, the one for JSON first: a name at the end of the other would match it."""
+        """Paths of the page. The path for JSON is first, because a name at the end of the other path would match it."""
         return [*([f"{self.path}index.json" if self.path == "/" else f"{self.path}.json"] * self.has_json), self.path]
 
 

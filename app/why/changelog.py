@@ -121,7 +121,7 @@ def read_log(settings: Settings, reader: TopicReader, name: str, partition: int,
 def who_wrote(
     settings: Settings, bootstrap: str, ids: Iterable[str], places: Iterable[Place]
 ) -> dict[Place, tuple[int, int]]:
-    """Return producer id and epoch of the record batches at these places; unreadable ones are left out.
+    """Return producer id and epoch of the record batch at each place; unreadable batches are left out.
 
     ids: names of the topics of these places
     """

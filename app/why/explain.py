@@ -70,7 +70,7 @@ class Explanation:
         self._look_at(())
 
     def _look_at(self, numbers: Collection[int]) -> None:
-        """Determine the offsets of these partitions only, since a topic may have very many."""
+        """Determine the offsets of the partitions `numbers` only, since a topic may have very many partitions."""
         self._ranges = self._reader.offset_ranges(numbers)
         where = self._settings, self._name, self._bootstrap, self._reader
         self._following = Following(*where, self._ranges, self._rule, self._scan)

@@ -108,7 +108,7 @@ def _find(
 
 
 def _offsets(location: TableLocation, wanted: list[Place], within: Scan, *, rejects: bool) -> tuple[RowOffsets, bool]:
-    """Read the offsets of these records' rows; return them, with True if all rows could be read."""
+    """Return the offsets of the rows of the wanted records, and True if all rows could be read."""
     found, stops = RowOffsets(), len(within.stopped)
     what = f"{'the rejects' if rejects else 'the rows'} of {location} were read in part only"
     offsets = [place.offset for place in wanted]

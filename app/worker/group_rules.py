@@ -53,7 +53,7 @@ async def refusal(bootstrap: str, settings: Settings, program: App | None = None
 
 
 def works_otherwise(ours: Mapping[str, str], group: Group) -> bool:
-    """Return True if the members judge or place the records of these streams by other settings.
+    """Return True if the members judge or place the records of our streams by other settings.
 
     Agents and internal streams that only the members have are ignored.
     """

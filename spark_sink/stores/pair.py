@@ -266,7 +266,7 @@ class PairedStore:
 
 
 def _from(offsets: Mapping[int, int]) -> Column:
-    """Return the condition for records at these offsets or later, and for all records of other partitions."""
+    """Return the condition for records at or after `offsets`, and for all records of other partitions."""
     from pyspark.sql import functions as F
 
     below = [(F.col("_kafka_partition") == p) & (F.col("_kafka_offset") < offset) for p, offset in offsets.items()]

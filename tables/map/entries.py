@@ -41,7 +41,7 @@ WORDS_MOST = 64
 
 
 def longest_value(kept: Kept) -> int:
-    """Return the maximum bytes of a value."""
+    """Return the maximum size of a value, in bytes."""
     return LONGER + kept.bytes + 4
 
 
@@ -68,7 +68,7 @@ def is_plain(extras: Extras) -> bool:
 
 @compiled()
 def _size(extras: Extras, slot: int) -> int:
-    """Return the bytes of an identity's value, without seconds."""
+    """Return the size of an identity's value in bytes, without the seconds."""
     if is_plain(extras):
         return 8
     size: int = LONGER + 8 * extras.bits.shape[1]

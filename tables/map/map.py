@@ -204,7 +204,7 @@ class LastSequences:
 
     @property
     def size(self) -> int:
-        """Return the bytes of the map's arrays."""
+        """Return the size of the map's arrays, in bytes."""
         arrays = *self._before, self._changed, self._undo, self._touched
         return self.slots.size + sum(array.nbytes for array in arrays)
 
@@ -317,7 +317,7 @@ class LastSequences:
         return seen, int(self.slots.missing_of(np.array([slot]))[0])
 
     def put_back(self, to: Mapping[bytes, int]) -> None:
-        """Lower last sequences as part of the open transaction, which must not have moved these identities.
+        """Lower the last sequences of identities that the open transaction has not moved.
 
         Args:
             to: new last sequence of each identity, all of them with a persisted one; -1: forget the identity.

@@ -75,7 +75,9 @@ class CommittedTable:
         return len(self._unsaved) <= RECENT_MOST
 
     def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the bytes of keys and values after a key, ordered by the keys' bytes; None: from the first.
+        """Yield the bytes of keys and values, ordered by the keys' bytes.
+
+        after: key that precedes the first one; None: begin with the first key.
 
         Raises:
             StoreDamaged: the store cannot be read.

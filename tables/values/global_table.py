@@ -78,7 +78,10 @@ class ReadPartition:
         return [], False
 
     def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the bytes of keys and values after a key, ordered by the keys' bytes; None: from the first."""
+        """Yield the bytes of keys and values, ordered by the keys' bytes.
+
+        after: key that precedes the first one; None: begin with the first key.
+        """
         while found := nsmallest(AT_ONCE, (key for key in self._held if after is None or key > after)):
             yield from ((key, self._held[key]) for key in found)
             after = found[-1]

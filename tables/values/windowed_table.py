@@ -54,7 +54,7 @@ class WindowSet:
         self.table, self.key = table, key
 
     def value(self, event: Timed | None = None) -> Any:
-        """Return the value in the newest window of an event; None: of the current event.
+        """Return the value in the newest window of an event. event: None for the current event.
 
         Raises:
             KeyError: there is no value, and the table has no default.
@@ -68,7 +68,7 @@ class WindowSet:
         return self.table.read(self.key, self.table.stream_time)
 
     def delta(self, d: Seconds, event: Timed | None = None) -> Any:
-        """Return the value at a time before an event; None: before the current event."""
+        """Return the value at a time `d` before an event. event: None for the current event."""
         return self.table.read(self.key, self.table.time_of(event) - to_ms(d))
 
     def apply(self, op: Callable[[Any, Any], Any], value: Any) -> WindowSet:
@@ -169,7 +169,7 @@ class WindowedTable:
         return self.window.starts(self.time_of())[0] < self.partition.first_kept
 
     def time_of(self, event: Timed | None = None) -> int:
-        """Return the timestamp of an event in milliseconds; None: of the current event.
+        """Return the timestamp of an event in milliseconds. event: None for the current event.
 
         Raises:
             TableError: there is no current event, or it has no timestamp that windows support.
@@ -261,7 +261,7 @@ class WindowedTable:
         return self.partition.get(place) is not ABSENT
 
     def windows(self, key: Any = None) -> list[WindowRange]:
-        """Return the unexpired windows with a key, oldest first; None: with any key."""
+        """Return the unexpired windows that contain a key, oldest first. key: None for any key."""
         partition = self.partition
         if key is None:
             return [self.window.range_of(start) for start in partition.starts() if partition.in_window(start)]
@@ -273,7 +273,10 @@ class WindowedTable:
         ]
 
     def items(self, window: WindowRange | None = None) -> Iterator[tuple[Any, Any]]:
-        """Yield keys and values of a window, ordered by the keys' bytes; None: of the current event's newest window."""
+        """Yield keys and values of a window, ordered by the keys' bytes.
+
+        window: None for the newest window of the current event.
+        """
         partition = self.partition
         start = self.window.latest(self.time_of()) if window is None else round(window[0] * 1000)
         for place in partition.in_window(start):

@@ -222,7 +222,7 @@ def entry_batch(out: Bytes, pairs: Sequence[tuple[bytes, bytes | None]]) -> tupl
 
 
 def pack_entries(topic: str, partition: int, pairs: Sequence[tuple[bytes, bytes]]) -> RecordBatch:
-    """Put key and value pairs into columns, like those of a fetched batch; offsets and timestamps are 0."""
+    """Put key and value pairs into columns like the columns of a fetched batch; offsets and timestamps are 0."""
     key_lengths = np.fromiter((len(key) for key, _ in pairs), np.int64, len(pairs))
     value_lengths = np.fromiter((len(value) for _, value in pairs), np.int64, len(pairs))
     columns = np.zeros((kernels.COLUMNS, len(pairs)), np.int64)

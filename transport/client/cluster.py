@@ -337,7 +337,7 @@ class Cluster:
                 await retry.wait(error)
 
     async def topics(self, names: Iterable[str]) -> dict[str, TopicState]:
-        """Return the existing topics of these names. Retries until Kafka answers.
+        """Return the topics in `names` that exist. Retries until Kafka answers.
 
         A topic that this user may not see is left out as well.
 
@@ -363,7 +363,7 @@ class Cluster:
         return await self.send(self.client.get_random_node(), request, "topics")
 
     async def found(self, names: Iterable[str], besides: Iterable[str] = ()) -> dict[str, TopicState]:
-        """Return the description of all these topics; waits for missing topics up to GONE_AFTER_S.
+        """Return the descriptions of the topics in `names`; wait for missing ones up to GONE_AFTER_S.
 
         besides: further topics, included if they exist.
 

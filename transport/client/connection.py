@@ -43,7 +43,7 @@ _refused: dict[str, str] = {}
 
 
 def refused_by(servers: Iterable[str]) -> KafkaRefused | None:
-    """Return the error for the first of these servers that refused its last connection; None without one."""
+    """Return the error for the first of the servers that refused its last connection; None without such a server."""
     return next((KafkaRefused(_refused[server]) for server in servers if server in _refused), None)
 
 

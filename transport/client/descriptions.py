@@ -29,7 +29,7 @@ class Together(Generic[K, A]):
         self._one_at_a_time = asyncio.Lock()
 
     async def ask(self, about: Iterable[K]) -> A:
-        """Return the answer to the next joint request, which asks for these and other callers' keys.
+        """Return the answer to the next joint request, which asks about `about` and the keys of other callers.
 
         An error of the request is raised to all callers.
         """
@@ -65,7 +65,7 @@ class Descriptions:
         """Last answers by requested names, with their topics."""
 
     async def ask(self, names: set[str]) -> dict[str, TopicState]:
-        """Return descriptions of the existing topics among these and simultaneous callers' names.
+        """Return the descriptions of the existing topics among `names` and the names of simultaneous callers.
 
         Raises the errors of sending.
         """

@@ -78,7 +78,7 @@ class Hanging(NamedTuple):
         return self.topic, self.partition, self.producer_id, self.epoch, self.start
 
     def is_old(self, timeout_ms: int) -> bool:
-        """Return True if its last record is older than a timeout in ms and HANGS_AFTER_S."""
+        """Return True if the last record is older than a timeout in ms plus HANGS_AFTER_S."""
         return self.idle_s > timeout_ms / 1000 + HANGS_AFTER_S
 
     def __str__(self) -> str:
@@ -182,7 +182,7 @@ async def find_hanging(
 async def _open_in(
     cluster: Cluster, partitions: Collection[tuple[str, int]], connection: Hashable, now: Callable[[], float]
 ) -> list[Hanging]:
-    """Return all open transactions in these partitions."""
+    """Return all open transactions in the given partitions."""
     found = []
     for topic, partition in partitions:
         retry = Retry("ask for open transactions", topic=topic, partition=partition)

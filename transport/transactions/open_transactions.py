@@ -67,7 +67,7 @@ def named(found: Iterable[OpenTransaction]) -> str:
 async def find_open(
     cluster: Cluster, places: Collection[tuple[str, int]], connection: Hashable
 ) -> list[OpenTransaction]:
-    """Return the open transactions in these partitions, with transactional ids as far as Kafka shows them.
+    """Return the open transactions in the partitions `places`, with transactional ids as far as Kafka shows them.
 
     Sends each request once, without retries.
 

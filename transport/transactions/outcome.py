@@ -116,7 +116,7 @@ class HangingTransaction(NamedTuple):
     """The epoch that the transactional id had when this was found out."""
 
     def explains(self, producer_id: int, stuck: Mapping[TopicPartition, OpenAt]) -> bool:
-        """Return True if these open records belong to this transaction."""
+        """Return True if the open records `stuck` of a producer id belong to this transaction."""
         return producer_id == self.producer_id and stuck.items() <= self.open.items()
 
 
@@ -345,7 +345,7 @@ async def recorded_ends(
     stuck: Mapping[TopicPartition, OpenAt],
     connection: Hashable,
 ) -> list[RecordedEnd]:
-    """Return the recorded outcome of each of these open records; an empty list if one of them has none."""
+    """Return the recorded outcome of each of the open records `stuck`; an empty list if one of them has none."""
     request = OffsetFetchRequest(transactional_id, [(topic, [partition]) for topic, partition in stuck])
     try:
         response = await _ask_group(cluster, transactional_id, request, connection)

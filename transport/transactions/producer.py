@@ -298,7 +298,7 @@ class TransactionalProducer:
             raise Fenced(f"{self.transactional_id}: fenced: another worker has taken the partition over")
 
     def begin(self, partitions: list[tuple[str, int]]) -> None:
-        """Open a transaction over these partitions and the group's offsets, without waiting for the broker."""
+        """Open a transaction over the given partitions and the group's offsets, without waiting for the broker."""
         self._expect(State.READY)
         self._to(State.OPEN)
         self.begun += 1

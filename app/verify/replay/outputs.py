@@ -208,7 +208,7 @@ class OutputComparison:
         return AHEAD, AHEAD
 
     def _resolve(self) -> None:
-        """Report a finding for each skipped record, and forget these records."""
+        """Report a finding for each skipped record, and drop the skipped records."""
         # Equal records elsewhere; then those with key and time of a missing one, near it or further away.
         self._pair("reordered", [self._all()], lambda each: each.digest)
         for gap in self._gaps:

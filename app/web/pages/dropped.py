@@ -127,7 +127,7 @@ async def _page(request: web.Request, kind: str) -> web.StreamResponse:
 def _look(
     settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wanted, kind: str
 ) -> tuple[Sample, Replayed | None]:
-    """Read the records, and which dead letters were re-sent; None if the latter is not known."""
+    """Return the records, and the re-sent dead letters; None in place of these if they are not known."""
     if kind != "dead-letters":
         return sample(impatient(settings), bootstrap, name, topic, wanted), None
     return asyncio.run(_letters(impatient(settings), bootstrap, name, topic, wanted))

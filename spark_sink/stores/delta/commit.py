@@ -134,7 +134,7 @@ def replace_range(table: DeltaTable, folder: Folder, entry: JobEntry, files: Seq
 
 
 def _within(records: Range) -> str:
-    """Return the SQL condition for rows of these records; it contains only numbers and fixed column names."""
+    """Return the SQL condition for rows of the given records; it contains only numbers and fixed column names."""
     first, last = records
     return " OR ".join(
         f"(_kafka_partition = {partition} AND _kafka_offset >= {first[partition]} AND _kafka_offset < {end})"

@@ -123,7 +123,7 @@ class DatabaseFile:
             raise StoreError(f"{self.path}: its folder cannot be made ({error.strerror}). Choose another") from None
 
     def create_table(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
-        """Create a table with these columns unless it exists."""
+        """Create a table with the columns of `schema`, unless it exists."""
         database.register("wanted", schema.empty_table())
         create = f"CREATE TABLE IF NOT EXISTS {quoted(table)} AS SELECT * FROM wanted LIMIT 0"  # noqa: S608
         database.execute(create)
@@ -155,7 +155,7 @@ class DatabaseFile:
         require_columns(self.path, found, expected, table)
 
     def missing_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> list[Change]:
-        """Return the changes that give a table these columns.
+        """Return the changes that give a table the columns of `schema`.
 
         Raises:
             SchemaDiffers: the changes are impossible.

@@ -78,6 +78,6 @@ def counted(staging: str, tokens: Iterable[str]) -> str:
 
 
 def of_tokens(staging: str, tokens: Iterable[str]) -> str:
-    """Return the condition for staged rows of these tasks' tokens."""
+    """Return the SQL condition for staged rows with one of the tokens."""
     listed = ", ".join(map(literal, tokens)) or "''"
     return f"{staging}.{TOKEN} IN ({listed})"
