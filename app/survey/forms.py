@@ -56,7 +56,7 @@ def _form(sample: Sample, place: Place) -> str | None:
 
 
 def _doubt(sample: Sample, place: Place) -> str | None:
-    """Return the sentence of the error that would halt a worker at the numbers of a place; None without an error.
+    """Return the error text that would halt a worker at the numbers of a place; None without an error.
 
     Each usual identity is tried as the owner of the numbers.
     """

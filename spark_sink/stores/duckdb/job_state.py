@@ -68,7 +68,7 @@ class Marks:
             )
 
     def inconsistency(self, database: DuckDBPyConnection) -> tuple[str, str]:
-        """Return a table that has lost all its rows, and a sentence about it; two empty texts without such a table."""
+        """Return a table that has lost all its rows, and a sentence about it; else two empty texts."""
         marks: dict[str, bool] = {}
         if has_table(database, "ratchet_sink_marks"):
             marks = dict(self._state.run(database, f"SELECT relation, filled FROM {{marks}} {OF_JOB}"))  # noqa: S608
