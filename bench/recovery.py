@@ -73,8 +73,8 @@ def recovery(
         load: load of the input.
         commit_ms: commit interval of the subject.
         lost: remove its local state while it is away.
-        away_s: from the kill to the new start; longer than its session, or the group's time-out is measured instead.
-            A parent starts it at once, in the same session.
+        away_s: seconds from the kill to the new start. If they are not longer than the subject's session, the group's
+            time-out is measured instead. A parent starts it at once, in the same session.
         processes: processes of `WORKER`; above 1, one of them is killed, else the worker.
 
     Raises:

@@ -131,7 +131,7 @@ def is_worse(measure: str, now: dict[str, float], before: dict[str, float]) -> b
 
 
 def slower(now: Ratios, before: Ratios) -> list[str]:
-    """Return the cases worse in either measure than recorded; unrecorded ones are not."""
+    """Return the cases that are worse in either measure than recorded, without unrecorded cases."""
     return [
         name
         for name, measures in now.items()

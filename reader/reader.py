@@ -371,9 +371,9 @@ class Reader:
         try:
             if not database.is_in_transaction():
                 raise ReaderMisused(
-                    "the program has ended the reader's transaction, so that rows it committed are in the database "
-                    f"without their offsets, and come again ({self._range(fetched)}). Leave commit and rollback to "
-                    "the reader"
+                    "the program has ended the reader's transaction, so that the rows it committed are in the database "
+                    f"without their offsets, and their records come again ({self._range(fetched)}). Leave commit and "
+                    "rollback to the reader"
                 )
             # Before the positions are stored, which locks their rows.
             self._partitions.count = self._topic.confirm(question, self._partitions.shape.id).partitions

@@ -42,7 +42,7 @@ class Kept(NamedTuple):
     """Deduplication options of a map: which further state it keeps of each identity.
 
     Args:
-        window: number of sequences below the last one that are known as seen or not; 0: none.
+        window: number of sequences below the last one for which it is kept whether they were seen; 0: none.
         fingerprints: whether to keep a fingerprint of the value with the last sequence.
         dense: whether to keep the first sequence, and the number of sequences seen since.
     """

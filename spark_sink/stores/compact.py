@@ -147,4 +147,6 @@ def _replaced(compactor: Compactor, ready: Sequence[Replacement], generation: in
         ready = [each for each in ready if each not in gone]
         if not ready or compactor.replace(ready, generation):
             return list(ready)
-    raise StoreError(f"other writers were faster {ATTEMPTS} times in a row. Compact again when they have less to do")
+    raise StoreError(
+        f"other writers committed first {ATTEMPTS} times in a row. Compact again when they have less to do"
+    )

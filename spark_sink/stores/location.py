@@ -79,7 +79,9 @@ class TableAddress:
             return cls(scheme, rest)
         table, left = _table(query, scheme)
         if left:
-            raise OptionRefused(f"{scheme}: the address has unknown options: {', '.join(dict(left))}. Use only table")
+            raise OptionRefused(
+                f"{scheme}: the address has unknown options: {', '.join(dict(left))}. The only option is table"
+            )
         return cls(scheme, path, table)
 
     @classmethod

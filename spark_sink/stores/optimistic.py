@@ -477,5 +477,5 @@ class OptimisticStore(TableStore, Generic[Table]):
 
     def _others_were_faster(self) -> StoreError:
         return StoreError(
-            f"{self._where}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
+            f"{self._where}: other writers committed first {COMMIT_ATTEMPTS} times in a row. Run the job again"
         )

@@ -66,7 +66,7 @@ class ReadPartition:
     is_complete = True
 
     def __init__(self, codec: Codec, held: Mapping[bytes, bytes]) -> None:
-        """Store the contents, with a codec for keys as bytes."""
+        """Store the contents, and the codec that makes bytes of keys."""
         self.codec, self._held = codec, held
 
     def get(self, key: Any) -> bytes | None:

@@ -345,6 +345,6 @@ async def end_hanging(
                 raise_for(response.markers[0][1][0][1][0][1], f"{one.topic}, partition {one.partition}")
     except kafka.KafkaError as error:
         raise TransactionError(
-            f"{transactional_id}: the transaction cannot be ended: {explained(error)}. To end one of another producer "
-            "id, this user needs the right to alter the cluster"
+            f"{transactional_id}: the transaction cannot be ended: {explained(error)}. To end a transaction of another "
+            "producer id, this user needs the right to alter the cluster"
         ) from None

@@ -456,8 +456,8 @@ async def soon(answer: Awaitable[T]) -> T:
             return await answer
     except TimeoutError:
         raise Aborted(
-            f"no partition leader answered within {LEADERS_WITHIN_S:.0f} s whether the last transaction has ended in "
-            "all partitions; the partition tries again"
+            f"the partition leaders have not answered within {LEADERS_WITHIN_S:.0f} s whether the last transaction has "
+            "ended in all partitions; the partition tries again"
         ) from None
 
 

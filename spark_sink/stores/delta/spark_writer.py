@@ -193,7 +193,7 @@ class SparkWriter:
                 return transaction
             look_again()
         raise StoreError(
-            f"{self._folder}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
+            f"{self._folder}: other writers committed first {COMMIT_ATTEMPTS} times in a row. Run the job again"
         )
 
     def _written(self, added: dict[str, Any]) -> WrittenFile:

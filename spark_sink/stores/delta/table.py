@@ -142,7 +142,7 @@ def add_columns(folder: Folder, table: DeltaTable, schema: StructType) -> None:
             table.update_incremental()  # another writer was first, perhaps with these columns
         except DeltaError as error:
             refuse(folder, error, "the folder and its rights")
-    raise StoreError(f"{folder}: other writers were faster {ADD_ATTEMPTS} times in a row. Run the job again")
+    raise StoreError(f"{folder}: other writers committed first {ADD_ATTEMPTS} times in a row. Run the job again")
 
 
 def free_columns(schema: Schema) -> set[str]:

@@ -34,7 +34,9 @@ class IcebergCatalog:
         self._file: Path | None = None
         for name in catalog:
             if name.startswith("s3."):
-                raise OptionRefused(f"catalog property {name!r}: give storage options instead; tasks need them too")
+                raise OptionRefused(
+                    f"catalog property {name!r}: give it as a storage option instead, because Spark's tasks need it too"
+                )
         if "://" in path:
             if not catalog:
                 raise OptionRefused(f"path {path!r}: a bucket has no place for a SQLite file. Name a catalog")

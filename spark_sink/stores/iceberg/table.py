@@ -144,7 +144,7 @@ def add_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> No
             table.refresh()  # another writer was first, perhaps with these columns
         except Exception as error:
             refuse(catalog, error, "the folder and its rights")
-    raise StoreError(f"{catalog}: other writers were faster {ADD_ATTEMPTS} times in a row. Run the job again")
+    raise StoreError(f"{catalog}: other writers committed first {ADD_ATTEMPTS} times in a row. Run the job again")
 
 
 def _types(table: Table) -> dict[str, str]:
