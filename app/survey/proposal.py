@@ -238,7 +238,7 @@ def _identity(report: Report, each: Finding) -> list[Line]:
 
 
 def _window(numbers: Numbers) -> tuple[int, int]:
-    """Return the smallest window that passes all late numbers, else the largest, and the number passed."""
+    """Return the smallest window that accepts all late numbers, else the largest, and how many it accepts."""
     windows = numbers.windows
     return next(((size, passes) for size, passes in windows if passes >= numbers.late), windows[-1])
 

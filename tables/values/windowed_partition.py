@@ -70,7 +70,7 @@ class WindowIndex:
         there.add(kept)
 
     def discard(self, kept: WindowKey) -> None:
-        """Remove from the index a key that is no longer in memory."""
+        """Remove a key from the index, because it is no longer in memory."""
         self._of_start.get(kept.start, set()).discard(kept)
 
     def of(self, start: int) -> Collection[WindowKey]:
