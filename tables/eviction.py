@@ -77,7 +77,7 @@ class Bounds(NamedTuple):
 
     @property
     def refresh_s(self) -> int:
-        """Return the seconds by which an identity's recorded activity may lag behind its last record."""
+        """Return the greatest lag, in seconds, of an identity's recorded activity behind its last record."""
         if self.inactive_s is None:
             return REFRESH_MOST_S
         return min(max(1, self.inactive_s // REFRESH_PART), REFRESH_MOST_S)
