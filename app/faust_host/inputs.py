@@ -114,12 +114,12 @@ def _search(value: Any, found: set[Any], seen: set[int], depth: int) -> None:
         return
     seen.add(id(value))
     if isinstance(value, WindowWrapper):
-        found.add(value.table)
         if value.key_index_table is not None:
             found.add(value.key_index_table)
-        return
+        value = value.table
     if isinstance(value, CollectionT):
         found.add(value)
+        _search(getattr(value, "_on_window_close", None), found, seen, depth - 1)
         return
     if isinstance(value, partial):
         for each in (value.func, *value.args, *value.keywords.values()):

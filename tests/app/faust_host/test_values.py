@@ -128,6 +128,29 @@ def test_windows_that_the_code_of_the_agent_does_not_name_are_refused() -> None:
         run(windows_app(use), {"source": RECORDS})
 
 
+def test_tables_of_a_callback_are_found() -> None:
+    app = new_app()
+    source, other = app.topic("source"), app.topic("other")
+    sums = app.Table("sums", default=int)
+
+    async def on_close(key: Any, value: Any) -> None:
+        sums["x"] += value
+
+    windows = app.Table("windows", default=int, on_window_close=on_close).tumbling(10, expires=5).relative_to_stream()
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        async for _ in stream:
+            windows["x"] += 1
+
+    @app.agent(other)
+    async def agent_of_the_other(stream: Any) -> None:
+        async for _ in stream:
+            pass
+
+    assert run(app, {"source": RECORDS}).tables["sums"] == {"x": 10}
+
+
 @pytest.mark.parametrize("kind", ["echo", "table"])
 def test_what_processors_did_for_a_list_is_undone_with_it(kind: str) -> None:
     app = new_app()
