@@ -187,7 +187,8 @@ def contents(batch: RecordBatch, at: Ints) -> tuple[Spans, Spans]:
 def named_headers(delivery: Delivery, indices: Sequence[int]) -> list[bytes]:
     """Return the headers of some records of a batch, each with the event's id as last header.
 
-    A valid id already in the headers is not repeated. An invalid one stays before ours, and the last header counts.
+    A valid id already in the headers is not repeated. An invalid one is kept, with the event's id after it: readers use
+    the last header of that name.
     """
     batch, spec = delivery.batch, delivery.spec
     is_internal = spec.event_header == EVENT_ID

@@ -404,8 +404,8 @@ class FileSource(FileLines):
             raise self.changed(f"has a stored position that this version cannot read ({mark[:100]})")
         if made.sequence != sequence:
             raise self.changed(
-                f"was published up to byte {made.sequence}, and the producer name has since reached sequence "
-                f"{sequence} with another source"
+                f"was published up to byte {made.sequence}; since then another source has used the same producer name, "
+                f"up to sequence {sequence}"
             )
         if made.number:
             raise self.changed(f"is one file, but {made.number + 1} files have been read under this producer name")

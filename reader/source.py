@@ -246,8 +246,8 @@ class Source:
                 self._require_lost(partition, following.get(partition) if partition is not None else None)
             raise PositionLost(
                 f"{where}: offset {following.get(partition)} no longer holds its record ({error.str()}): retention "
-                "deleted the records, or the log lost its end. No record was skipped. Compare, and decide where to "
-                "continue: `ratchet reader resume`"
+                "deleted the records, or the log lost its end. No record was skipped. Compare the reader's position "
+                "with the offsets that the topic still has, and choose where to continue: `ratchet reader resume`"
             )
         if code in {Codes.UNKNOWN_TOPIC_OR_PART, Codes._UNKNOWN_TOPIC, Codes._UNKNOWN_PARTITION}:  # noqa: SLF001
             raise TopicMissing(f"{where} does not exist any more. Check if the topic was deleted")

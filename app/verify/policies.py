@@ -205,8 +205,8 @@ class Skip(NamedTuple):
 def skipped_by_decision(owner: Owner | None) -> list[Skip]:
     """Return the skipped ranges of a partition's present input topic, sorted by offset.
 
-    A decision without a previous position began a new topic, so that earlier decisions do not count. A decision that
-    moves back includes skipped input again.
+    A decision without a previous position is the first one for a new input topic: earlier decisions are about the old
+    topic, and are ignored. A decision that moves back includes skipped input again.
     """
     skips: list[Skip] = []
     for decision in owner.decisions if owner is not None else ():

@@ -334,8 +334,8 @@ class JobSpec:
                     )
         if self.from_input and self.mode == "structured":
             raise OptionRefused(
-                "mode structured hands the records of a commit over without deduplication. Choose mode batch or "
-                "stream with from_input"
+                "from_input needs deduplication, and mode structured has none. With from_input, choose mode batch or "
+                "mode stream"
             )
 
     def _transform(self) -> Transform | None:

@@ -45,7 +45,7 @@ class Jumps(NamedTuple):
 
 
 class LastSequences:
-    """Map of last sequences in two states, pushed and persisted, over the slots of identities."""
+    """Last sequences by the slots of their identities; each slot has a pushed and a persisted one."""
 
     def __init__(self, *, timed: bool = False, kept: Kept = PLAIN) -> None:
         """Start with an empty map.

@@ -87,7 +87,7 @@ def test_a_line_without_an_end_must_not_be_added_to(write: Write) -> None:
 def test_a_name_that_went_on_without_the_file_is_refused(write: Write) -> None:
     source = FileSource(write("f.txt", b"one\ntwo\n"))
     with pytest.raises(
-        SourceError, match="was published up to byte 0, and the producer name has since reached sequence 4 with"
+        SourceError, match="byte 0; since then another source has used the same producer name, up to sequence 4"
     ):
         source.check(4, source.mark(0))
 
