@@ -206,7 +206,7 @@ TEN, FIVE = Window(10_000, 10_000, None), Window(10_000, 5_000, None)
 @pytest.mark.parametrize(("before", "after"), [(TEN, FIVE), (TEN, None), (None, TEN)])
 def test_other_windows_on_the_same_table_are_refused(before: Window | None, after: Window | None, saved: bool) -> None:
     with pytest.raises(
-        (AgentFailed, TableError), match=r"table counts: .*(Give the table a new name|is no key|the form of a key)"
+        (AgentFailed, TableError), match=r"table counts: .*(Give the table a new name|is not a key|the form of a key)"
     ):
         edited(before, after, saved=saved)
 
