@@ -112,7 +112,7 @@ def test_killed_around_its_commits_and_proven_from_the_raw_topic(
         "--identity=key": "has committed its own judging (topic ",
         "--reorder-window=5": "and is set to commit its own judging (topic ",
         "--identity=field:n": "with from_input, Spark reads producer, key, partition or header:NAME",
-        "--mode=structured": "Choose mode batch or stream",
+        "--mode=structured": "choose mode batch or mode stream",
     }.items():
         refused = command(*arguments, change)
         assert (refused.returncode, "starting Spark" in refused.stderr) == (2, False), refused.stderr
