@@ -194,7 +194,7 @@ def test_tables_are_read_from_outside_as_they_were_committed(worker: WorkerProce
         number: [each.value() for each in found] for number, found in read_all(site.broker, f"{name}.clicked").items()
     }
     assert clicked == {0: [b"8"], 1: [b"19"]}
-    with pytest.raises(QueryError, match="has no table 'orders'; there are taxes, totals"):
+    with pytest.raises(QueryError, match="has no table 'orders'; its tables are taxes, totals"):
         answer("orders")
     worker.kill()
     gone = asyncio.run(ask(site.broker, site.settings, "totals", "orders", parse_table_query({"key": "ann"})))

@@ -84,7 +84,7 @@ def test_a_step_named_after_a_topic_of_ratchets_own() -> None:
 
 def test_events_that_would_go_round() -> None:
     round_ = ORDERS | {"input": "shop-by-user"}
-    with pytest.raises(SettingsError, match=r"its topic 'shop-by-user' is the input of stream orders.*for ever"):
+    with pytest.raises(SettingsError, match=r"its topic 'shop-by-user' is the input of stream orders.*forever"):
         with_steps(settings(orders=round_), program())
 
 
