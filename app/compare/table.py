@@ -137,7 +137,8 @@ class TableSide:
         with self._explained():
             for part, first, found in self._read(columns):
                 given = [found[slot] if not path else _nested(found[slot], path) for slot, path in slots]
-                self.present |= {number for number, each in enumerate(slots) if _is_in(found[each[0]], each[1])}
+                absent = [number for number in range(len(slots)) if number not in self.present]
+                self.present |= {number for number in absent if _is_in(found[slots[number][0]], slots[number][1])}
                 rows = rows_of(given, wanted)
                 rows.parts, rows.positions = _repeated(part, len(rows)), _numbers(first, len(rows))
                 rows.times = _repeated(UNKNOWN_MS, len(rows)) if at is None else _times(found[at])
