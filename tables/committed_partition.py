@@ -288,10 +288,10 @@ class CommittedPartition:
 
     @property
     def _earlier(self) -> int:
-        """Return the age to store for an unfinished or unproven replay, see `Replay.earlier`; 0: none."""
+        """Return the value for `Store.unproven`: 0 if no replay is unfinished or unproven."""
         if self._is_timed:
             return self._replay.earlier
-        # A state without times has no age: only evictions show that it was too old.
+        # A state without times has no age. Only evictions show that it was too old, so 1 stands for them.
         return int(not self._replay.has_ended and (self._replay.unproven > 0 or self._has_replayed_evictions))
 
     @property

@@ -41,7 +41,9 @@ class Replay:
 
     @property
     def earlier(self) -> int:
-        """Return the age of the state before its unfinished or unproven replays, to be kept on disk; 0: it is proven.
+        """Return the broker time in seconds of the state before its unproven replays; 0: it is proven.
+
+        The store keeps it, so that a restart does not take the state for a newer one.
 
         Entries applied since are newer, and say nothing about tombstones that the state has missed.
         """

@@ -105,6 +105,8 @@ class Store(Database):
     def unproven(self) -> int:
         """Return the broker time of the newest entry before a replay that was cut short or is unproven; 0: none.
 
+        A store without times has 1 if its replay over evictions was cut short.
+
         Raises:
             StoreDamaged: the entry is damaged.
         """

@@ -21,7 +21,7 @@ UNREADABLE: Final = object()
 """Value of a record that the format does not read."""
 
 Decode = Callable[[bytes | None], Any]
-"""From the bytes of a value to an object with the fields; `UNREADABLE` where they are none."""
+"""Decoder of a value's bytes into an object with the fields; it returns `UNREADABLE` for other bytes."""
 
 
 class Records(Protocol):
@@ -189,7 +189,8 @@ def _of_record(records: Records, place: Place) -> list[Any]:
 
 
 Fields = Callable[[Sequence[bytes | None]], tuple[list[list[Any]], list[int]]]
-"""From values to the column of each path, with null where nothing is, and numbers of values without fields."""
+"""Reader of values: it returns a column for each path, with null for a missing value, and the numbers of values
+without fields."""
 
 
 def _decoded_fields(paths: Sequence[tuple[str, ...]], decode: Decode) -> Fields:

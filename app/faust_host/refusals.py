@@ -117,5 +117,5 @@ def no_partition(table: str) -> TableError:
         "page reads what is committed, and sends a record to an agent that writes"
     )
     if threading.current_thread() is not threading.main_thread():
-        log.error(str(error))  # now: nobody may look at the thread's error
+        log.error(str(error))  # the program may never read the thread's error
     return error

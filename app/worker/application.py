@@ -158,12 +158,12 @@ class Application:
         partition_watch = asyncio.create_task(watch_topics(self.cluster, inputs, self._others(), self._tell))
         waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self.app.wait_until_stopped()), partition_watch]
         beside = [
-            beside_lanes("inputs", self.empty_inputs.watch()),  # it ends as soon as there is nothing to say
-            beside_lanes("claims", self.claims.watch(self.lanes.running.values)),
-            beside_lanes("stalls", stall_watch.watch(self.cluster, self.lanes.running.values)),
-            beside_lanes("timers", self.timers.run()),
-            beside_lanes("history", self.past.run()),
-            *([beside_lanes("event loop", watch_loop())] if self.has_program else []),
+            start_background("inputs", self.empty_inputs.watch()),  # it ends as soon as there is nothing to say
+            start_background("claims", self.claims.watch(self.lanes.running.values)),
+            start_background("stalls", stall_watch.watch(self.cluster, self.lanes.running.values)),
+            start_background("timers", self.timers.run()),
+            start_background("history", self.past.run()),
+            *([start_background("event loop", watch_loop())] if self.has_program else []),
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -200,8 +200,8 @@ class Application:
         await asyncio.to_thread(self.tracing.close)
 
 
-def beside_lanes(what: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Start work without which the lanes go on; an error ends it and is logged.
+def start_background(what: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Start a task on which no lane depends; an error ends the task and is logged.
 
     what: name of the work, for the log
     """

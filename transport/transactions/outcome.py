@@ -221,7 +221,7 @@ def require_current(
         cluster.forget_coordinator(TRANSACTION, transactional_id)
         raise kafka.NotCoordinatorForGroupError(
             f"{transactional_id}: open records, or the outcome recorded for them, show epoch {newest}, and the "
-            f"coordinator knows epoch {last.epoch}: another one has replaced it. The partition looks up the present one"
+            f"coordinator knows epoch {last.epoch}: another one has replaced it. The next attempt asks the present one"
         )
 
 

@@ -13,7 +13,7 @@ from aiokafka import errors as kafka
 from structlog.testing import capture_logs
 
 from kafka_ratchet.app.worker import stall_watch
-from kafka_ratchet.app.worker.application import beside_lanes
+from kafka_ratchet.app.worker.application import start_background
 from kafka_ratchet.transport import assignment
 from kafka_ratchet.transport.assignment import Lanes
 
@@ -85,5 +85,5 @@ async def test_the_end_of_a_task_is_logged() -> None:
         raise ValueError("a mistake of the program")
 
     with capture_logs() as said:
-        await beside_lanes("history", fail())
+        await start_background("history", fail())
     assert [(line["log_level"], line["task"]) for line in said] == [("error", "history")]
