@@ -24,12 +24,13 @@ from kafka_ratchet.transport.standby import Standby
 log = structlog.get_logger(__name__)
 
 ALIVE_EVERY_S: Final = 1.0
-"""Seconds between two signs of life. aiokafka leaves the group when its own fetcher has been idle for
-max_poll_interval, and it always is: the lanes fetch. A blocked event loop gives no sign, and so the group takes its
-partitions away, as it should."""
+"""Seconds between two reports to aiokafka that this worker still fetches. aiokafka leaves the group when its own
+fetcher has been idle for max_poll_interval, and it always is: the lanes fetch. A blocked event loop sends no report,
+and so the group takes its partitions away, as it should."""
 
 ASK_AGAIN_S: Final = 1.0
-"""Seconds after an assignment that lacks partitions; by then Kafka's answers about topics are complete again."""
+"""Seconds from an assignment that lacks partitions to the request for another one. By then Kafka's answers about topics
+are complete again."""
 
 SAY_AGAIN_S: Final = 10.0
 """Seconds between two log lines with the same reason why the group does not take this worker."""
@@ -42,11 +43,12 @@ It joins when the members with other rules have left.
 """
 
 FAUST_LOGGER: Final = logging.getLogger("faust.lanes")
-"""mode logs every start and stop of a service; among Faust's own they are filtered with the rest."""
+"""Logger for the library mode, which logs every start and stop of a service. Its name begins with "faust", so that the
+filter of Faust's log lines takes these too."""
 
 
 QUEUE: Final = 64
-"""Calls that may wait for the agent. Each lane has at most one in flight, so this only bounds a mistake."""
+"""Most calls that may wait for the agent. Each lane has at most one in flight, so this only bounds a mistake."""
 
 
 def _distributed(distribution: Mapping[str, Mapping[str, list[int]]]) -> set[tuple[str, int]]:
@@ -123,7 +125,7 @@ class _LaneRecovery(Recovery):
         except ServiceStopped:
             if self.should_stop:
                 raise
-            log.warning("Faust's recovery had no answer from Kafka; beginning again", **limit)
+            log.warning("Kafka did not answer Faust's recovery of tables; starting the recovery again", **limit)
             self.signal_recovery_start.set()
             raise RebalanceAgain from None
 
@@ -205,10 +207,10 @@ class Lanes:
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._changes: set[asyncio.Task[None]] = set()
-        """Those of the tasks that apply an assignment."""
+        """The tasks in `_tasks` that apply an assignment."""
         self._is_stopping = False
         self._said: tuple[str, float] | None = None
-        """The reason logged last why the group does not take this worker, and when, in seconds of the event loop."""
+        """Last logged reason why the group does not take this worker, with its time in seconds of the event loop."""
         app.on_partitions_assigned.connect(self._on_assigned)
 
     def start(self) -> None:
@@ -310,8 +312,8 @@ class Lanes:
                         pass
                     await self._hear(consumer._coordinator, thread.thread_loop)  # noqa: SLF001
             except Exception:
-                # Without further signs of life the group would take the partitions away, and never be joined again.
-                log.exception("the look at the consumer group failed; trying again")
+                # Without further reports aiokafka would leave the group, and the worker would never join it again.
+                log.exception("the check of the consumer group failed; trying again")
 
     async def _hear(self, coordinator: Any, loop: asyncio.AbstractEventLoop) -> None:
         """Check why this worker is not in its group; aiokafka tries to join again only after such a check.

@@ -17,9 +17,9 @@ from faust.assignor.client_assignment import ClientMetadata
 from faust.assignor.partition_assignor import PartitionAssignor
 
 RULES: Final = "rules"
-"""Key of the rules in a member's JSON metadata: setting to value, all text."""
+"""Key in a member's JSON metadata under which its rules stand: setting to value, all text."""
 DIGITS: Final = 12
-"""Hexadecimal digits of the digest.
+"""Number of hexadecimal digits of the rules' digest in the protocol name.
 
 Two sets of rules share a digest once in 10^14; then no worker is refused.
 """
@@ -52,7 +52,7 @@ class RuledAssignor(PartitionAssignor):  # type: ignore[misc]  # Faust has no ty
 
     @property
     def name(self) -> str:
-        """Return the name of the group protocol, which stands for the rules."""
+        """Return the name of the group protocol, which contains a digest of the rules."""
         return protocol_of(self.rules)
 
     def metadata(self, topics: Any) -> ConsumerProtocolMemberMetadata:

@@ -28,9 +28,10 @@ enough for its few requests.
 """
 
 FETCH_BYTES: Final = 2 << 20
-"""A fetch's size. Smaller costs a round trip more often; larger keeps the other lanes of the worker waiting longer."""
+"""Most bytes that one fetch returns. Smaller costs a round trip more often; larger keeps the other lanes of the worker
+waiting longer."""
 FETCH_WAIT_MS: Final = 250
-"""Milliseconds that the broker may hold back an empty answer; also the delay until it may notice a stop."""
+"""Milliseconds that the broker may hold back an empty answer; a stop is noticed after at most this time."""
 
 
 def passed_s() -> tuple[float, float]:
@@ -70,7 +71,7 @@ class ChangelogReader(Protocol):
 
     @property
     def sighting(self) -> Sighting | None:
-        """Return the last changelog offset below `position` with a known leader epoch; None where there is none."""
+        """Return the last changelog offset below `position` with a known leader epoch; None if no epoch is known."""
 
     def discard(self) -> None:
         """Discard the local store and begin again at position 0."""
@@ -139,7 +140,7 @@ class Changelog:
         self._end = Sighting(0, NO_EPOCH)
         """End of the log after the state's last commit, as far as seen."""
         self._looked_through = LookedThrough(b"", Sighting(0, NO_EPOCH), None)
-        self._heard = self._passed()
+        self._answered = self._passed()
 
     async def restore(self) -> int:
         """Replay all entries from the state's position to the changelog's present end.
@@ -170,7 +171,7 @@ class Changelog:
             )
         restored = 0
         state.restoring()
-        self._heard = self._passed()
+        self._answered = self._passed()
         while state.position < end or not state.restored():
             batch = await self._next()
             if self._was_silent():
@@ -181,7 +182,7 @@ class Changelog:
                 )
             restored += batch.count
             self._apply(batch)
-        self._heard = self._passed()
+        self._answered = self._passed()
         epoch = self._seen.epoch if self._seen.position == state.position else NO_EPOCH
         self._sighted, self._end = state.position, Sighting(state.position, epoch)
         return restored
@@ -208,14 +209,14 @@ class Changelog:
     @property
     def silent_s(self) -> float:
         """Return the seconds since the last answer from Kafka."""
-        return max(after - before for after, before in zip(self._passed(), self._heard, strict=True))
+        return max(after - before for after, before in zip(self._passed(), self._answered, strict=True))
 
     def _was_silent(self) -> bool:
         """Return True if the time since the previous answer was so long that tombstones may have been missed."""
         now = self._passed()
-        if max(after - before for after, before in zip(now, self._heard, strict=True)) > SILENT_S:
+        if max(after - before for after, before in zip(now, self._answered, strict=True)) > SILENT_S:
             return True
-        self._heard = now
+        self._answered = now
         return False
 
     async def refuse_truncation(self) -> None:

@@ -30,17 +30,17 @@ LETTER_AGENTS: Final = "ratchet-agents"
 """Header of a dead letter that agents have made: the names of those that rejected it, a JSON list."""
 
 LETTER_EVENT: Final = "ratchet-event-id"
-"""Header of such a dead letter, before the others: the id of its event (`Event.id`)."""
+"""Header of a dead letter made by agents, before its other headers: the event's id (`Event.id`)."""
 LETTER_APP: Final = "ratchet-app"
-"""Header of such a dead letter: the application. Others that read the same input may share the topic of dead letters,
-and have had the record."""
+"""Header of a dead letter made by agents: the application's name. Other applications that read the same input may share
+the topic of dead letters, and have processed the record."""
 
 
 Answer = TypeVar("Answer")
 
 LOOK_S: Final = 1.0
-"""Interval at which a lane looks whether the agent takes too long. The looks are counted, so that a suspended process
-blames no agent."""
+"""Seconds between two checks whether an agent holds a batch for too long. The looks are counted, so that a suspended
+process blames no agent."""
 SLOW_S: Final = 30.0
 """Seconds between two warnings that the agent has not given back a batch; judging 2 MiB takes far less."""
 HELD_MOST: Final = 0.8
@@ -367,7 +367,7 @@ class Patience:
 
 
 ROOM: Final = 1 << 10
-"""bytes, more than a batch of one empty record takes."""
+"""Bytes reserved for a timer call's batch: more than a batch of one empty record takes."""
 
 
 class Ticks(Processor, Protocol):
@@ -378,7 +378,7 @@ class Ticks(Processor, Protocol):
 
 
 def tick(topic: str, partition: int, position: int) -> RecordBatch:
-    """Return the batch that stands for a timer call.
+    """Return the empty batch that an agent gets for a timer call.
 
     It has one record without key and value, with the present time and the input's next offset.
     """

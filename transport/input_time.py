@@ -12,7 +12,7 @@ class Unread:
 
     def __init__(self) -> None:
         self._fetched: deque[tuple[int, int, int]] = deque()
-        """Offset after each batch, and the timestamps of its first and last record."""
+        """Fetched batches: (offset after the batch, timestamp of its first record, timestamp of its last)."""
         self._last: int | None = None
 
     def fetched(self, batch: RecordBatch) -> None:
@@ -50,7 +50,8 @@ class InputEnd:
 
     def __init__(self) -> None:
         self.known_ms = 0
-        """The newest time that a broker has told: take it before a question, and give it to `told` with the answer."""
+        """Newest broker time known, in milliseconds since the epoch. Read it before you request the input's end, and
+        pass it to `record_end` with the answer."""
         self._end: int | None = None
         self._asked_ms = 0
 
@@ -58,8 +59,8 @@ class InputEnd:
         """Record the time at which a broker appended a record, in milliseconds since the epoch."""
         self.known_ms = max(self.known_ms, at_ms)
 
-    def told(self, end: int, asked_ms: int) -> None:
-        """Record an answer of Kafka about the input's end.
+    def record_end(self, end: int, asked_ms: int) -> None:
+        """Record the end of the input from Kafka's answer.
 
         end: the last stable offset; asked_ms: `known_ms` before the request was sent.
         """

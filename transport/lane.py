@@ -78,27 +78,27 @@ log = structlog.get_logger(__name__)
 SIGHT_EVERY_S: Final = 1.0
 """Seconds between checks of the changelog's leader epoch: the interval of writing the local store."""
 NOTICE_EVERY_S: Final = 1.0
-"""Seconds until an idle lane notices requests of others."""
+"""Seconds after which an idle lane notices an operator's request or a replaced topic."""
 END_OLD_MS: Final = 1_000
 """Age of the input watermark, by the brokers' clock, above which a commit first requests the end again.
 
 Without that, a stream with rare records would evict quiet identities one commit later.
 """
 END_WAIT_S: Final = 1.0
-"""Seconds that a commit waits for that answer; without one it uses the older watermark."""
+"""Seconds that a commit waits for the new end of the input; without an answer it uses the older watermark."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MOST_S: Final = 30.0
 HALT_LOG_EVERY_S: Final = 60.0
 """Interval between two log lines of a partition that stays halted for one reason, in seconds."""
 
 WORTH_A_COMMIT: Final = 10_000
-"""Records that pay for a transaction, which costs about 3 ms at both ends.
+"""Number of records worth a transaction's overhead, about 3 ms for its begin and its commit.
 
 With so many, and nothing more to read, a lane commits early, so that results of a catch-up are visible at
 once.
 """
 BEHIND_S: Final = 0.1
-"""Seconds that a lagging lane lets a smaller transaction wait for that many records.
+"""Seconds that a lagging lane keeps open a transaction of fewer than `WORTH_A_COMMIT` records.
 
 Its input has waited longer. At 10 ms the ends of transactions took most of the broker's time, and with it
 more than half of the throughput.
@@ -193,11 +193,11 @@ class Lane:
         self._topics: dict[str, bytes] = {}
         """Ids of the lane's topics at its take-over."""
         self._truncated = ""
-        """Loss found in the input, for the changelog to keep."""
+        """Description of lost input records, to be written to the changelog; "" if none are lost."""
         self._halting: Exception | None = None
-        """Reason to halt found outside the lane's own work; raised before the next batch."""
+        """Error from outside the lane's own work; the lane raises it before the next batch and halts."""
         self._requests_to = 0
-        """Operators' requests applied so far, by `Requests.position`."""
+        """Position in the policy topic (`Requests.position`): operators' requests before it are applied."""
         self._limits_known = True
         self._opened_at = self._restored_at = 0.0
         self._fetch_ended_at = 0.0
@@ -512,7 +512,7 @@ class Lane:
         self._fetch_ended_at = clock()
         self.status.fetched_at = now_s = time.time()
         self.status.saw_ends(fetched.stable_end, fetched.high_watermark, now_s)
-        self._input_end.told(fetched.stable_end, known_ms)
+        self._input_end.record_end(fetched.stable_end, known_ms)
         if waits:  # otherwise Kafka has held back the answer until something came
             self.measures.fetch.observe(self._fetch_ended_at - asked)
         batch = read_chunk(
@@ -529,7 +529,7 @@ class Lane:
         self._unread.fetched(batch)
         self.status.unread_since_ms = self._unread.since_ms
         if rest is not None and batch.next > position:
-            rest.heard()
+            rest.wake()
         return batch
 
     async def _fetched(self, fetch: asyncio.Task[RecordBatch]) -> RecordBatch:
@@ -771,7 +771,7 @@ class Lane:
         if until_ms is not None and at_ms - until_ms > END_OLD_MS:
             with suppress(TimeoutError):  # then the older watermark stays
                 async with asyncio.timeout(END_WAIT_S):
-                    end.told(await self.cluster.offset(spec.topic, spec.partition, LATEST, self._asking), at_ms)
+                    end.record_end(await self.cluster.offset(spec.topic, spec.partition, LATEST, self._asking), at_ms)
             return end.judged_until_ms(self._position)
         return until_ms
 

@@ -63,13 +63,13 @@ class LaneSpec:
     transactional_id: str
     sequence_header: bytes = b""
     identity_header: bytes = b""
-    """Header with the identity, such as the producer's name; b"" where it is computed otherwise."""
+    """Header that holds the identity, such as the producer's name; b"" if the identity comes from key or value."""
     compression: str = "input"
     commit_interval_ms: int = 100
     records_per_transaction: int = 500_000
     transaction_timeout_ms: int = 60_000
     output_limit: int = 1_048_588
-    """bytes, max.message.bytes of the output topic; Kafka's default"""
+    """max.message.bytes of the output topic, in bytes; Kafka's default until the lane knows it."""
     dead_letters_limit: int = 1_048_588
     judging: Mapping[str, str] = field(default_factory=dict)
     """Settings of judgement other than the rule, where they differ from the default; see `JudgingFrom`."""
@@ -77,9 +77,9 @@ class LaneSpec:
     """Topic that dropped records go to; "" where they are counted only."""
     duplicates_limit: int = 1_048_588
     duplicates_values: bool = True
-    """True if their values go there as well."""
+    """True if the `duplicates` topic gets the values of dropped records too, not only their headers."""
     batch_most: int = BATCH_MOST
-    """bytes that one batch may unpack to"""
+    """Most bytes that one batch may unpack to."""
     records_at_first: int = ALL_RECORDS
     """Number of records of a lane's first batch; see `Share`."""
     app: str = ""
@@ -88,14 +88,14 @@ class LaneSpec:
     """Rule of judgement, as in `Owner.rule`."""
     policy_topic: str = ""
     claimed: Mapping[str, str] = field(default_factory=dict)
-    """Ids, as text, that topics had when this stream claimed them, by topic: for a changelog that says nothing
-    itself."""
+    """Topic ids, as text by topic name, from the time when this stream claimed the topics. A lane uses them if the
+    changelog has no owner entry."""
     begins_at_0: bool = False
     """True if the input is written for this stream alone: a deleted unread record is then an error."""
     sends: SentTopics = field(default_factory=dict)
     """Topics that agents send to."""
     event_header: str = ""
-    """Header of the input with event ids; "" where a record's own place is its id."""
+    """Header of input records that holds the event id; "" if topic, partition and offset are the id."""
     input_id: str = ""
     """Id of the input topic, as Kafka's tools print it; "" until the lane has asked for it."""
     letters: bytes = b""

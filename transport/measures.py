@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 COMMIT_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Upper bounds in seconds. An undisturbed commit takes some 5 to 50 ms; one that waits for a broker takes seconds."""
+"""Upper bounds of the buckets for the duration of a commit, in seconds. An undisturbed commit takes some 5 to 50 ms;
+one that waits for a broker takes seconds."""
 FETCH_S: Final = COMMIT_S
 RESTORE_S: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
-"""A tail takes less than a second; a million identities without a local store some seconds, or minutes."""
+"""Upper bounds of the buckets for the duration of a restore, in seconds: the end of a changelog takes less than one, a
+million identities without a local store take some seconds or minutes."""
 
 
 class Histogram:

@@ -25,18 +25,20 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 KEY: Final = b"o"
 FORMAT: Final = 1
-"""Format of the entry, which stands for the whole changelog partition. A newer one is refused."""
+"""Number of the format of the entry and so of the whole changelog partition. A newer one is refused."""
 FIRST_RULE: Final = frozenset({"identity", "sequence", "sequence_form", "output"})
-"""Settings of a rule that every entry has. A further one is there only where it is not the default."""
+"""Settings of a rule in every owner entry since the first version. A further one is there only where it
+is not the default."""
 RECORDS, AGENTS, UNDECIDED = "records as they came", "what agents yield", "undecided"
-"""Content of the output topic by a rule's "output".
+"""Values of a rule's setting "output", which describe the content of the output topic.
 
 The first is the default. The last follows an operator's decision to go on with whichever comes next.
 """
 NEWEST_DECISIONS: Final = 100
-"""Number of decisions kept: the entry has to fit a record, and each may have a long reason."""
+"""Number of newest decisions that an owner entry keeps. The entry has to fit a record, and each decision may have a
+long reason."""
 INPUT, OUTPUT, CHANGELOG, POLICY = "input", "output", "changelog", "policy"
-"""Parts that a topic has for a stream."""
+"""Roles of a topic in a stream."""
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -165,7 +167,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
                 continue
             if before != present:
                 found.append(
-                    f"its records were judged with {_setting(name, before)}, but the settings say {_said(present)}"
+                    f"its records were judged with {_setting(name, before)}, but the settings say {_quote(present)}"
                 )
         return found
 
@@ -203,7 +205,7 @@ def _setting(name: str, value: str | None) -> str:
     return f"the default of {name}" if value is None else f"{name} = {value!r}"
 
 
-def _said(value: str | None) -> str:
+def _quote(value: str | None) -> str:
     return "nothing of it" if value is None else repr(value)
 
 

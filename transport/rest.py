@@ -18,7 +18,8 @@ QUIET_S: Final = 2.0
 LOOK_EVERY_S: Final = 30.0
 """Seconds after which an idle lane fetches in any case."""
 SPREAD: Final = 10
-"""Lanes that began together do not all look together: up to so many seconds later, by their number."""
+"""Most seconds added to `LOOK_EVERY_S`, by partition number, so that lanes which started together do not all fetch
+together."""
 
 
 class Watching(Protocol):
@@ -42,14 +43,14 @@ class Rest:
         self._watch, self._topic = watch, topic
         self._look_every_s = LOOK_EVERY_S + partition % SPREAD
         self._clock = asyncio.get_running_loop().time
-        self._heard_at: float | None = None
+        self._records_at: float | None = None
         self._looked_at = float("-inf")
         self._place: Place | None = None
 
-    def heard(self) -> None:
+    def wake(self) -> None:
         """Mark the lane as not idle, because records came."""
         self.leave()
-        self._heard_at = self._clock()
+        self._records_at = self._clock()
 
     def leave(self) -> None:
         """Leave the watched place, if any."""
@@ -77,13 +78,13 @@ class Rest:
 
         Returns True to fetch at once; False to fetch with a request that waits for records.
         """
-        if self._heard_at is None:
-            self._heard_at = float("-inf")
+        if self._records_at is None:
+            self._records_at = float("-inf")
             return True
-        if self._clock() - self._heard_at < QUIET_S:
+        if self._clock() - self._records_at < QUIET_S:
             return False
         place = self._place_at(spot)
-        if place is None or (not place.is_covered and self._heard_at > float("-inf")):
+        if place is None or (not place.is_covered and self._records_at > float("-inf")):
             return False
         await place.called(self._look_every_s)
         return True

@@ -1,4 +1,4 @@
-"""Resume position of a lane: group, changelog and topics have to agree (docs/decisions/0025)."""
+"""Position at which a lane resumes: group, changelog and topics have to agree on it (docs/decisions/0025)."""
 
 from __future__ import annotations
 

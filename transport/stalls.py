@@ -20,7 +20,8 @@ from kafka_ratchet.transport.lane_spec import LaneState, LaneStatus
 from kafka_ratchet.transport.transactions.outcome import Orphaned
 
 STALLED_AFTER_S: Final = 15.0
-"""Standing still is named after so long, beyond the commit interval. Elections and take-overs take less."""
+"""Seconds of standstill, beyond the commit interval, after which a partition counts as stalled. Elections and
+take-overs take less."""
 
 
 class Cause(StrEnum):

@@ -1,4 +1,4 @@
-"""Lanes that start, a few at a time.
+"""Semaphore for the start of lanes: a few at a time.
 
 All of a thousand at once would finish together, the first as late as the last, and each would wait so long between two
 of its requests that Kafka might take it for dead.

@@ -1,4 +1,4 @@
-"""Work that may take as long as Kafka is away, and callers that must not wait for it."""
+"""Helpers for work that may take as long as Kafka is unreachable, for callers that must stay able to stop."""
 
 from __future__ import annotations
 

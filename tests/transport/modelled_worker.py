@@ -163,7 +163,7 @@ class Worker:
         lane = Lane(self.link, spec, self.sequences.partition(0), self.processor, self.policies)  # type: ignore[arg-type]
         clock = asyncio.get_event_loop().time
         lane._changelog._passed = lambda: (clock(), clock())
-        lane._changelog._heard = lane._changelog._passed()
+        lane._changelog._answered = lane._changelog._passed()
         return lane
 
     def _new_processor(self, spec: LaneSpec) -> Deduplicator:

@@ -47,7 +47,7 @@ def test_the_lag_in_seconds_is_not_known_before_a_record_was_fetched() -> None:
 def test_an_answer_holds_as_of_its_question() -> None:
     end = InputEnd()
     assert end.judged_until_ms(0) is None  # nobody has asked
-    end.told(7, end.known_ms)
+    end.record_end(7, end.known_ms)
     assert (end.judged_until_ms(6), end.judged_until_ms(7)) == (None, 0)  # nobody knows since when
     end.appended(1_000)
     asked = end.known_ms
@@ -55,7 +55,7 @@ def test_an_answer_holds_as_of_its_question() -> None:
     end.appended(4_000)  # another broker's clock is behind
     assert end.known_ms == 5_000
     assert end.judged_until_ms(7) == 0  # what was appended since says nothing of the input
-    end.told(9, 5_000)
+    end.record_end(9, 5_000)
     assert (end.judged_until_ms(8), end.judged_until_ms(9)) == (None, 5_000)
-    end.told(8, asked)  # a fetch that was under way for longer: it says less, and of an earlier time
+    end.record_end(8, asked)  # a fetch that was under way for longer: it says less, and of an earlier time
     assert (end.judged_until_ms(7), end.judged_until_ms(8)) == (None, 1_000)

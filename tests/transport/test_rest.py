@@ -48,7 +48,7 @@ async def test_who_starts_looks_once_and_waits_until_it_is_called() -> None:
     assert not waiting.done()
     watch.places[0].call()
     assert await waiting
-    rest.heard()
+    rest.wake()
     assert watch.left == 1
     assert not await rest.over(HERE)  # it asks as often as ever
 
@@ -57,7 +57,7 @@ async def test_who_was_heard_asks_until_the_watch_looks(monkeypatch: pytest.Monk
     monkeypatch.setattr(resting, "QUIET_S", 0.0)
     watch = Watch()
     rest = Rest(watch, "t", 0)
-    rest.heard()
+    rest.wake()
     assert not await rest.over(HERE)
     assert not await rest.over(HERE)
     assert len(watch.places) == 1

@@ -18,7 +18,7 @@ BATCH_MOST: Final = 64 << 20
 records in all its batches together (buffer.memory)."""
 
 ALL_RECORDS: Final = 1 << 31
-"""More records than a fetched chunk has."""
+"""Value of `records` for no limit: more records than a fetched chunk has."""
 
 CHUNK_SHARE: Final = 4
 """Share of the bound for a chunk of several batches: a quarter, and a quarter for its columns.
@@ -29,7 +29,7 @@ on a large batch, and its memory stays below three times the bound (tests/app/wo
 
 RATIO_USUAL: Final = 16
 ROOM_LEAST: Final = 64 << 10
-"""Smallest buffer for decompressed bytes, which is used again from fetch to fetch.
+"""Size in bytes of the smallest buffer for decompressed records; all fetches share one buffer.
 
 The buffer is a multiple of the compressed size. In one of `BATCH_MOST` each page would be new every time,
 which takes as long as zstd itself.
@@ -47,9 +47,9 @@ producer id, producer epoch, base sequence, record count.
 """
 
 LENGTH_FROM: Final = 12
-"""The length field counts what follows it."""
+"""Position in the header after the length field, which counts the bytes from here."""
 CRC_FROM: Final = 21
-"""The CRC covers everything from the attributes on."""
+"""Position in the header of the attributes. The CRC covers the bytes from here."""
 
 CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 """Bits of the attributes."""
@@ -78,7 +78,7 @@ class Found(NamedTuple):
     records: int
     epoch: int
     epoch_before: int
-    """of the batch before it, hidden ones included; -1 where it is the first that counts"""
+    """Leader epoch of the preceding batch, hidden batches included; -1 for the first batch of the chunk."""
 
 
 class Heads:

@@ -60,7 +60,7 @@ def compiled(**options: Any) -> Callable[[Any], Any]:
 
 
 def stamp_of(package: Path) -> tuple[tuple[int, int], ...]:
-    """Return time and size of each shared module (`SHARED`), so that a change recompiles their users.
+    """Return (modification time, size) of each shared module (`SHARED`); a change of one recompiles its users.
 
     Empty inside a zip archive, which Numba dates itself.
     """

@@ -1,4 +1,4 @@
-"""Compression of a new batch's records, piece by piece into their place.
+"""Compression of a new batch's records, piece by piece, with space for the batch header in front.
 
 A single record may take as much memory as a batch may, and each copy of it would take as much again.
 """

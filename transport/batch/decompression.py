@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
-"""Numbers of the codecs in a batch's attributes."""
+"""Codec ids, as in a batch's attributes."""
 
 _FULL: Final = "failed to write whole buffer"
 """cramjam's text for a result longer than its buffer (Rust's io::ErrorKind::WriteZero)."""
@@ -27,7 +27,7 @@ _SIZE: Final = struct.Struct(">i")
 
 _ZSTD_MAGIC: Final = 0xFD2FB528
 _ZSTD_HEAD_MOST: Final = 14
-"""bytes: magic, descriptor, window, dictionary, content size (RFC 8878, 3.1.1)."""
+"""Most bytes of a zstd frame header: magic, descriptor, window, dictionary, content size (RFC 8878, 3.1.1)."""
 
 Bytes = NDArray[np.uint8]
 

@@ -21,7 +21,7 @@ TOPIC: Final = "ratchet-topic"
 PARTITION: Final = "ratchet-partition"
 OFFSET: Final = "ratchet-offset"
 HEADERS: Final = (VERDICT, LAST_SEQUENCE, TOPIC, PARTITION, OFFSET)
-"""Appended to a dropped record's own headers, in this order."""
+"""Names of the headers appended to a dropped record's own headers, in this order."""
 
 NUMBER_MOST: Final = 21
 """Most bytes of a number as a header's value: its length, and 19 digits or a minus and 19."""

@@ -93,7 +93,7 @@ def write_varint(data, at, value):
 
 @compiled(inline="always")
 def copy_bytes(out, at, data, start, length):
-    """Put data[start:start+length] at out[at:], which has room for it; returns the position after it."""
+    """Copy data[start:start+length] to out[at:], and return the position after the copy. out needs room for it."""
     # Unsigned: a signed index may count from the end, and LLVM does not vectorise a loop that may (five times as slow).
     to, begin = np.uint64(at), np.uint64(start)
     for q in range(np.uint64(length)):
@@ -284,7 +284,7 @@ def read_records(
 
 @compiled()
 def control_key(data):
-    """Return the start of the key of a control batch's first record; -1 where there is no sound one."""
+    """Return the position of the key of a control batch's first record in data; -1 if the record is damaged."""
     end = len(data)
     _, at = read_varint(data, 0, end)
     if at < 0 or at >= end:

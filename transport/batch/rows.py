@@ -20,7 +20,7 @@ ROW_OVERHEAD: Final = 37
 
 Ints = NDArray[np.int64]
 Spans = tuple[Bytes, Ints, Ints]
-"""Bytes, and where in them each part begins and how long it is; -1 is null."""
+"""Bytes of all parts, with the start and the length of each part; length -1 is null."""
 
 
 @compiled()

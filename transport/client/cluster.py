@@ -39,7 +39,7 @@ from kafka_ratchet.transport.client.watch import Watch
 mend_connections()
 
 ANSWER_LEAST_MS: Final = 100
-"""A broker gets this long for its first answer, however short the limit is."""
+"""Milliseconds that a broker gets for its first answer, however short the limit is."""
 
 
 async def connected(options: dict[str, Any], timeout_s: float, request_timeout_ms: int) -> AIOKafkaClient:
@@ -82,7 +82,8 @@ async def connected(options: dict[str, Any], timeout_s: float, request_timeout_m
 REFRESH_S: Final = 0.0001
 """Seconds per partition until metadata is requested again: five times the cost of reading it."""
 SHARED: Final = 16
-"""Connections that everyone shares for requests answered at once, instead of two of each lane's own.
+"""Number of connections that all lanes share for requests which Kafka answers at once; each lane would otherwise need
+two.
 
 A broker answers the requests of a connection one after the other, so there are as many as lanes that start at
 a time.
@@ -95,14 +96,14 @@ GROUP, TRANSACTION = 0, 1
 """Coordinator types of FindCoordinator (KIP-98)."""
 
 GONE_AFTER_S: Final = 10.0
-"""Seconds that a topic may be missing, or an epoch unknown, before that is believed.
+"""Seconds until a missing topic counts as deleted, and an unknown leader epoch as lost.
 
 A broker that has just returned lists no topics for a moment, and a replaced leader does not know its
 successor's epoch.
 """
 TOPIC_RESOURCE: Final = 2
 THROTTLED_FOR_S: Final = 15.0
-"""Seconds during which a delay by quota explains a standstill."""
+"""Seconds during which a delay by a quota of Kafka counts as the reason of a standstill."""
 
 
 def shared(number: int) -> Hashable:

@@ -36,7 +36,7 @@ class Together(Generic[K, A]):
         self._waiting.update(about)
         if self._next is None:
             self._next = asyncio.create_task(self._run())
-            self._next.add_done_callback(_heard)
+            self._next.add_done_callback(_retrieve_error)
         return await asyncio.shield(self._next)
 
     async def _run(self) -> A:
@@ -45,7 +45,7 @@ class Together(Generic[K, A]):
             return await self._request(waiting)
 
 
-def _heard(task: asyncio.Task[A]) -> None:
+def _retrieve_error(task: asyncio.Task[A]) -> None:
     """Retrieve the exception so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

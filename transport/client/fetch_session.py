@@ -18,7 +18,7 @@ from kafka_ratchet.transport.client.topic_id import DIVERGING_EPOCH, ID_BYTES, N
 
 NO_SESSION: Final = 0
 LEAST_BYTES: Final = 1
-"""Bytes of each partition and of the whole answer: one batch is enough to show that there is something."""
+"""Most bytes requested, per partition and in the whole answer: one batch is enough to show that there is something."""
 
 _HEAD: Final = struct.Struct(">iiiibii")
 _PLACE: Final = struct.Struct(">iiqiqiB")
@@ -35,7 +35,7 @@ _REPLICA: Final = 4
 
 
 class Spot(NamedTuple):
-    """Position in a partition to watch.
+    """Position to watch: a topic's partition and the next offset there.
 
     topic_id: 16 bytes; position: offset; last_epoch: leader epoch of the batch before it, or NO_EPOCH
     """

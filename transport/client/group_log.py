@@ -27,16 +27,17 @@ log = structlog.get_logger(__name__)
 
 TOPIC: Final = "__consumer_offsets"
 LOOKED_AT: Final = 500_000
-"""Offsets to read, from the end: some 70 MB."""
+"""Number of offsets to read before the end of the log: some 70 MB."""
 FETCH_BYTES: Final = 2 << 20
 ANSWER_S: Final = 10.0
-"""Time after which a commit is described without its client."""
+"""Seconds to search for the client of a commit; then the message names no client."""
 AGAIN_S: Final = 300.0
-"""Pause after a failure: without the right to read, every try takes all of `ANSWER_S`."""
+"""Seconds until the next try after a failure: without the right to read, every try takes all of `ANSWER_S`."""
 COMMIT_KEYS: Final = (0, 1)
 CLASSIC_KEY: Final = 2
 CONSUMER_KEY: Final = 5
-"""Key types of members: all of a classic group, one of the new consumer protocol."""
+"""Types of keys with members: CONSUMER_KEY of one member of the new consumer protocol, the other one of all members of
+a classic group."""
 CLASSIC_FORMATS: Final = range(4)
 
 

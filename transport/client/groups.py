@@ -26,12 +26,12 @@ EMPTY: Final = "Empty"
 DEAD: Final = "Dead"
 """State of a classic group that does not exist; another protocol may have a group of that name."""
 NAMED: Final = 5
-"""Members that a sentence names."""
+"""Most members that a message names."""
 SHOWN: Final = 80
-"""Characters of a client id in a sentence: its client chooses it."""
+"""Most characters of a client id in a message; the client chooses its id, of any length."""
 
 Send = Callable[[Any], Awaitable[Any]]
-"""Sends a request to the coordinator of the group."""
+"""Function that sends a request to the group's coordinator."""
 
 
 class Member(NamedTuple):
@@ -57,7 +57,7 @@ class GroupDescription(NamedTuple):
     kind: str
     """classic, consumer, share or streams; "" where there is no such group."""
     state: str
-    """Kafka's word."""
+    """State of the group, in Kafka's word, such as Stable or Empty; "" if unknown."""
     protocol_type: str = ""
     """Type of a classic group: consumer, connect, ..."""
     protocol: str = ""

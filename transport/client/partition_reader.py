@@ -16,7 +16,7 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster, Fetched
 
 EMPTY_MOST: Final = 40
-"""Empty answers in a row until reading is given up."""
+"""Most empty answers in a row; then a reader gives up."""
 
 
 class Place(NamedTuple):
@@ -68,11 +68,11 @@ class PartitionReader:
         self.position = position
         """Next offset to read."""
         self.stable_end = -1
-        """Last stable offset, as of the last fetch."""
+        """The partition's last stable offset, as of the last fetch."""
         self.deleted = 0
-        """Offsets that retention deleted before they were read."""
+        """Number of offsets that retention deleted before they were read."""
         self.log_append_time: bool | None = None
-        """Flag of the broker's timestamps in all batches; None: no batch was read."""
+        """True if all batches so far have the broker's timestamps (LogAppendTime); None before the first batch."""
 
     async def read(self, end: int) -> RecordBatch | None:
         """Fetch the next batch, and advance the position.

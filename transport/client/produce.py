@@ -11,7 +11,7 @@ from typing import Any, Final
 from aiokafka.protocol.produce import ProduceRequest
 
 ALL: Final = -1
-"""acks: every replica in sync has it, or a commit could outlive its records."""
+"""Value of acks: all in-sync replicas must have the batch, or a commit could outlive its records."""
 _LENGTH: Final = struct.Struct(">i")
 
 

@@ -30,15 +30,15 @@ from aiokafka.conn import AIOKafkaConnection
 from kafka_ratchet.transport.client.topic_id import FetchRequest_v13
 
 SIZE: Final = struct.Struct(">i")
-"""The length of a response, before it."""
+"""Format of the length field in front of each response."""
 ROOM: Final = 1 << 10
-"""Bytes read while the length of a response is unknown.
+"""Size in bytes of the buffer used while the length of a response is unknown.
 
 Most responses are shorter, and cost one system call; so much of a longer one is copied. A worker of 1,000
 partitions has some thousands of connections.
 """
 RESPONSE_MOST: Final = 1 << 30
-"""Largest response, in bytes: a longer announcement is not Kafka's protocol.
+"""Bytes of the longest response that Kafka sends; a server that announces more does not speak Kafka's protocol.
 
 A fetch asks for megabytes, and brings one whole batch, which Kafka's max.message.bytes bounds by 2 GiB at
 most.
@@ -64,7 +64,7 @@ class Connected(asyncio.BufferedProtocol):
         self._ended: asyncio.Future[None] | None = None
         self._room, self._used = memoryview(bytearray(ROOM)), 0
         self._frame: memoryview | None = None
-        """Response in progress, where it is longer than `_room`."""
+        """Memory of the present response, if it is longer than `_room`."""
         self._filled = 0
 
     def serve(self, connection: Callable[[], Any], ended: asyncio.Future[None]) -> None:

@@ -14,7 +14,7 @@ class AccessRefused(kafka.KafkaConnectionError):  # type: ignore[misc]  # aiokaf
 
 
 class TokenRefused(kafka.KafkaError):  # type: ignore[misc]  # aiokafka has no types
-    """Error for a login token that cannot be had; the text gives the reason."""
+    """Error for a login token that the token server does not give; the text gives the reason."""
 
 
 def refusal(server: str, error: BaseException, mechanism: str | None) -> str | None:

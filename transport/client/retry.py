@@ -16,9 +16,9 @@ log = structlog.get_logger(__name__)
 RETRY_FIRST_S: Final = 0.05
 RETRY_MOST_S: Final = 2.0
 SAY_AFTER_S: Final = 5.0
-"""A leader change takes well under this; what takes longer is worth a line in the log, ..."""
+"""Seconds of retries until the first log line; a change of leaders takes well under this."""
 SAY_LEAST_OFTEN_S: Final = 60.0
-"""... and more of them with doubled pauses, up to this one: every lane has lines of its own."""
+"""Longest pause between two log lines of one `Retry`, in seconds. The pause doubles from line to line."""
 
 
 class Attempts:
@@ -66,7 +66,7 @@ class Retry:
         self.error: type[BaseException] | None = None
         """Class of the last failure. Not the error itself: its traceback would keep this object alive."""
         self.reason = ""
-        """Last failure, in its own words."""
+        """Text of the last failure."""
         if (attempts := _ATTEMPTS.get()) is not None:
             attempts.add(self)
         self.pause_s = RETRY_FIRST_S

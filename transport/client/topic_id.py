@@ -39,7 +39,8 @@ UNKNOWN_TOPIC: Final = 3
 UNKNOWN_TOPIC_ID: Final = 100
 INCONSISTENT_TOPIC_ID: Final = 103
 NOT_THIS_TOPIC: Final = {UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID}
-"""Error codes for another topic; also those of a broker that has not yet learned of a new topic.
+"""Error codes of Kafka for a topic id that is not this topic's. A broker that has not yet learned of a new topic gives
+them too.
 
 Only metadata tells the two apart.
 """
@@ -132,11 +133,11 @@ class TopicsRequest(Request[MetadataRequest_v12]):  # type: ignore[misc]
 
 
 THROTTLE: Final = 4
-"""Bytes of a metadata answer with the broker's throttle time; the rest is the answer itself."""
+"""Number of leading bytes of a metadata answer that hold the broker's throttle time."""
 
 
 def topics_of(response: MetadataResponse_v12) -> dict[str, TopicState]:
-    """Return the topics that exist, and those that this user may not see; omit topics with other errors."""
+    """Return the existing topics by name, with those that this user may not see; omit topics with other errors."""
     answer = Reader(response.body, THROTTLE)
     for _ in range(answer.length()):
         answer.skip(_NODE)
@@ -168,7 +169,7 @@ def topics_of(response: MetadataResponse_v12) -> dict[str, TopicState]:
 
 _CODE: Final = struct.Struct(">h")
 _NODE, _PORT, _CONTROLLER, _INTERNAL, _PARTITION, _OPERATIONS = 4, 4, 4, 1, 14, 4
-"""Bytes of fields without use here."""
+"""Sizes in bytes of the fields that `topics_of` skips."""
 
 
 class FetchResponse_v13(Response):  # type: ignore[misc]
@@ -255,7 +256,7 @@ class FetchRequest_v13(RequestStruct):  # type: ignore[misc]
 
 _ONE_PARTITION: Final = struct.Struct(">iiiibiiB16sBiiqiqiBBBBB")
 _NONE, _EMPTY, _ONE = 0, 1, 2
-"""Lengths in compact encoding (KIP-482): no tags; an empty array or text; an array of one."""
+"""Encoded lengths in compact encoding (KIP-482): no tags, an empty array or text, an array of one."""
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 _CONSUMER, _NO_SESSION, _SESSIONLESS = -1, 0, -1

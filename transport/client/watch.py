@@ -62,13 +62,13 @@ class Place:
     def __init__(self, spot: Spot, session: _Session) -> None:
         self.spot, self._session = spot, session
         self.is_covered = False
-        """True once a request about this place was answered.
+        """True once the broker has answered a request about this place.
 
         The next one is in flight then, so changes are noticed at once. The first may not have reached the
         broker: its connection may still be made.
         """
         self.high_watermark = NO_OFFSET
-        """Last one that the broker gave for this partition; NO_OFFSET before the first."""
+        """The partition's high watermark from the broker's last answer; NO_OFFSET before the first answer."""
         self._called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -104,15 +104,15 @@ class _Session:
         self.answered_at = 0.0
         self._id, self._number = NO_SESSION, 0
         self._known: dict[Key, Place] = {}
-        """Places as last sent to the broker."""
+        """Places that the broker's session has, as of the last request."""
         self._new: dict[Key, Place] = {}
         self._gone: set[Key] = set()
         self._asked: list[Place] = []
-        """Those that the request under way names for the first time."""
+        """Places that the request under way adds to the session."""
         self.pause_s = 0.0
-        """Pause after the last request, if it failed."""
+        """Seconds of pause after the last request; 0 unless the request failed."""
         self.goes_on_at = float("-inf")
-        """End of a long pause, by the event loop's clock."""
+        """End of a long pause, in seconds of the event loop's clock."""
 
     def add(self, key: Key, place: Place) -> None:
         """Add a place, to be watched from the next request on."""

@@ -1,4 +1,4 @@
-"""A file into a topic, block by block: what `kafka_ratchet.producers.publish` does record by record."""
+"""Publishing of a file block by block; `kafka_ratchet.producers.publish` publishes record by record."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from kafka_ratchet.transport.publishing.producer import BatchProducer
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 
 BEGINS, LENGTH, BEHIND, KIND, KEY, KEY_LENGTH = range(6)
-"""Rows of what `find_lines` returns."""
+"""Rows of the array that `find_lines` returns."""
 
 
 class _Read(NamedTuple):
     records: Records | None
-    """None: there are none."""
+    """Records of the block; None if it has none."""
     last: tuple[int, int] | None
-    """First byte of the last record, and the byte after its line."""
+    """Byte offsets in the file: of the last record's line, and after that line."""
     text: bytes
-    """The block, as far as it can be read."""
+    """Bytes of the block up to the first unreadable line."""
     bad: SourceError | None
-    """Error of the line after the records, if any."""
+    """Error for the unreadable line after the records, if any."""
 
 
 def publish_blocks(

@@ -1,4 +1,4 @@
-"""Records of a producer as record batches: each partition's in their order, with its name and sequence as headers."""
+"""Encoder of a producer's records: batches by partition, in order, with name and sequence as record headers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Outgoing(NamedTuple):
     partition: int
     batch: EncodedBatch
     last: int
-    """Sequence of its last record."""
+    """Sequence of the batch's last record."""
     value_bytes: int
 
 
@@ -72,10 +72,10 @@ class Encoder:
         for header, value in ((PRODUCER_HEADER, name), (SEQUENCE_HEADER, b"")):
             headers += varint(len(header)) + header.encode() + varint(len(value) or 8) + value
         self._headers = np.frombuffer(headers, np.uint8)
-        """Those of a record but for the eight bytes of its sequence, which are the last."""
+        """Encoded headers of a record, except for their last eight bytes: its sequence."""
 
         self.most = limit - HEADER_SIZE - RECORD_OVERHEAD - len(self._headers) - 8
-        """Bytes of key and value of one record."""
+        """Most bytes that key and value of one record may have together."""
 
     def fits(self, records: Records) -> int:
         """Return the number of records before the first one too large for a batch."""

@@ -1,4 +1,4 @@
-"""The compiled pass over the lines of a file: where each record's value and key are.
+"""Compiled search of a file's lines for the position of each record's value and key.
 
 What this pass takes, `kafka_ratchet.producers.formats.LineFormat` takes as well, and finds the same value and key in
 it; a test holds the two against each other. Whatever is unusual it leaves to that class: it is ODD.
@@ -13,12 +13,13 @@ import numpy as np
 from kafka_ratchet.transport.batch.compiled import compiled
 
 BLANK, RECORD, ODD = 0, 1, 2
-"""Kinds of lines: no record; one; to be read by `LineFormat`."""
+"""Kinds of lines: without a record; with one; too unusual for this search, so that `LineFormat` reads it."""
 
 DEPTH_MOST: Final = 32
-"""Deepest nesting of objects and arrays; msgspec takes more."""
+"""Deepest nesting of objects and arrays that this search reads; `LineFormat` reads deeper ones."""
 DIGITS_MOST: Final = 18
-"""Most digits of a number: longer ones, and those with an exponent, may be out of msgspec's range."""
+"""Most digits of a number that this search reads. Longer numbers, and those with an exponent, may be out of msgspec's
+range."""
 
 NL, CR, TAB, SPACE, QUOTE, BACKSLASH = 10, 13, 9, 32, 34, 92
 

@@ -15,7 +15,8 @@ MESSAGE_MAX_BYTES: Final = 1_000_000
 ROOM_KBYTES: Final = 64 * 1024
 REQUEST_TIMEOUT_MS: Final = 30_000
 LINGER_MS: Final = 5.0
-"""librdkafka's own, and of the queue `kafka_ratchet.producers.accumulator`'s."""
+"""Default of linger.ms in milliseconds, as in librdkafka. The queue's defaults are those of
+`kafka_ratchet.producers.accumulator`."""
 
 _SECURITY: Final = ("security.", "sasl.", "ssl.", "enable.ssl.", "client.id")
 _NUMBERS: Final = ("message.max.bytes", "queue.buffering.max.kbytes", "request.timeout.ms", "linger.ms")
@@ -47,7 +48,7 @@ class Understood(NamedTuple):
     """Values of a user's librdkafka options, in the form that a `BatchProducer` takes."""
 
     client: dict[str, Any]
-    """aiokafka's."""
+    """Options for aiokafka's clients."""
     compression: str
     message_max_bytes: int
     room_bytes: int

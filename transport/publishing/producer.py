@@ -1,4 +1,4 @@
-"""Sending under a name in whole record batches, which are encoded here."""
+"""Producer that sends records under a name, in record batches that it encodes itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kafka_ratchet.transport.publishing.options import understood
 from kafka_ratchet.transport.publishing.sender import BatchSender
 
 TAKEN: Final = frozenset((bytes, type(None)))
-"""Types of values and keys.
+"""Permitted types of values and keys.
 
 Records wait here until they are encoded. A buffer that its owner changes in between would be sent with the
 change, and one with items other than bytes would be cut wrongly.
@@ -38,7 +38,8 @@ The cost of each call then vanishes, and each of many partitions gets a batch wo
 """
 
 RECORD_COSTS: Final = 128
-"""So many bytes more are counted for each record: at most 8,192 records, however short, are encoded at once."""
+"""Bytes counted for each record in addition to its size. So at most 8,192 records, however short, are encoded at
+once."""
 
 
 class BatchProducer(NamedProducer[BatchSender]):
@@ -91,17 +92,17 @@ class BatchProducer(NamedProducer[BatchSender]):
         limit = self._accumulator.limit(self._understood.message_max_bytes)
         self._encoder = Encoder(topic, self._name, self._partitions, limit, self._understood.compression)
         self.block_bytes = min(max(BLOCK_LEAST, BLOCK_OF_PARTITION * self._partitions), BLOCK_MOST)
-        """So many are encoded at once."""
+        """Bytes of values encoded at once."""
         self._turn = threading.RLock()  # guards what follows
         self._values: list[bytes | None] = []
         self._keys: list[bytes | None] = []
         self._sequences: list[int] = []
-        """Sequences of these records; empty where they are automatic, and end with the last sent."""
+        """Sequences of the waiting records. Empty for automatic sequences; those end with the last sequence sent."""
         self._last_put = self._last_sent
         """Last sequence of the encoded records."""
         self._bytes = 0
         self._began = threading.Event()
-        """Set while records wait for more."""
+        """Event, set while records wait for more records of their batch (linger.ms)."""
         self._lingering = threading.Thread(target=self._linger, name=f"linger-{topic}", daemon=True)
         self._lingering.start()
 

@@ -37,7 +37,7 @@ from kafka_ratchet.transport.publishing.encode import Outgoing
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 
 IN_FLIGHT: Final = 5
-"""Batches of a partition that wait for an answer: as many as Kafka recognises when they come again."""
+"""Most batches of a partition that wait for an answer. Kafka recognises repeats of this many."""
 
 SILENCE_S: Final = 3.0
 """Seconds of Kafka's silence before a warning and between warnings, as in `kafka_ratchet.producers.accumulator`."""
@@ -59,7 +59,7 @@ class _Under(NamedTuple):
     data: memoryview
     put_at: float
     again: bool = False
-    """True for a batch sent before."""
+    """True for a repeated batch."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class _Lane:
     waiting: deque[_Under] = field(default_factory=deque)
     under_way: deque[tuple[_Under, asyncio.Task[None]]] = field(default_factory=deque)
     window: int = 1
-    """Most batches in flight; 1 until a batch sent alone has got its answer."""
+    """Most batches in flight; 1 after a failure, until one batch sent alone has been answered."""
     attendant: asyncio.Task[None] | None = None
 
 
@@ -116,16 +116,16 @@ class BatchSender:
         self.measures = Measures()
         self.failure: RatchetError | None = None
         self.is_over = False
-        """True once it has failed or is closed: `check` says which. Read before each record."""
+        """True once the sender has failed or is closed; `check` raises the reason. Read before each record."""
         self._room_bytes = room_bytes
         self._changed = threading.Condition()  # guards the two below
         self._records = self._bytes = 0
         self.closed = threading.Event()
-        """Set by `stop`."""
-        self._heard_at = time.monotonic()
+        """Event that `stop` sets."""
+        self._answered_at = time.monotonic()
         self._last_error: Exception | None = None
         self.standstill: Standstill | None = None
-        """Cause of missing acknowledgements, while it lasts."""
+        """Reason why Kafka acknowledges nothing at present; None while it does."""
         self._lanes: dict[int, _Lane] = {}
         self._next: dict[int, int] = {}  # each partition's next sequence in the sense of Kafka: of its records
         self._cluster = Cluster(options, request_timeout_ms)
@@ -323,9 +323,9 @@ class BatchSender:
         In this order, a caller that sees no batch in flight finds every batch reported.
         """
         crash_point("batch-there")
-        self._heard_at = time.monotonic()
+        self._answered_at = time.monotonic()
         self._last_error = self.standstill = None
-        self._acknowledged(each.batch.partition, self._heard_at - each.put_at)
+        self._acknowledged(each.batch.partition, self._answered_at - each.put_at)
         with self._changed:
             self._records -= each.batch.batch.count
             self._bytes -= len(each.data)
@@ -362,9 +362,9 @@ class BatchSender:
             await asyncio.sleep(SILENCE_S / 10)
             now = time.monotonic()
             if not self._records:
-                self._heard_at = now  # silence is counted from when there is something to hear
-            elif now - self._heard_at >= SILENCE_S and not self.is_over:
-                self._heard_at += SILENCE_S
+                self._answered_at = now  # silence is counted from when there is something to hear
+            elif now - self._answered_at >= SILENCE_S and not self.is_over:
+                self._answered_at += SILENCE_S
                 self.standstill = found = await self._why_silent()
                 self._say(
                     f"Kafka acknowledges nothing; {self._records} records of producer {self.name!r} wait and will be "

@@ -40,7 +40,7 @@ T = TypeVar("T")
 ID_NOT_FOUND: Final = 105
 """TRANSACTIONAL_ID_NOT_FOUND: the id was never used, or not for transactional.id.expiration.ms."""
 EMPTY: Final = "Empty"
-"""Taken over, and no transaction has begun since."""
+"""State of an id without a transaction since its take-over."""
 COMPLETE: Final = {"CompleteCommit": True, "CompleteAbort": False}
 OFFSETS: Final = "__consumer_offsets"
 NO_TRANSACTION: Final = -1
@@ -96,7 +96,7 @@ class LastTransaction(NamedTuple):
     producer_id: int
     epoch: int
     members: frozenset[TopicPartition] = frozenset()
-    """Partitions of the open transaction, the group's offsets left out."""
+    """Partitions in the transaction, without those of the group's offsets."""
 
 
 class OpenAt(NamedTuple):
@@ -113,7 +113,7 @@ class HangingTransaction(NamedTuple):
     committed: bool
     open: dict[TopicPartition, OpenAt]
     taken_over_at: int = -1
-    """The epoch that the transactional id had when this was found out."""
+    """Epoch of the transactional id when this hanging transaction was found."""
 
     def explains(self, producer_id: int, stuck: Mapping[TopicPartition, OpenAt]) -> bool:
         """Return True if the open records `stuck` of a producer id belong to this transaction."""
@@ -220,8 +220,7 @@ def require_current(
     if newest > last.epoch:
         cluster.forget_coordinator(TRANSACTION, transactional_id)
         raise kafka.NotCoordinatorForGroupError(
-            f"{transactional_id}: open records, or the outcome recorded for them, show epoch {newest}, and the "
-            f"coordinator knows epoch {last.epoch}: another one has replaced it. The next attempt asks the present one"
+            f"{transactional_id}: open records, or the outcome recorded for them, show epoch {newest}, but this "
         )
 
 

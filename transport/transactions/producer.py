@@ -54,7 +54,7 @@ REFUSED: Final = (
     kafka.TopicAuthorizationFailedError,
     kafka.UnsupportedForMessageFormatError,
 )
-"""Errors of the record or the topic that no further try changes."""
+"""Kafka's errors about a record or topic, which the same request would get again."""
 
 
 def as_ours(error: kafka.KafkaError, transactional_id: str, timeout_ms: int) -> RatchetError:
@@ -83,7 +83,8 @@ log = structlog.get_logger(__name__)
 REFUSED_ID: Final = (kafka.ProducerFenced, kafka.TransactionalIdAuthorizationFailed, kafka.InvalidTransactionTimeout)
 HANGS: Final = "Kafka has not ended the last transaction everywhere"
 IN_FLIGHT: Final = 5
-"""Batches under way at once. Bounds memory when the broker is slow; more do not make it faster."""
+"""Most batches in flight: sent and not yet acknowledged. Bounds memory when the broker is slow; more do not make it
+faster."""
 
 
 class TransactionalProducer:
@@ -115,16 +116,17 @@ class TransactionalProducer:
         self.partitions = list(partitions)
         self.state = State.NEW
         self.begun = 0
-        """Transactions."""
+        """Number of transactions begun so far."""
         self._connection = ("transaction", transactional_id)
         self._asking = self._connection if asking is None else asking
         self._requests = TransactionRequests(cluster, transactional_id, group, self._connection, self._asking)
         self._sequences: dict[tuple[str, int], int] = {}
         self._members: set[TopicPartition] = set()
         self._owed: HangingTransaction | None = None
-        """The hanging transaction that this producer has to end; taking the id over makes Kafka forget how."""
+        """Hanging transaction that this producer has to end. Remembered here, because Kafka forgets its intended end
+        when the id is taken over."""
         self._written: set[TopicPartition] = set()
-        """Partitions of the last transaction's records."""
+        """Partitions that the last transaction wrote records to."""
         self._joining: asyncio.Task[None] | None = None
         self._sent: list[asyncio.Task[Appended]] = []
 

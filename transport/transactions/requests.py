@@ -33,18 +33,19 @@ FENCED: Final = (
     kafka.InvalidTxnState,
 )
 LAST_EPOCH: Final = (1 << 15) - 2
-"""Last epoch used: the next end would bring another producer id.
+"""Last epoch that this producer uses. The next end of a transaction would bring another producer id.
 
 Then no owner could end records of the old producer id that Kafka left open. So the id is initialised at this
 epoch, after a check for such records.
 """
 SETTLED_WITHIN_S: Final = 10.0
-"""Seconds of requests to join a transaction while the markers of the last one are written; it takes far less.
+"""Seconds of retries to add partitions while Kafka still writes the last transaction's markers. Usually that takes far
+less.
 
 Then the lane starts again, where it waits as long as needed and can be stopped.
 """
 END_FOR_S: Final = 60.0
-"""Seconds of requests for the end of a transaction, before its outcome is left to the next `initialise`."""
+"""Seconds of retries to end a transaction. Then the next `initialise` finds out its outcome."""
 OFFSET_METADATA: Final = "ratchet 1 {topic} {epoch}"
 """Metadata of every offset committed together with changelog entries.
 
@@ -54,7 +55,8 @@ on purpose.
 """
 OURS: Final = re.compile(r"ratchet 1 (?P<topic>[\w-]{22}) (?P<epoch>-?\d+)")
 NEWER: Final = re.compile(r"ratchet (?P<format>(?!1\b)\d+)\b.*")
-"""Metadata of a newer version, among texts other than `OURS`: no operator has set that offset."""
+"""Pattern for the metadata of a newer version of Ratchet, in texts that `OURS` does not match. No operator has set such
+an offset."""
 
 
 def offset_metadata(topic_id: str, epoch: int) -> str:
@@ -110,7 +112,7 @@ class TransactionRequests:
         self.ends_raise_epoch = False
         """True if every end gives the producer a new epoch (KIP-890, part 2), as of the last `initialise`."""
         self.in_doubt = False
-        """True if a request has got no clear answer since then: it may still be executed."""
+        """True if a request since the last `initialise` has got no clear answer. Kafka may still execute it."""
         self.has_begun = False
         """True from the request to begin a transaction of this owner until its confirmed end."""
         self.is_ending = False

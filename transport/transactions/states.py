@@ -30,9 +30,10 @@ class State(StrEnum):
     COMMITTING = "committing"
     """Ending the transaction, which takes nothing more. Until there is an answer, its end is unknown."""
     SPENT = "spent"
-    """Committed, and the id has to be initialised before the next transaction begins."""
+    """Committed; the id has to be initialised again before the next transaction."""
     FAILED = "failed"
-    """Failed. An open transaction will be aborted, unless its end was requested already."""
+    """Unusable after an error; only `initialise` continues. An open transaction will be aborted, unless its end was
+    requested already."""
 
 
 LEGAL: Final = {
@@ -45,7 +46,7 @@ LEGAL: Final = {
     State.SPENT: {State.INITIALISING, State.FAILED},
     State.FAILED: {State.INITIALISING, State.FAILED},  # several requests under way at once may fail, one by one
 }
-"""The states that may follow each."""
+"""Legal successors of each state."""
 
 
 def transition(state: State, to: State) -> State:

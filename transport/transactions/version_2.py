@@ -90,7 +90,7 @@ def _finalized(field: bytes) -> dict[str, int]:
 PRODUCER_NOW: Final = Schema(
     ("throttle_time_ms", Int32), ("error_code", Int16), ("producer_id", Int64), ("producer_epoch", Int16), TAGS
 )
-"""The answer to either request below."""
+"""Fields of the answer to either request below: the producer's present id and epoch."""
 
 
 class EndResponse_v5(Response):  # type: ignore[misc]

@@ -176,7 +176,7 @@ async def test_a_policy_whose_null_was_compacted_away_in_a_silence_is_not_kept(b
         # As a follower holds it that was cut off before the policy was unset.
         before.stored["events"] = StoredPolicy(False, 1)
         assert switch.policy == Policy(False, 1)
-        follower._changelog._heard = (-2 * SILENT_S, -2 * SILENT_S)
+        follower._changelog._answered = (-2 * SILENT_S, -2 * SILENT_S)
         await until(lambda: follower.policies is not before, "another reading of the topic")
         with pytest.raises(Aborted):
             _ = switch.policy
@@ -192,7 +192,7 @@ async def test_deduplication_stays_off_only_while_the_topic_can_be_read() -> Non
     follower._complete, switch = True, StreamSwitch(follower, "events")
     await switch.known_to(0)
     now_s = [0.0]
-    follower._changelog._heard, follower._changelog._passed = (0.0, 0.0), lambda: (now_s[0], 0.0)
+    follower._changelog._answered, follower._changelog._passed = (0.0, 0.0), lambda: (now_s[0], 0.0)
     for said, number in ((True, 1), (False, 2)):
         now_s[0] = 0.0
         follower.policies.stored["events"] = StoredPolicy(said, number)
