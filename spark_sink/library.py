@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, TopicRecreated, first_line
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume, warn_of_missing_beginning
@@ -60,6 +61,10 @@ STORES_OF_SERVERS: Final = {"postgresql": "postgres", "mysql": "mysql"}
 """Kind of the store by the scheme of an address."""
 PROVIDERS: Final = frozenset({"delta"})
 """Providers of Spark's catalog with tables that are found by their location."""
+SESSION_CATALOG: Final = "spark_catalog"
+"""Name of the catalog that each Spark session has."""
+DRIVERS: Final = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mysql+pymysql"}
+"""Scheme in SQLAlchemy's addresses of databases, by the scheme in JDBC's."""
 CATALOG_NAME: Final = re.compile(r"[\w`-]+(?:\.[\w`-]+)+\Z")
 
 NOT_ON_CONNECT: Final = (
@@ -599,9 +604,19 @@ def _of_catalog(target: str, spark: SparkSession | None, options: SinkOptions) -
         raise OptionRefused(f"{target}: a name in a catalog needs a Spark session; start with sink.batches or a query")
     catalog, _, rest = target.replace("`", "").partition(".")
     settings = _settings_of(spark, f"spark.sql.catalog.{catalog}")
-    if "iceberg" in settings.get("", "").lower():
+    if not settings[""] and catalog != SESSION_CATALOG:  # the name begins with a namespace of the current catalog
+        catalog, rest = spark.catalog.currentCatalog(), f"{catalog}.{rest}"
+        settings = _settings_of(spark, f"spark.sql.catalog.{catalog}")
+    if "iceberg" in settings[""].lower():
+        if "." not in rest:
+            raise OptionRefused(f"{target}: write the table with its namespace, as in {catalog}.NAMESPACE.{rest}")
+        properties = _iceberg_catalog(target, catalog, settings) | dict(options.get("catalog", {}))
         return TableLocation(
-            "iceberg", "", rest, catalog=_iceberg_catalog(target, settings) | dict(options.get("catalog", {}))
+            "iceberg",
+            properties.pop("path", ""),
+            rest,
+            storage_options=dict(options.get("storage_options", {})),
+            catalog=properties,
         )
     try:
         described = spark.sql(f"DESCRIBE TABLE EXTENDED {target}").collect()
@@ -618,14 +633,19 @@ def _of_catalog(target: str, spark: SparkSession | None, options: SinkOptions) -
 
 
 def _settings_of(spark: SparkSession, prefix: str) -> dict[str, str]:
-    """Return Spark's settings that begin with a prefix, by the rest of their names."""
-    found = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
-    inner = {name[len(prefix) + 1 :]: value for name, value in found.items() if name.startswith(prefix + ".")}
-    return {**inner, "": found.get(prefix, "")}
+    """Return Spark's settings that begin with a prefix, by the rest of their names; "" stands for the prefix itself."""
+    names = [str(row["key"]) for row in spark.sql("SET").collect()]
+    # SET itself replaces each value with "token" or "password" in its name or text.
+    found = {
+        name[len(prefix) + 1 :]: spark.conf.get(name, None) or "" for name in names if name.startswith(f"{prefix}.")
+    }
+    return {**found, "": spark.conf.get(prefix, None) or ""}
 
 
-def _iceberg_catalog(target: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Translate the properties of Spark's Iceberg catalog into pyiceberg's.
+def _iceberg_catalog(target: str, name: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """Translate the properties of Spark's Iceberg catalog into those of `IcebergCatalog`.
+
+    Properties of a bucket are left out: Spark's tasks take them from `storage_options`.
 
     Raises:
         OptionRefused: pyiceberg does not support this kind of catalog.
@@ -637,8 +657,22 @@ def _iceberg_catalog(target: str, settings: Mapping[str, str]) -> dict[str, str]
         raise OptionRefused(
             f"{target}: a catalog of type {kind or 'unknown'} is not supported; use one of {', '.join(kinds)}"
         )
-    kept = {name: value for name, value in settings.items() if name and not name.startswith(("catalog-impl", "type"))}
-    uri = kept.get("uri", "")
+    left_out = ("catalog-impl", "type", "s3.", "jdbc.")
+    kept = {key: value for key, value in settings.items() if key and not key.startswith(left_out)}
     if kind == "jdbc":
-        kept["uri"] = "sqlite:///" + uri.removeprefix("jdbc:sqlite:") if "sqlite" in uri else uri.removeprefix("jdbc:")
-    return {"type": kinds[kind], **{name: value for name, value in kept.items() if not name.startswith("jdbc.")}}
+        user, password = settings.get("jdbc.user", ""), settings.get("jdbc.password", "")
+        kept |= {"name": name, "uri": _sql_address(kept.get("uri", ""), user, password)}
+    return {"type": kinds[kind], **kept}
+
+
+def _sql_address(jdbc: str, user: str, password: str) -> str:
+    """Translate the address of a database from JDBC's form into SQLAlchemy's."""
+    address = jdbc.removeprefix("jdbc:")
+    if address.startswith("sqlite:"):
+        return "sqlite:///" + address.removeprefix("sqlite:").removeprefix("file:").partition("?")[0]
+    parts = urlsplit(address)
+    query = dict(parse_qsl(parts.query))
+    user, password = user or query.pop("user", ""), password or query.pop("password", "")
+    access = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
+    place = f"{access}@{parts.netloc}" if access else parts.netloc
+    return urlunsplit((DRIVERS.get(parts.scheme, parts.scheme), place, parts.path, urlencode(query), ""))

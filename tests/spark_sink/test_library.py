@@ -6,16 +6,18 @@ import json
 import shutil
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as TopicToMake
 from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -399,8 +401,67 @@ def test_addresses_and_catalogs() -> None:
     )
     assert _location("prod.sales.orders", access) is None
     rest = {"": "org.apache.iceberg.spark.SparkCatalog", "type": "rest", "uri": "http://c:8181", "warehouse": "w"}
-    assert _iceberg_catalog("c.t", rest) == {"type": "rest", "uri": "http://c:8181", "warehouse": "w"}
-    jdbc = {"type": "jdbc", "uri": "jdbc:sqlite:/w/catalog.db", "jdbc.user": "me"}
-    assert _iceberg_catalog("c.t", jdbc) == {"type": "sql", "uri": "sqlite:////w/catalog.db"}
+    assert _iceberg_catalog("c.t", "c", rest) == {"type": "rest", "uri": "http://c:8181", "warehouse": "w"}
+    assert _iceberg_catalog("c.t", "c", rest | {"s3.endpoint": "http://s3"}) == _iceberg_catalog("c.t", "c", rest)
     with pytest.raises(OptionRefused, match="of type hadoop"):
-        _iceberg_catalog("c.t", {"type": "hadoop"})
+        _iceberg_catalog("c.t", "c", {"type": "hadoop"})
+
+
+@pytest.mark.parametrize(
+    ("uri", "address"),
+    [
+        ("jdbc:sqlite:/w/catalog.db", "sqlite:////w/catalog.db"),
+        ("jdbc:sqlite:file:/w/catalog.db?mode=rw", "sqlite:////w/catalog.db"),
+        ("jdbc:postgresql://db:5432/c", "postgresql+psycopg://me:a%40b%2F@db:5432/c"),
+        ("jdbc:mysql://db/c?connectTimeout=9", "mysql+pymysql://me:a%40b%2F@db/c?connectTimeout=9"),
+    ],
+)
+def test_jdbc_addresses_become_those_of_sqlalchemy(uri: str, address: str) -> None:
+    jdbc = {"type": "jdbc", "uri": uri, "jdbc.user": "me", "jdbc.password": "a@b/", "warehouse": "w"}
+    assert _iceberg_catalog("c.t", "c", jdbc) == {"type": "sql", "name": "c", "uri": address, "warehouse": "w"}
+
+
+@pytest.fixture
+def prod(spark: SparkSession, tmp_path: Path) -> Iterator[SqlCatalog]:
+    """Iceberg catalog `prod` of the Spark session, over JDBC; this Spark has no Iceberg, the library reads settings."""
+    uri = tmp_path / "tokens.db"
+    settings = {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "jdbc",
+        ".uri": f"jdbc:sqlite:{uri}",
+        ".warehouse": f"file://{tmp_path}/warehouse",
+    }
+    for name, value in settings.items():
+        spark.conf.set(f"spark.sql.catalog.prod{name}", value)
+    catalog = SqlCatalog("prod", uri=f"sqlite:///{uri}", warehouse=f"file://{tmp_path}/warehouse")
+    yield catalog
+    catalog.close()
+    for name in settings:
+        spark.conf.unset(f"spark.sql.catalog.prod{name}")
+
+
+def test_a_table_of_an_iceberg_catalog_over_jdbc(
+    spark: SparkSession, broker: str, new_topic: NewTopic, prod: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(2)
+    fill(broker, topic, range(10))
+    prod.create_namespace("sales")
+    of_spark = pa.schema({"partition": pa.int32(), "offset": pa.int64(), "id": pa.int64()})
+    prod.create_table("sales.orders", of_spark)
+
+    def commit_to(target: str) -> int:
+        sink = exactly_once(target, job="orders")
+        event = F.from_json(F.col("value").cast("string"), "id long")
+        return sum(
+            sink.commit(batch.records.select("partition", "offset", event["id"].alias("id")), batch)
+            for batch in sink.batches(spark, bootstrap=broker, topic=topic)
+        )
+
+    assert commit_to("prod.sales.orders") == 10
+    assert sorted(prod.load_table("sales.orders").scan().to_arrow()["id"].to_pylist()) == list(range(10))
+    fill(broker, topic, range(10, 14))
+    monkeypatch.setattr(type(spark.catalog), "currentCatalog", lambda _: "prod")
+    assert commit_to("sales.orders") == 4
+    assert sorted(prod.load_table("sales.orders").scan().to_arrow()["id"].to_pylist()) == list(range(14))
+    with pytest.raises(OptionRefused, match=r"as in prod\.NAMESPACE\.orders"):
+        commit_to("prod.orders")

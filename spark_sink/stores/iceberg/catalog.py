@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.catalog.sql import SqlCatalog
 
+NAME = "ratchet"
+"""Default name of a catalog. Only SQL catalogs store it: two names in one database are two catalogs."""
+
 
 class IcebergCatalog:
     """Iceberg catalog with its warehouse.
@@ -22,8 +25,8 @@ class IcebergCatalog:
     Args:
         path: the warehouse: a folder or s3://bucket/folder; without `catalog`, a folder on a disk of this machine.
         storage_options: access to a bucket, see `bucket.OPTIONS`.
-        catalog: properties of the catalog, named as in pyiceberg; a `warehouse` among them replaces `path`. Empty: the
-            catalog is a SQLite file in `path`.
+        catalog: properties of the catalog, named as in pyiceberg; a `warehouse` among them replaces `path`, and `name`
+            is the catalog's name in the tables of an SQL catalog. Empty: the catalog is a SQLite file in `path`.
 
     Raises:
         OptionRefused: path, options or properties cannot be used.
@@ -31,6 +34,7 @@ class IcebergCatalog:
 
     def __init__(self, path: str, storage_options: Mapping[str, str], catalog: Mapping[str, str]) -> None:
         self._bucket, self._catalog, self._path = Bucket.of(storage_options), dict(catalog), path
+        self._name = self._catalog.pop("name", NAME)
         self._file: Path | None = None
         for name in catalog:
             if name.startswith("s3."):
@@ -72,13 +76,13 @@ class IcebergCatalog:
         from pyiceberg.catalog.sql import SqlCatalog
 
         if self._file is not None:
-            return _unpooled(SqlCatalog("ratchet", uri=f"sqlite:///{self._file}", warehouse=f"file://{self._path}"))
+            return _unpooled(SqlCatalog(NAME, uri=f"sqlite:///{self._file}", warehouse=f"file://{self._path}"))
         properties = {**self._bucket.for_iceberg(), **self._catalog}
         if "://" in self._path:
             properties.setdefault("warehouse", self._path)
         elif properties.get("type") == "sql":  # other catalogs have a warehouse, which a folder here is not
             properties.setdefault("warehouse", f"file://{self._path}")
-        catalog = load_catalog("ratchet", **properties)
+        catalog = load_catalog(self._name, **properties)
         return _unpooled(catalog) if isinstance(catalog, SqlCatalog) else catalog
 
     def data_folder(self, location: str) -> Folder:
