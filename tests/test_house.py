@@ -257,6 +257,7 @@ def circles(arrows: dict[str, set[str]]) -> list[str]:
     return [f"{a} - {b}" for a, b in combinations(sorted(arrows), 2) if b in reach[a] and a in reach[b]]
 
 
+@cache
 def offenders() -> dict[str, list[str]]:
     """Return what breaks each rule, by name."""
     every = [(f"{path} {name}", one) for path, tree in sources().items() for name, one in functions(tree)]
