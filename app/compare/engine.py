@@ -50,8 +50,8 @@ BYTES_AT_ONCE: Final = 32 * 1024 * 1024
 PLACES_MOST: Final = 10
 """Places listed of one doubled identity."""
 
-STATE_FORMAT: Final = 4
-"""Raise it with every change of the tables, and of the texts that values become."""
+STATE_FORMAT: Final = 1
+"""Raise it, once a release has it, with every change of the tables and of the texts that values become."""
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS source (identity VARCHAR, content VARCHAR, part INTEGER, position BIGINT, ms BIGINT);
