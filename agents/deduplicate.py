@@ -21,6 +21,7 @@ from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.rule.kernels import FRESH, INVALID
 from kafka_ratchet.rule.number_forms import sentence
 from kafka_ratchet.rule.reasons import REASONS, SEQUENCE_NOT_A_NUMBER
+from kafka_ratchet.rule.verdicts import BY_NUMBER
 from kafka_ratchet.tables.map.map import UNASKED
 from kafka_ratchet.tables.table import Sequences, SequenceTable
 from kafka_ratchet.transport.assignment import QUEUE, LaneChannel
@@ -29,7 +30,7 @@ from kafka_ratchet.transport.batch.dropped import Dropped
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.delivery import AgentCalls, CallChannel, Delivery, Output
 
-VERDICT_NAMES: Final = (b"fresh", b"duplicate", b"invalid", b"too-late", b"content-differs")
+VERDICT_NAMES: Final = tuple(word.encode() for word in BY_NUMBER)
 """Header text of a dropped record, by number of the verdict."""
 
 NONE_LETTERED: Final[Mapping[int, str]] = MappingProxyType({})

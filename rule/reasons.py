@@ -22,10 +22,6 @@ from typing import Final
 ) = range(14)
 """Numbers of the reasons, uint8. NONE: the record is valid."""
 
-LATE: Final = "too-late"
-CONTENT_DIFFERS: Final = "content-differs"
-"""Reasons of records that become dead letters by their verdict, if the stream's settings demand it."""
-
 REASONS: Final = (
     "",
     "sequence-missing",

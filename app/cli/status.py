@@ -96,6 +96,7 @@ def _with_blocked(settings: Settings, name: str, bootstrap: str, found: Lookup) 
     from kafka_ratchet.app.settings import with_arrivals
     from kafka_ratchet.app.status.problems import HELD_BACK
     from kafka_ratchet.app.why.explain import Explanation
+    from kafka_ratchet.rule.verdicts import TOO_LATE
 
     if not any(HELD_BACK in problem for problem in found.problems):
         return found
@@ -108,7 +109,7 @@ def _with_blocked(settings: Settings, name: str, bootstrap: str, found: Lookup) 
     if answer.arrivals:
         told = [f"{each.at} waits for an open transaction: {each.blocked}" for each in answer.arrivals]
         return replace(found, answer="waiting", problems=[*told, *found.problems])
-    is_late = any(row.verdict == "too-late" for row in found.partitions)
+    is_late = any(row.verdict == TOO_LATE for row in found.partitions)
     if found.answer == "unknown" and answer.read_all and not (found.not_asked or is_late):
         problems = [each for each in found.problems if HELD_BACK not in each]
         return replace(found, answer="unseen", problems=[*problems, *answer.limits])

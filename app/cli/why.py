@@ -149,26 +149,17 @@ def sentences(answer: Answer) -> list[str]:
     return [plain(line.encode()) for line in lines]
 
 
-_SAID = {
-    "fresh": "fresh",
-    "duplicate": "duplicate, dropped",
-    "too-late": "too late: below the reorder window",
-    "content-differs": "same sequence, another content",
-    "invalid": "invalid: it cannot be judged",
-    "unjudged": "not judged: deduplication was off",
-    "skipped": "not judged: an operator has decided to skip it (`ratchet resume`)",
-}
-
-
 def _of_arrival(arrival: Arrival, *, told: bool) -> list[str]:
     which = "" if told or arrival.sequence is None else f"sequence {arrival.sequence} "
     lines = [f"  {which}arrived at {arrival.at}, timestamp {arrival.timestamp}"]
+    from kafka_ratchet.rule.verdicts import PHRASES, WAITING
+
     if arrival.blocked is not None:
-        lines.append(f"    waits for an open transaction, not judged yet: {arrival.blocked}")
-    elif arrival.verdict == "waiting":
-        lines.append(f"    not judged yet: {arrival.lag or 0:,} offsets before it wait for a worker as well")
+        lines.append(f"    waits for an open transaction, {PHRASES[WAITING]}: {arrival.blocked}")
+    elif arrival.verdict == WAITING:
+        lines.append(f"    {PHRASES[WAITING]}: {arrival.lag or 0:,} offsets before it wait for a worker as well")
     else:
-        lines.append(f"    {_SAID[arrival.verdict]}{_against(arrival)}")
+        lines.append(f"    {PHRASES[arrival.verdict]}{_against(arrival)}")
     if arrival.forwarded is not None:
         lines.append(f"    forwarded to {arrival.forwarded}")
     for sent in arrival.sent[:SHOWN]:
@@ -187,10 +178,12 @@ def _of_arrival(arrival: Arrival, *, told: bool) -> list[str]:
 
 
 def _against(arrival: Arrival) -> str:
-    if arrival.verdict not in ("fresh", "duplicate", "too-late", "content-differs"):
+    from kafka_ratchet.rule.verdicts import BY_SEQUENCE, FRESH
+
+    if arrival.verdict not in BY_SEQUENCE:
         return ""
     if arrival.against is None:
-        return "; the first of its identity" if arrival.verdict == "fresh" else ""
+        return "; the first of its identity" if arrival.verdict == FRESH else ""
     return f"; the last sequence of its identity was {arrival.against}"
 
 

@@ -9,14 +9,15 @@ from typing import Protocol
 import msgspec
 
 from kafka_ratchet.app.status.identities import IdentitiesAnswer, IdentitiesQuery
-from kafka_ratchet.app.status.lookup import Verdict
 from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery
 from kafka_ratchet.app.status.producers import ProducersAnswer
+from kafka_ratchet.rule.verdicts import SequenceVerdict
 from kafka_ratchet.tables.invalid_share import InvalidShare
+from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.measures import StreamMeasures
 from kafka_ratchet.transport.stalls import Stall
 
-INCOMPLETE = frozenset({"starting", "restoring", "stopped"})
+INCOMPLETE = frozenset[str]({LaneState.STARTING, LaneState.RESTORING, LaneState.STOPPED})
 """States with an incomplete table: an answer from it could call a duplicate fresh."""
 
 
@@ -127,7 +128,7 @@ class IdentityStatus:
     partition: int
     persisted: int | None
     pushed: int | None
-    verdict: Verdict | None = None
+    verdict: SequenceVerdict | None = None
     forgotten: list[Forgotten] | msgspec.UnsetType = msgspec.UNSET
     """The oldest first; unset where there is none."""
 

@@ -19,6 +19,7 @@ import msgspec
 from aiohttp import web
 
 from kafka_ratchet.app.status.lookup import QueryError, parse_query
+from kafka_ratchet.rule.verdicts import COUNTERS, DUPLICATE, UNJUDGED
 
 EVERY_S: Final = 10
 """Seconds of a row."""
@@ -28,7 +29,7 @@ LAG_EVERY_S: Final = 60
 LAG_ROWS: Final = 1_440
 """The lag of each partition is kept once a minute, for a day."""
 
-COUNTS: Final = ("fresh", "duplicate", "invalid", "late", "conflict", "unjudged")
+COUNTS: Final = tuple(COUNTERS)
 POINTS_MOST: Final = 2_000
 """Points of one answer."""
 PARTITIONS_MOST: Final = 200
@@ -168,8 +169,8 @@ class History:
     @property
     def duplicate_ratio(self) -> float | None:
         """Return the share of duplicates among judged records, 0 to 1; None without judged records."""
-        judged = sum(self.total(name) for name in COUNTS if name != "unjudged")
-        return self.total("duplicate") / judged if judged else None
+        judged = sum(self.total(name) for name in COUNTS if name != UNJUDGED)
+        return self.total(DUPLICATE) / judged if judged else None
 
 
 def merge_history(

@@ -14,16 +14,16 @@ import msgspec
 
 from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX, Identity, joined
+from kafka_ratchet.rule.verdicts import DUPLICATE, FRESH, TOO_LATE, UNKNOWN, SequenceVerdict
 
-Verdict = Literal["fresh", "duplicate", "unknown", "too-late"]
 Answer = Literal["persisted", "in flight", "unseen", "forgotten", "depends", "unknown", "waiting"]
 """Answers to "did my record arrive?": see `answer_of`."""
 
-ANSWERS: Final[Mapping[Verdict, Answer]] = {
-    "duplicate": "persisted",
-    "unknown": "in flight",
-    "fresh": "unseen",
-    "too-late": "unknown",
+ANSWERS: Final[Mapping[SequenceVerdict, Answer]] = {
+    DUPLICATE: "persisted",
+    UNKNOWN: "in flight",
+    FRESH: "unseen",
+    TOO_LATE: "unknown",
 }
 
 LIMIT, LIMIT_MOST = 100, 500
@@ -199,7 +199,7 @@ def verdict_of(
     pushed: int | None,
     window: int = 0,
     seen: tuple[bool, bool] = (False, False),
-) -> Verdict:
+) -> SequenceVerdict:
     """Return the verdict on a record with this sequence, by the two maps of PIP-6.
 
     Args:
@@ -209,9 +209,9 @@ def verdict_of(
         window: the stream's `reorder_window`; 0: none
         seen: True if the sequence was seen, in the window below persisted, and in the window below pushed
     """
-    found: tuple[tuple[int | None, bool, Verdict], ...] = (
-        (persisted, seen[0], "duplicate"),
-        (pushed, seen[1], "unknown"),
+    found: tuple[tuple[int | None, bool, SequenceVerdict], ...] = (
+        (persisted, seen[0], DUPLICATE),
+        (pushed, seen[1], UNKNOWN),
     )
     for last, was_seen, verdict in found:
         if last is None or sequence > last:
@@ -219,14 +219,14 @@ def verdict_of(
         if not window or sequence == last:
             return verdict
         if last - sequence > window:
-            return "too-late"
+            return TOO_LATE
         if was_seen:
             return verdict
-    return "fresh"
+    return FRESH
 
 
 def answer_of(
-    verdicts: Mapping[int, Verdict | None],
+    verdicts: Mapping[int, SequenceVerdict | None],
     partitions: Collection[int],
     not_asked: Collection[int],
     *,
@@ -255,7 +255,7 @@ def answer_of(
     """
 
     def of(number: int) -> Answer:
-        answer = ANSWERS[verdicts.get(number) or "fresh"]
+        answer = ANSWERS[verdicts.get(number) or FRESH]
         return "forgotten" if answer == "unseen" and number in forgotten else answer
 
     if partition is not None:

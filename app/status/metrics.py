@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from kafka_ratchet.app.status.answers import PartitionStatus, StatusProvider
+from kafka_ratchet.rule.verdicts import DUPLICATE, FRESH, INVALID, UNJUDGED
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.measures import Histogram, StreamMeasures
 
@@ -280,7 +281,7 @@ STATES: Final = tuple(str(state) for state in LaneState)
 
 def _samples(partition: PartitionStatus) -> Iterator[tuple[str, str, float]]:
     """Yield (family, third label after stream and partition, value) for each sample of a partition."""
-    for verdict in ("fresh", "duplicate", "invalid", "unjudged"):
+    for verdict in (FRESH, DUPLICATE, INVALID, UNJUDGED):
         yield "records", verdict, getattr(partition, verdict)
     yield "records", "late", partition.too_late
     yield "records", "conflict", partition.conflict

@@ -11,8 +11,10 @@ from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.answers import Forgotten, IdentityStatus, PartitionStatus, TableStatus, WorkerStatus
 from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.status.kafka_view import InputPartition
-from kafka_ratchet.app.status.lookup import Answer, Verdict
+from kafka_ratchet.app.status.lookup import Answer
 from kafka_ratchet.app.status.result_view import Results
+from kafka_ratchet.rule.verdicts import COUNTERS, SequenceVerdict
+from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.stalls import Stall
 
 UNSERVED = "unserved"
@@ -42,13 +44,8 @@ AS_TOLD = (
 SUMMED = (
     "keys",
     "lag",
-    "fresh",
-    "duplicate",
-    "invalid",
-    "unjudged",
     "evicted",
-    "late",
-    "conflict",
+    *COUNTERS,
     "missing",
     "blocked",
 )
@@ -185,7 +182,7 @@ class KnownIdentity:
     worker: str
     persisted: int | None
     pushed: int | None
-    verdict: Verdict | None
+    verdict: SequenceVerdict | None
     forgotten: list[Forgotten] | msgspec.UnsetType = msgspec.UNSET
     """Operators' requests to forget it, the oldest first; unset without any."""
 
@@ -259,7 +256,7 @@ def merge(
 
 def without_kafka(stream: StreamView) -> StreamView:
     """Return the stream for display while Kafka does not answer: running partitions are shown as waiting for Kafka."""
-    rows = [replace(row, state=NO_KAFKA) if row.state == "running" else row for row in stream.partitions]
+    rows = [replace(row, state=NO_KAFKA) if row.state == LaneState.RUNNING else row for row in stream.partitions]
     return replace(stream, partitions=rows)
 
 

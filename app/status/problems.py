@@ -13,6 +13,8 @@ from kafka_ratchet.app.status.answers import WorkerStatus
 from kafka_ratchet.app.status.group import REBALANCING, Group, sentence_of_strangers
 from kafka_ratchet.app.status.inputs import never_had_a_record
 from kafka_ratchet.app.status.model import KnownIdentity, Overview, PartitionView, StreamView
+from kafka_ratchet.rule.verdicts import TOO_LATE
+from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.stalls import Cause
 
 HELD_BACK = "wait for an open transaction"
@@ -61,7 +63,7 @@ def about_foreign_offsets(group: Group | None, views: Sequence[StreamView]) -> l
         f"`ratchet resume --stream {view.stream} --partition {row.partition}`"
         for view in views
         for row in view.partitions
-        if (view.input, row.partition) in foreign and row.state != "halted"
+        if (view.input, row.partition) in foreign and row.state != LaneState.HALTED
     ]
 
 
@@ -96,7 +98,7 @@ def about_late(rows: Sequence[KnownIdentity], sequence: int | None, window: int)
         f"{max(row.persisted or 0, row.pushed or 0)}: it is too late to tell whether it came. Sent again it would "
         "not be forwarded"
         for row in rows
-        if row.verdict == "too-late"  # so there is a last one, and it is not negative
+        if row.verdict == TOO_LATE  # so there is a last one, and it is not negative
     ]
 
 
@@ -151,7 +153,7 @@ def findings(overview: Overview) -> list[Finding]:
 
 def _of_stream(stream: StreamView) -> Iterator[Finding]:
     name, page = stream.stream, f"/streams/{stream.stream}"
-    halted = [row for row in stream.partitions if row.state == "halted"]
+    halted = [row for row in stream.partitions if row.state == LaneState.HALTED]
     if halted:
         first = halted[0]
         yield Finding(
@@ -160,7 +162,7 @@ def _of_stream(stream: StreamView) -> Iterator[Finding]:
             page=f"{page}?state=halted",
             command=f"ratchet resume --stream {name} --partition {first.partition}",
         )
-    retrying = [row for row in stream.partitions if row.state == "retrying"]
+    retrying = [row for row in stream.partitions if row.state == LaneState.RETRYING]
     if retrying:
         numbers = _partitions([row.partition for row in retrying])
         yield Finding(f"stream {name}: {numbers} start again: {retrying[0].error}", page=f"{page}?state=retrying")

@@ -17,8 +17,9 @@ from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rows import content, identity_and_sequence
 from kafka_ratchet.app.verify.rule import RecordView, Rule, only_header, was_replayed
 from kafka_ratchet.app.verify.state import Baseline, Known
-from kafka_ratchet.app.verify.windows import CONFLICT, DUPLICATE, FRESH, LATE, Windows
+from kafka_ratchet.app.verify.windows import Windows
 from kafka_ratchet.rule.form_look import FormLook
+from kafka_ratchet.rule.verdicts import CONTENT_DIFFERS, DUPLICATE, FRESH, INVALID, SKIPPED, TOO_LATE, UNJUDGED
 from kafka_ratchet.tables.edits import FORGET, Edit
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import JudgingFrom
@@ -162,33 +163,33 @@ class ExpectedPartition:
         """Judge the next record of the input, and add it to the expected output if it must be there.
 
         Returns:
-            verdict: "fresh", "invalid", "unjudged", "skipped" (by an operator), or the name of a dropping
+            verdict: `FRESH`, `INVALID`, `UNJUDGED`, `SKIPPED` (by an operator), or the word of a dropping
             verdict
         """
         for number, skip in enumerate(self.skips):
             if skip.start <= offset < skip.end:
                 self.skipped[number] += 1
-                return "skipped"
+                return SKIPPED
         if self._edits:
             self._follow_edits(offset)
         found = self._rule.judge(record)
         if any(offset in interval for interval in self._unjudged):
             report.unjudged += 1
             self._expect(offset, record, found, judged=False)
-            return "unjudged"
+            return UNJUDGED
         number, last = (-1, -1) if found is None else self._last.get(found[0], (-1, -1))
         if self._forms is not None and not was_replayed(record):
             self._forms.add(offset, only_header(record.headers, self._rule.guessed_header or ""), last)
         verdict = self._verdict(offset, record, found, last)
-        if found is None or verdict == "invalid":
+        if found is None or verdict == INVALID:
             report.invalid += 1
             self.invalid[offset] = content(record, with_timestamp=False)
-            return "invalid"
+            return INVALID
         identity, sequence = found
         if verdict != FRESH:
-            if verdict == LATE:
+            if verdict == TOO_LATE:
                 report.late += 1
-            elif verdict == CONFLICT:
+            elif verdict == CONTENT_DIFFERS:
                 report.conflict += 1
             else:
                 report.duplicate += 1
@@ -204,12 +205,12 @@ class ExpectedPartition:
 
     def _verdict(self, offset: int, record: RecordView, found: tuple[bytes, int] | None, last: int) -> str:
         if found is None:
-            return "invalid"
+            return INVALID
         if self._windows is not None:
             verdict = self._windows.judge(offset, *found, last, record.value)
         else:
             verdict = FRESH if found[1] > last else DUPLICATE
-        return "invalid" if verdict != FRESH and self._rule.is_kept(record) else verdict
+        return INVALID if verdict != FRESH and self._rule.is_kept(record) else verdict
 
     def _finish_forms(self, report: Report) -> None:
         """Report a sequence that seems to be encoded in another form than the stream decodes."""

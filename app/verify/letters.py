@@ -11,11 +11,13 @@ from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import Headers, RecordView
 from kafka_ratchet.app.verify.state import Baseline
+from kafka_ratchet.rule.reasons import REASONS, REPLAY_NOT_NEW
+from kafka_ratchet.rule.verdicts import CONTENT_DIFFERS, TOO_LATE
 
 DEAD_LETTER_HEADERS = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset")
 """Headers appended to a dead letter's own, in any order."""
 
-DEPENDING = (b"too-late", b"content-differs", b"replay-not-new")
+DEPENDING = (TOO_LATE.encode(), CONTENT_DIFFERS.encode(), REASONS[REPLAY_NOT_NEW].encode())
 """Reasons of dead letters that refer to an earlier record."""
 
 

@@ -19,6 +19,7 @@ from kafka_ratchet.app.verify.report import ExitCode, Report
 from kafka_ratchet.app.worker.claims import now, this_user
 from kafka_ratchet.app.worker.topics import prepare_single
 from kafka_ratchet.producers import admin_client
+from kafka_ratchet.rule.verdicts import COUNTERS
 from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_count
 from kafka_ratchet.topic_log.reading import records
 
@@ -62,7 +63,7 @@ _PROOF_OF: Final = msgspec.json.Decoder(Proof)
 def proof_of(report: Report) -> Proof:
     """Make a proof from a report, with the present user and time."""
     names = ("lost", "doubled", "reordered", "altered", "unexpected", "contradicted")
-    counted = ("fresh", "duplicate", "invalid", "late", "conflict", "unjudged", "delivered", "dead_letters", "pending")
+    counted = (*COUNTERS, "delivered", "dead_letters", "pending")
     return Proof(
         report.stream,
         now(),

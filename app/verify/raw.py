@@ -10,9 +10,9 @@ from kafka_ratchet.app.verify.identities import UNMATCHED, Emitted
 from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import Rule
-from kafka_ratchet.app.verify.windows import FRESH
 from kafka_ratchet.errors import PositionLost
 from kafka_ratchet.rule.identity import SequenceSource
+from kafka_ratchet.rule.verdicts import FRESH
 from kafka_ratchet.transport.owner import JudgingFrom
 
 if TYPE_CHECKING:

@@ -48,6 +48,7 @@ from kafka_ratchet.topic_log.clients import (
     ranges_of,
 )
 from kafka_ratchet.topic_log.reading import records, records_between, second_read
+from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.owner import KEY as OWNER
 from kafka_ratchet.transport.owner import Owner
 
@@ -496,10 +497,6 @@ def _view(message: Message) -> RecordView:
     return RecordView(message.key(), message.value(), headers, timestamp_ms, kind == TIMESTAMP_LOG_APPEND_TIME)
 
 
-HALTED = "halted"
-"""Value of `kafka_ratchet.transport.lane_spec.LaneState.HALTED` in the answer of a worker's status address."""
-
-
 def halted_partitions(settings: Settings, stream: str) -> list[Halted]:
     """Request the halted partitions from the group's workers.
 
@@ -526,5 +523,5 @@ async def _asked(settings: Settings, stream: str) -> list[Halted]:
         for view in overview.streams
         if view.stream == stream
         for row in view.partitions
-        if row.state == HALTED
+        if row.state == LaneState.HALTED
     ]

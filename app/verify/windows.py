@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kafka_ratchet.rule.settings import DEFAULT_TEXTS
+from kafka_ratchet.rule.verdicts import CONTENT_DIFFERS, DUPLICATE, FRESH, TOO_LATE
 from kafka_ratchet.transport.owner import JudgingFrom, Owner
-
-FRESH, DUPLICATE, LATE, CONFLICT = "fresh", "duplicate", "too-late", "content-differs"
 
 
 @dataclass(slots=True)
@@ -51,9 +50,9 @@ class Windows:
         self._window = int(texts["reorder_window"])
         self._remembered = -(-self._window // 64) * 64
         self._compares = texts["conflicts"] != "ignore"
-        self.lettered = {LATE} if texts["late"] == "dead-letter" else set()
+        self.lettered = {TOO_LATE} if texts["late"] == "dead-letter" else set()
         """Verdicts that make dead letters, by the settings at the record judged last."""
-        self.lettered |= {CONFLICT} if texts["conflicts"] == "dead-letter" else set()
+        self.lettered |= {CONTENT_DIFFERS} if texts["conflicts"] == "dead-letter" else set()
 
     def judge(self, offset: int, identity: bytes, sequence: int, last: int, value: bytes | None) -> str:
         """Judge the next record of the input. last: last sequence of its identity; -1: none."""
@@ -70,12 +69,12 @@ class Windows:
             seen = self._of[identity] = Seen(last, known_from, sequences)
         if sequence == last:
             differs = self._compares and seen.value is not None and seen.value != self._digest(value)
-            return CONFLICT if differs else DUPLICATE
+            return CONTENT_DIFFERS if differs else DUPLICATE
         if sequence < last:
             if not self._window:
                 return DUPLICATE
             if sequence < last - self._window:
-                return LATE
+                return TOO_LATE
             if sequence < seen.known_from or sequence in seen.sequences:
                 return DUPLICATE
         if sequence > last or not self._compares:

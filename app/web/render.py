@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,11 +18,28 @@ from markupsafe import Markup
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.cluster_view import ClusterView
 from kafka_ratchet.app.status.http import json_refusal
+from kafka_ratchet.app.status.model import NO_KAFKA, UNSERVED
 from kafka_ratchet.app.status.own_tables import window_text
 from kafka_ratchet.app.status.past_view import PastView
 from kafka_ratchet.app.status.producers import shown
 from kafka_ratchet.app.status.result_view import SinksView
 from kafka_ratchet.app.web.access import access_view
+from kafka_ratchet.rule.verdicts import (
+    BY_SEQUENCE,
+    CONTENT_DIFFERS,
+    COUNTERS,
+    DUPLICATE,
+    FRESH,
+    HEADINGS,
+    INVALID,
+    PHRASES,
+    SKIPPED,
+    TOO_LATE,
+    UNJUDGED,
+    UNKNOWN,
+    WAITING,
+)
+from kafka_ratchet.transport.lane_spec import LaneState
 
 FOLDER = Path(__file__).parent
 
@@ -31,17 +48,30 @@ RESULTS = web.AppKey("results", SinksView)
 PAST = web.AppKey("past", PastView)
 SETTINGS = web.AppKey("settings", Settings)
 
-STATES = {
-    "running": ("ok", "●"),
-    "starting": ("busy", "◔"),
-    "restoring": ("busy", "◑"),
-    "retrying": ("busy", "↻"),
-    "halted": ("bad", "■"),
-    "stopped": ("idle", "□"),
-    "unserved": ("idle", "○"),
-    "no Kafka": ("bad", "▲"),
+STATES: Mapping[str, tuple[str, str]] = {
+    LaneState.RUNNING: ("ok", "●"),
+    LaneState.STARTING: ("busy", "◔"),
+    LaneState.RESTORING: ("busy", "◑"),
+    LaneState.RETRYING: ("busy", "↻"),
+    LaneState.HALTED: ("bad", "■"),
+    LaneState.STOPPED: ("idle", "□"),
+    UNSERVED: ("idle", "○"),
+    NO_KAFKA: ("bad", "▲"),
 }
 """Colour class and symbol by state. The symbol repeats the colour's meaning. Other states are shown as idle."""
+
+VERDICTS = {
+    FRESH: ("ok", "●"),
+    DUPLICATE: ("idle", "○"),
+    INVALID: ("bad", "■"),
+    TOO_LATE: ("busy", "◔"),
+    CONTENT_DIFFERS: ("bad", "■"),
+    UNJUDGED: ("busy", "◇"),
+    SKIPPED: ("busy", "◇"),
+    WAITING: ("busy", "◔"),
+    UNKNOWN: ("busy", "◑"),
+}
+"""Colour class and symbol by verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +116,8 @@ def set_up_templates(
     templates.globals["links"] = links
     templates.globals["has_page"] = lambda path: "/" + path.split("?")[0].split("/")[1] in there
     templates.globals["state_of"] = _state
+    templates.globals["verdict_tone"] = lambda word: VERDICTS.get(word, ("idle", "○"))
+    templates.globals.update(phrases=PHRASES, by_sequence=BY_SEQUENCE, counters=COUNTERS, headings=HEADINGS)
     templates.globals["shell"] = _shell
     templates.filters["grouped"] = _grouped
     templates.filters["seconds"] = _seconds

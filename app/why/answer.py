@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import Any, Final, Literal
+from typing import Any, Final
+
+from kafka_ratchet.rule.verdicts import Verdict
 
 ARRIVALS_MOST: Final = 1_000
 """Most arrivals listed one by one; an identity may have millions."""
-
-Verdict = Literal["fresh", "duplicate", "too-late", "content-differs", "invalid", "unjudged", "skipped", "waiting"]
-"""Verdicts. unjudged: deduplication was off; skipped: an operator skipped it; waiting: no worker has committed it."""
 
 
 class ExitCode(IntEnum):

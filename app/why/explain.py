@@ -16,13 +16,14 @@ from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.app.verify.state import Baseline
 from kafka_ratchet.app.verify.windows import judging_of
-from kafka_ratchet.app.why.answer import ARRIVALS_MOST, Answer, Arrival, Place, Verdict, moment, shown
+from kafka_ratchet.app.why.answer import ARRIVALS_MOST, Answer, Arrival, Place, moment, shown
 from kafka_ratchet.app.why.changelog import Log, read_log
-from kafka_ratchet.app.why.follow import DROPPED, Following, is_of_agents
+from kafka_ratchet.app.why.follow import Following, is_of_agents
 from kafka_ratchet.app.why.origin import Origin, origin_of
 from kafka_ratchet.app.why.scan import Scan, Watch
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.rule.identity import Identity
+from kafka_ratchet.rule.verdicts import DROPPED, DUPLICATE, SKIPPED, UNJUDGED, WAITING, Verdict
 from kafka_ratchet.tables.edits import FORGET
 
 
@@ -253,7 +254,7 @@ class Explanation:
         return self._told(answer)
 
     def _waiting(self, place: Place, record: RecordView, sequence: int | None, blocked: str) -> Arrival:
-        arrival = Arrival(place, moment(record.timestamp_ms), sequence, "waiting", blocked=blocked)
+        arrival = Arrival(place, moment(record.timestamp_ms), sequence, WAITING, blocked=blocked)
         arrival.notes.append("if the record belongs to a transaction itself, it counts once that is committed")
         return arrival
 
@@ -290,9 +291,9 @@ class Explanation:
         verdict = self._verdict(expected, place, record)
         arrival = Arrival(place, moment(record.timestamp_ms), None, verdict)
         answer.arrivals.append(arrival)
-        if verdict == "waiting":
+        if verdict == WAITING:
             self._note_wait(arrival)
-        if verdict == "unjudged" and not is_of_agents(log):
+        if verdict == UNJUDGED and not is_of_agents(log):
             arrival.notes.append("it was forwarded; its record in the output is unknown without a sequence")
         self._following.follow(answer, self._logs)
         return answer
@@ -303,7 +304,7 @@ class Explanation:
         """Explain a record found in the topic of duplicates from its headers, without reading the input."""
         identity, sequence = found
         answer = Answer(self._name, str(place), identity, sequence)
-        verdict = cast(Verdict, origin.verdict if origin.verdict in DROPPED else "duplicate")
+        verdict = cast(Verdict, origin.verdict if origin.verdict in DROPPED else DUPLICATE)
         answer.arrivals.append(
             Arrival(place, moment(record.timestamp_ms), sequence, verdict, origin.last_sequence, kept=kept)
         )
@@ -333,16 +334,16 @@ class Explanation:
                 continue
             last = NO_SEQUENCE if expected is None else expected.last_of(identity, place.offset)
             self._against = last if last >= 0 else None
-            verdict = "skipped" if expected is None else self._verdict(expected, place, record)
+            verdict = SKIPPED if expected is None else self._verdict(expected, place, record)
             if sequence is not None and found[1] != sequence:
                 continue
             if len(answer.arrivals) + len(arrivals) == ARRIVALS_MOST:
                 answer.more += 1
                 continue
-            judged = verdict not in ("unjudged", "skipped", "waiting")
+            judged = verdict not in (UNJUDGED, SKIPPED, WAITING)
             arrival = Arrival(place, moment(record.timestamp_ms), found[1], verdict, self._against if judged else None)
             arrival.notes += [note] if note else []
-            if verdict == "waiting":
+            if verdict == WAITING:
                 self._note_wait(arrival)
             arrivals.append(arrival)
         answer.arrivals += arrivals
@@ -375,7 +376,7 @@ class Explanation:
                 found = self._rule.judge(record)
                 if found is not None and found[0] == identity and sequence in (None, found[1]):
                     place = Place(topic, number, offset)
-                    waits = Arrival(place, moment(record.timestamp_ms), found[1], "waiting", lag=offset - begin)
+                    waits = Arrival(place, moment(record.timestamp_ms), found[1], WAITING, lag=offset - begin)
                     answer.arrivals.append(waits)
 
     def _read(self, log: Log, number: int) -> Iterator[tuple[Place, RecordView, ExpectedPartition | None, str]]:
@@ -437,7 +438,7 @@ class Explanation:
 
     def _verdict(self, expected: ExpectedPartition, place: Place, record: RecordView) -> Verdict:
         if place.offset >= self._ranges.committed_to[place.partition]:
-            return "waiting"
+            return WAITING
         return cast(Verdict, expected.judge(place.offset, record, Report(self._name)))
 
     def _note_wait(self, arrival: Arrival) -> None:

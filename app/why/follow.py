@@ -14,12 +14,11 @@ from kafka_ratchet.app.why.origin import Origin, origin_of
 from kafka_ratchet.app.why.result import find_rows, id_number
 from kafka_ratchet.app.why.scan import Scan
 from kafka_ratchet.app.why.sent import SentOn
+from kafka_ratchet.rule.verdicts import DEAD_LETTERED, DROPPED, FRESH, SKIPPED, UNJUDGED, WAITING
 from kafka_ratchet.transport.owner import AGENTS, OUTPUT
 
 WRITERS_MOST = 20
 """Most arrivals with a look-up of their transaction's producer, as each takes a request."""
-DROPPED = ("duplicate", "too-late", "content-differs")
-LETTERED = ("invalid", "too-late", "content-differs")
 """Verdicts that may make dead letters. The last two did so only if the stream's settings asked for it."""
 
 
@@ -80,12 +79,12 @@ class Following:
 
     def _follow_partition(self, answer: Answer, number: int, mine: list[Arrival], log: Log) -> list[Arrival]:
         """Complete the arrivals of one partition, and return those processed by agents."""
-        passed = [each for each in mine if each.verdict in ("fresh", "unjudged")]
+        passed = [each for each in mine if each.verdict in (FRESH, UNJUDGED)]
         agents = passed if is_of_agents(log) else []
         if not agents and answer.identity is not None and self._stream.forward:
             self._find_forwarded(answer, number, passed, log)
         self._find_kept(number, [each for each in mine if each.verdict in DROPPED and each.kept is None])
-        missing = [each for each in mine if each.verdict in LETTERED and each.kept is None]
+        missing = [each for each in mine if each.verdict in DEAD_LETTERED and each.kept is None]
         self._find_letters(number, missing + agents)  # an agent may have raised
         for each in mine:
             self._find_transaction(each, log)
@@ -169,7 +168,7 @@ class Following:
                 each.dead_letter, each.reason = Place(topic, number, offset), origin.reason
 
     def _find_transaction(self, arrival: Arrival, log: Log) -> None:
-        if arrival.verdict in ("waiting", "skipped"):
+        if arrival.verdict in (WAITING, SKIPPED):
             return
         found = log.step(arrival.at.offset)
         if found is None:

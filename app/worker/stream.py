@@ -24,7 +24,7 @@ from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.rule.extraction import computed_identity_reader, reader_for
 from kafka_ratchet.rule.identity import SequenceSource
 from kafka_ratchet.rule.kernels import CONFLICT, TOO_LATE
-from kafka_ratchet.rule.reasons import CONTENT_DIFFERS, LATE
+from kafka_ratchet.rule.verdicts import BY_NUMBER
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.batch.chunk import ALL_RECORDS
@@ -160,8 +160,8 @@ class Stream:
 
 def _lettered(settings: StreamSettings) -> dict[int, str]:
     """Return the verdicts that the settings turn into dead letters, each with the dead letter's reason."""
-    asked = {TOO_LATE: (settings.late, LATE), CONFLICT: (settings.conflicts, CONTENT_DIFFERS)}
-    return {verdict: reason for verdict, (what, reason) in asked.items() if what == "dead-letter"}
+    results = {TOO_LATE: settings.late, CONFLICT: settings.conflicts}
+    return {verdict: BY_NUMBER[verdict] for verdict, result in results.items() if result == "dead-letter"}
 
 
 def _bounds(name: str, settings: StreamSettings, partitions: int) -> Bounds | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafka_ratchet.app.version import ratchet_version
 from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.rule.verdicts import COUNTERS, UNJUDGED
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.totals import Progress
 from kafka_ratchet.transport.batch.record_batch import RecordBatch, unpack_headers
@@ -44,8 +45,8 @@ Totals = Mapping[str, int]
 def totals_of(partition: SequencePartition) -> Totals:
     """Return the totals of a partition at its last commit."""
     found = partition.progress or Progress(0, 0, 0, 0)
-    judged = {name: getattr(found, name) for name in ("fresh", "duplicate", "invalid", "late", "conflict")}
-    return judged | {"unjudged": partition.intervals.unjudged}
+    judged = {name: getattr(found, name) for name, verdict in COUNTERS.items() if verdict != UNJUDGED}
+    return judged | {UNJUDGED: partition.intervals.unjudged}
 
 
 def make_provider(app: str) -> TracerProvider:

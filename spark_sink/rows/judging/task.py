@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ratchet.rule import number_forms as forms
 from kafka_ratchet.rule.form_look import number_look
+from kafka_ratchet.rule.reasons import REASONS, REPLAY_NOT_NEW
+from kafka_ratchet.rule.verdicts import TOO_LATE
 from kafka_ratchet.spark_sink.rows.judging.reading import DOUBTFUL, IDENTITY, REASON, RECORD, REPLAYED, SEQUENCE
 from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 from kafka_ratchet.spark_sink.spark.python_worker import Task
@@ -22,7 +24,7 @@ LAST, SEEN = "_last", "_seen"
 """Columns of last sequences, with partition and `_identity`. SEEN, with a reorder window: the seen sequences below the
 last, as far as the window reaches."""
 
-TOO_LATE, NOT_NEW = "too-late", "replay-not-new"
+NOT_NEW: Final = REASONS[REPLAY_NOT_NEW]
 
 CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Records that a task judges at a time. For each chunk it looks up the last sequences of identities that are new to it,

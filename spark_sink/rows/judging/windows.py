@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from kafka_ratchet.rule.verdicts import TOO_LATE
 from kafka_ratchet.spark_sink.rows.judging.reading import IDENTITY, REASON, RECORD, REPLAYED, SEQUENCE, read
 from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
-from kafka_ratchet.spark_sink.rows.judging.task import LAST, NOT_NEW, TOO_LATE
+from kafka_ratchet.spark_sink.rows.judging.task import LAST, NOT_NEW
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

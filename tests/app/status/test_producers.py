@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kafka_ratchet.app.status.answers import Forgotten
-from kafka_ratchet.app.status.lookup import Verdict, answer_of
+from kafka_ratchet.app.status.lookup import answer_of
 from kafka_ratchet.app.status.model import KnownIdentity
 from kafka_ratchet.app.status.producers import (
     Acknowledged,
@@ -26,6 +26,7 @@ from kafka_ratchet.app.status.producers import (
 from kafka_ratchet.producers import Progress
 from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
+from kafka_ratchet.rule.verdicts import SequenceVerdict
 from kafka_ratchet.tables.table import Sequences
 from tests.app.fetched import named_batch
 from tests.clock import SAVES_AT_ONCE, Clock
@@ -184,7 +185,7 @@ def test_names_cannot_write_to_the_terminal(name: bytes, text: str) -> None:
     ],
 )
 def test_the_answer_is_only_what_is_true_wherever_the_record_went(
-    verdicts: dict[int, Verdict], not_asked: list[int], identity: str, partition: int | None, answer: str
+    verdicts: dict[int, SequenceVerdict], not_asked: list[int], identity: str, partition: int | None, answer: str
 ) -> None:
     assert answer_of(verdicts, [0, 1], not_asked, identity=identity, partition=partition) == answer
 
@@ -202,7 +203,7 @@ def test_the_answer_is_only_what_is_true_wherever_the_record_went(
     ],
 )
 def test_a_forgotten_sequence_is_not_unseen(
-    verdicts: dict[int, Verdict], forgotten: list[int], identity: str, partition: int | None, answer: str
+    verdicts: dict[int, SequenceVerdict], forgotten: list[int], identity: str, partition: int | None, answer: str
 ) -> None:
     told = answer_of(verdicts, [0, 1], [], identity=identity, partition=partition, forgotten=forgotten)
     assert told == answer
