@@ -15,7 +15,7 @@ BY_NUMBER: Final = (FRESH, DUPLICATE, INVALID, TOO_LATE, CONTENT_DIFFERS)
 """Words by number of the verdict in `kafka_ratchet.rule.kernels`. Headers store them, so they never change."""
 
 UNJUDGED: Final = "unjudged"
-"""Word for a record that was forwarded while deduplication was off."""
+"""Word for a record forwarded while deduplication was off."""
 SKIPPED: Final = "skipped"
 """Word for a record that an operator skipped."""
 WAITING: Final = "waiting"

@@ -113,7 +113,6 @@ EXCEPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "table in the form of branches: one for each kind, type or option": (
         "app/status/problems.py _of_stream",
         "app/status/metrics.py _families",
-        "app/verify/report.py Report.as_dict",
         "app/operations/resume.py Resume._planned",
         "spark_sink/rows/avro/resolution.py Resolution._record",
         "spark_sink/rows/avro/resolution.py default_value",

@@ -45,6 +45,8 @@ ORDER = [
     "spark_sink.job",
     "spark_sink.library",
     "spark_sink",
+    # JSON of documents, which packages below declare.
+    "app.inspect.document",
     "app.clone",
     "app.names",
     "app.partitioner",
@@ -72,6 +74,7 @@ ORDER = [
     "app.repair",
     "app.compare",
     "app.why",
+    "app.inspect",
     "app.web",
     "app.demo",
     "app",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kafka_ratchet.app.cli.options import Config, Json, figure
+from kafka_ratchet.app.cli.options import Config, Json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from kafka_ratchet.app.settings import Settings
-    from kafka_ratchet.app.status.producers import KnownProducer, ProducersPage
+    from kafka_ratchet.app.status.producers import ProducersPage
 
 
 def producers(
@@ -30,7 +30,7 @@ def producers(
 
     Persisted, Pushed: the highest sequence in a committed transaction, and in any. For streams with identity producer.
 
-    Last seen, Duplicates: since the worker that serves the partition has had it.
+    Last seen, Share of duplicates: since the worker that serves the partition has had it.
     """
     import asyncio
 
@@ -109,39 +109,16 @@ async def _told_by_workers(
 
 
 def _render(page: ProducersPage) -> Iterator[RenderableType]:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
+    from kafka_ratchet.app.inspect.columns import terminal_table
+    from kafka_ratchet.app.inspect.producers import TERMINAL_COLUMNS
     from kafka_ratchet.app.status.producers import shown
 
     read_by = f"read by stream {page.stream}" if page.stream else "read by no stream of these settings"
     title = Text(f"{shown(page.topic.encode('utf-8', 'surrogatepass'))} ({read_by})")
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("Producer", overflow="fold")
-    for header in ("Partitions", "Published", "Persisted", "Pushed"):
-        table.add_column(header, justify="right")
-    for header in ("Last seen", "Duplicates"):
-        table.add_column(header)
-    for each in page.producers:
-        table.add_row(Text(each.name), *map(Text, _cells(each)))
-    yield table
+    yield terminal_table(title, TERMINAL_COLUMNS, page.producers)
     for problem in page.problems:
         yield Text(f"▲ {shown(problem.encode())}", "yellow")
     if page.next is not None:
         yield Text(f"There are more: --after {page.next}")
-
-
-def _cells(each: KnownProducer) -> tuple[str, ...]:
-    persisted = figure(each.persisted)
-    if each.persisted_lowest != each.persisted:
-        persisted += f" (lowest {figure(each.persisted_lowest)})"
-    judged = each.fresh + each.duplicate
-    rate = f"{each.duplicate / judged:.1%} of {judged:,} since {_clock(each.since)}" if judged else "–"
-    numbers = ",".join(str(row.partition) for row in each.partitions[:8]) + (",…" if len(each.partitions) > 8 else "")
-    return numbers or "–", figure(each.published), persisted, figure(each.pushed), _clock(each.last_seen), rate
-
-
-def _clock(time: str | None) -> str:
-    """Return a time from a worker's answer for display; a dash if it is not printable."""
-    return time[:19].replace("T", " ") if time and time[:19].isprintable() else "–"

@@ -159,6 +159,7 @@ def _sequence(name: str, spec: StreamSettings, sequence: str | None) -> str:
 
 
 def _sentences(found: Lookup, *, has_none: bool) -> list[str]:
+    from kafka_ratchet.app.inspect.lookup import lookup_notices
     from kafka_ratchet.app.status.producers import shown
 
     lines = [f"{found.answer}"]
@@ -180,19 +181,8 @@ def _sentences(found: Lookup, *, has_none: bool) -> list[str]:
         )
     if found.answer == "depends":
         lines.append("  the partitions differ; say with --partition which one the record was sent to")
-    if found.not_asked:
-        lines.append(f"  no worker can answer now for partitions {', '.join(map(str, found.not_asked))}")
     lines += [f"  {shown(problem.encode())}" for problem in found.problems]
-    if found.deduplicate is False:
-        lines.append(
-            f"  deduplication is off ({found.origin}): records are forwarded unjudged and leave no sequence, so unseen "
-            "does not mean not forwarded"
-        )
-    elif found.unjudged:
-        lines.append(
-            f"  {found.unjudged:,} records of the stream were forwarded unjudged while deduplication was off; of these "
-            "unseen does not mean not forwarded"
-        )
+    lines += [f"  {shown(notice.encode())}" for notice in lookup_notices(found)]
     return lines
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kafka_ratchet.app.cli.options import Config, Json, Stream, figure, fitting
+from kafka_ratchet.app.cli.options import Config, Json, Stream, fitting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,28 +18,6 @@ if TYPE_CHECKING:
     from kafka_ratchet.app.settings import Settings
     from kafka_ratchet.app.status.model import Lookup, Overview, StreamView
 
-FIGURES = {
-    "Fresh": "fresh",
-    "Duplicate": "duplicate",
-    "Invalid": "invalid",
-    "Too late": "late",
-    "Conflict": "conflict",
-    "Missing": "missing",
-    "Keys": "keys",
-    "Evicted": "evicted",
-    "Position": "input_position",
-    "End": "input_end",
-    "Lag": "lag",
-    "Blocked": "blocked",
-    "Changelog": "changelog_position",
-}
-"""Header and field of each column of figures."""
-
-SUMMED = frozenset(
-    {"fresh", "duplicate", "invalid", "late", "conflict", "missing", "keys", "evicted", "lag", "blocked"}
-)
-SELDOM = ("evicted", "late", "conflict", "blocked")
-"""Columns shown only for streams with such values."""
 LEAST_FIRST = ("changelog_position", "worker", "input_end", "evicted", "keys", "input_position", "invalid")
 """Columns that a narrow terminal leaves out, in this order; --json has all of them."""
 
@@ -127,6 +105,8 @@ async def _overview(bootstrap: str, settings: Settings, stream: str | None) -> O
 def _render_overview(overview: Overview, console: Console) -> Iterator[RenderableType]:
     from rich.text import Text
 
+    from kafka_ratchet.app.inspect.streams import partition_notices, stream_notices
+
     for problem in overview.problems:
         yield Text(f"▲ {problem}", "yellow")
     for worker in overview.workers:
@@ -134,74 +114,36 @@ def _render_overview(overview: Overview, console: Console) -> Iterator[Renderabl
             yield Text(f"■ worker {worker.url} does not answer: {worker.error}", "red")
     for stream in overview.streams:
         yield fitting(console, partial(_stream_table, stream), LEAST_FIRST)
-        if stream.is_switched_off:
-            yield Text(f"▲ deduplication is off ({stream.origin}): everything is forwarded unjudged", "yellow")
-        elif stream.deduplicate is False:
-            yield Text(f"Deduplication is off ({stream.origin}), as the settings have it.")
-        if not stream.window.startswith("Identities") or stream.sequence == "none":
-            yield Text(stream.window)
-        if stream.totals.unjudged and stream.setting is not False:
-            yield Text(
-                f"▲ {stream.totals.unjudged:,} records were forwarded unjudged, in addition to the fresh ones", "yellow"
-            )
+        for notice in stream_notices(stream):
+            yield Text(notice.text) if notice.tone == "quiet" else Text(f"▲ {notice.text}", "yellow")
         for row in stream.partitions:
-            if row.error is not None:
-                yield Text(f"■ {stream.input}-{row.partition}: {row.error}", "red")
-            if row.stalled is not None and not (row.error and row.error in row.stalled.text):
-                yield Text(f"■ stands still ({row.stalled.cause}): {row.stalled.text}", "red")
+            for said in partition_notices(row):
+                yield Text(f"■ {said}", "red")
 
 
 def _stream_table(stream: StreamView, left_out: frozenset[str]) -> Table:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        title=Text(f"{stream.stream}: {stream.input} → {stream.output}, identity {stream.identity}"),
-        title_justify="left",
-        show_footer=True,
-        box=box.SIMPLE,
-        padding=(0, 1, 0, 0),
-    )
-    left_out |= {name for name in SELDOM if not getattr(stream.totals, name)}
-    if stream.totals.missing is None:
-        left_out |= {"missing"}
-    figures = {header: name for header, name in FIGURES.items() if name not in left_out}
-    table.add_column("", "all")
-    table.add_column("State", no_wrap=True)
-    for header, name in figures.items():
-        total = figure(getattr(stream.totals, name)) if name in SUMMED else ""
-        table.add_column(header, total, justify="right", no_wrap=True)
-    if "worker" not in left_out:
-        table.add_column("Worker", no_wrap=True)
-    for row in stream.partitions:
-        worker = [] if "worker" in left_out else [Text(row.worker or "–")]
-        cells = (figure(getattr(row, name)) for name in figures.values())
-        table.add_row(str(row.partition), Text(row.state), *cells, *worker)
-    return table
+    from kafka_ratchet.app.inspect.columns import shown_columns, terminal_table
+    from kafka_ratchet.app.inspect.streams import PARTITION_COLUMNS
+
+    title = Text(f"{stream.stream}: {stream.input} → {stream.output}, identity {stream.identity}")
+    columns = shown_columns(PARTITION_COLUMNS, stream.totals, left_out)
+    return terminal_table(title, columns, stream.partitions, stream.totals, notes=False)
 
 
 def _render_lookup(found: Lookup) -> Iterator[RenderableType]:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
+
+    from kafka_ratchet.app.inspect.columns import terminal_table
+    from kafka_ratchet.app.inspect.lookup import identity_columns, no_partition, silent_partitions
 
     for problem in found.problems:
         yield Text(f"▲ {problem}", "yellow")
     if found.not_asked:
-        yield Text(f"▲ no worker can answer now for partitions {', '.join(map(str, found.not_asked))}", "yellow")
+        yield Text(f"▲ {silent_partitions(found.not_asked)}", "yellow")
     if not found.partitions:
-        yield Text(f"None of the {len(found.asked)} partitions that answered knows this identity.")
+        yield Text(no_partition(found))
         return
-    table = Table(
-        title=f"{found.stream}: identity {found.identity_hex or '(none)'} (hex)", title_justify="left", box=box.SIMPLE
-    )
-    for name in ("Partition", "Last persisted", "Last pushed"):
-        table.add_column(name, justify="right")
-    if found.sequence is not None:
-        table.add_column(f"{found.sequence} would be")
-    table.add_column("Worker")
-    for row in found.partitions:
-        verdict = [] if found.sequence is None else [str(row.verdict)]
-        table.add_row(str(row.partition), figure(row.persisted), figure(row.pushed), *verdict, Text(row.worker))
-    yield table
+    title = f"{found.stream}: identity {found.identity_hex or '(none)'} (hex)"
+    yield terminal_table(title, identity_columns(found.sequence), found.partitions)

@@ -13,7 +13,7 @@ from kafka_ratchet.app.cli.options import Config, Json, Stream
 
 if TYPE_CHECKING:
     from kafka_ratchet.app.settings import StreamSettings
-    from kafka_ratchet.app.why.answer import Answer, Arrival, Result
+    from kafka_ratchet.app.why.answer import Answer, Arrival
     from kafka_ratchet.app.why.scan import Watch
 
 SHOWN = 20
@@ -135,36 +135,30 @@ def _progress(*, quiet: bool) -> Iterator[Watch]:
 
 def sentences(answer: Answer) -> list[str]:
     """Return the answer about a record as lines of text."""
+    from kafka_ratchet.app.inspect.event import absence, more_arrivals
     from kafka_ratchet.app.status.producers import shown as plain
 
     lines = [f"{answer.stream}: {answer.asked}"]
     if not answer.arrivals:
-        lines.append("  not found: no record of the input is it")
+        lines.append(f"  {absence(answer)}")
     for arrival in answer.arrivals[:SHOWN]:
         lines += _of_arrival(arrival, told=answer.sequence is not None)
-    left = len(answer.arrivals) - SHOWN + answer.more if len(answer.arrivals) > SHOWN else answer.more
-    if left:
+    if left := more_arrivals(answer, SHOWN):
         lines.append(f"  and {left:,} more arrivals (--sequence S tells of one, --json of {SHOWN * 50:,})")
     lines += [f"note: {limit}" for limit in answer.limits]
     return [plain(line.encode()) for line in lines]
 
 
 def _of_arrival(arrival: Arrival, *, told: bool) -> list[str]:
-    which = "" if told or arrival.sequence is None else f"sequence {arrival.sequence} "
-    lines = [f"  {which}arrived at {arrival.at}, timestamp {arrival.timestamp}"]
-    from kafka_ratchet.rule.verdicts import PHRASES, WAITING
+    from kafka_ratchet.app.inspect.event import judgement, reading_state, row_phrase
 
-    if arrival.blocked is not None:
-        lines.append(f"    waits for an open transaction, {PHRASES[WAITING]}: {arrival.blocked}")
-    elif arrival.verdict == WAITING:
-        lines.append(f"    {PHRASES[WAITING]}: {arrival.lag or 0:,} offsets before it wait for a worker as well")
-    else:
-        lines.append(f"    {PHRASES[arrival.verdict]}{_against(arrival)}")
+    which = "" if told or arrival.sequence is None else f"sequence {arrival.sequence} "
+    lines = [f"  {which}arrived at {arrival.at}, timestamp {arrival.timestamp}", f"    {judgement(arrival)}"]
     if arrival.forwarded is not None:
         lines.append(f"    forwarded to {arrival.forwarded}")
     for sent in arrival.sent[:SHOWN]:
-        state = "" if sent.read is None else ", read there" if sent.read else ", where it waits for a worker"
-        lines.append(f"    sent on to {sent.at}{state}")
+        state = reading_state(sent)
+        lines.append(f"    sent on to {sent.at}{', ' if state else ''}{state}")
     if len(arrival.sent) > SHOWN:
         lines.append(f"    and {len(arrival.sent) - SHOWN:,} more records (--json has all)")
     if arrival.kept is not None:
@@ -173,33 +167,18 @@ def _of_arrival(arrival: Arrival, *, told: bool) -> list[str]:
         lines.append(f"    dead letter in {arrival.dead_letter}, reason {arrival.reason}")
     lines += _of_transaction(arrival)
     for result in arrival.results:
-        lines += _of_result(arrival, result)
+        lines.append(f"    {row_phrase(arrival, result)}")
     return lines + [f"    note: {note}" for note in arrival.notes]
 
 
-def _against(arrival: Arrival) -> str:
-    from kafka_ratchet.rule.verdicts import BY_SEQUENCE, FRESH
-
-    if arrival.verdict not in BY_SEQUENCE:
-        return ""
-    if arrival.against is None:
-        return "; the first of its identity" if arrival.verdict == FRESH else ""
-    return f"; the last sequence of its identity was {arrival.against}"
-
-
 def _of_transaction(arrival: Arrival) -> list[str]:
+    from kafka_ratchet.app.inspect.event import producer_of
+
     transaction = arrival.transaction
     if transaction is None:
         return []
     parts = []
     if transaction.changelog is not None:
         parts.append(f"of {transaction.changelog}, {transaction.at}")
-    if transaction.producer_id is not None:
-        parts.append(f"producer id {transaction.producer_id}, epoch {transaction.epoch}")
+    parts += [said] if (said := producer_of(arrival)) else []
     return [f"    in the transaction {'; '.join(parts)}"] if parts else []
-
-
-def _of_result(arrival: Arrival, result: Result) -> list[str]:
-    offset = arrival.forwarded.offset if arrival.forwarded is not None else result.read_to
-    commit = f", {result.commit}" if result.commit and result.read_to > offset else ""
-    return [f"    {result.sentence(offset)}{commit}"]

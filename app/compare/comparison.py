@@ -19,6 +19,7 @@ from kafka_ratchet.app.compare.side import Wanted
 from kafka_ratchet.app.compare.table import TableSide, open_table
 from kafka_ratchet.app.compare.topic import TopicSide
 from kafka_ratchet.app.compare.values import Kind, common, content_parts, exact, shown_identity
+from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import SettingsError
 
@@ -70,7 +71,7 @@ class Options:
 
 
 @dataclass(slots=True)
-class Comparison:
+class Comparison(Document):
     """Result of a comparison.
 
     lost, in_flight: records of the source that the target lacks; in_flight: missing records younger than the grace.
@@ -83,6 +84,28 @@ class Comparison:
     notes: limits of both sides.
     findings: findings with their places, up to `sample` of each kind
     """
+
+    json_keys = (
+        "from=source",
+        "to=target",
+        "by",
+        "compare=compared",
+        "lost",
+        "doubled",
+        "altered=altered_if_compared",
+        "unexpected",
+        "in_flight",
+        "oldest_in_flight_s",
+        "source_rows",
+        "target_rows",
+        "looked_for",
+        "notes",
+        "without_identity",
+        "first_without_identity",
+        "unread",
+        "exit_code",
+        "findings",
+    )
 
     source: str
     target: str
@@ -123,28 +146,10 @@ class Comparison:
         """Return the exit code of the command: 0 right, 1 wrong, 3 in flight or not readable to the end."""
         return int(Exit.WRONG if self.is_wrong else Exit.OPEN if self.is_open else Exit.RIGHT)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the result for JSON. `altered` is null if no values were compared."""
-        counts: dict[str, int | None] = {name: getattr(self, name) for name in VERDICTS}
-        if not self.compared:
-            counts["altered"] = None
-        return {
-            "from": self.source,
-            "to": self.target,
-            "by": self.by,
-            "compare": self.compared,
-            **counts,
-            "oldest_in_flight_s": self.oldest_in_flight_s,
-            "source_rows": self.source_rows,
-            "target_rows": self.target_rows,
-            "looked_for": self.looked_for,
-            "notes": list(self.notes),
-            "without_identity": dict(self.without_identity),
-            "first_without_identity": dict(self.first_without_identity),
-            "unread": list(self.unread),
-            "exit_code": self.exit_code,
-            "findings": list(self.findings),
-        }
+    @property
+    def altered_if_compared(self) -> int | None:
+        """Number of altered rows; None if no values were compared."""
+        return self.altered if self.compared else None
 
 
 def compare(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 
+from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.verify.findings import FindingKind
 
 if TYPE_CHECKING:
@@ -62,8 +63,23 @@ class Chosen:
 
 
 @dataclass
-class RepairPlan:
+class RepairPlan(Document):
     """Findings in one table, and the rows to replace."""
+
+    json_keys = (
+        "table",
+        "job",
+        "kind",
+        *(f"{kind}=counts.{kind}" for kind in KINDS),
+        "put_in=actions.put in",
+        "replace=actions.replace",
+        "remove=actions.remove",
+        "stays=actions.stays",
+        "before",
+        "cannot",
+        "offsets",
+        "rows",
+    )
 
     table: str
     job: str
@@ -134,17 +150,3 @@ class RepairPlan:
     def _actions(self) -> dict[str, int]:
         names: tuple[Action, ...] = ("put in", "replace", "remove", "stays")
         return {name.replace(" ", "_"): self.actions[name] for name in names}
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the plan as an object for the JSON of `ratchet repair`."""
-        return {
-            "table": self.table,
-            "job": self.job,
-            "kind": self.kind,
-            **{kind: self.counts[kind] for kind in KINDS},
-            **self._actions(),
-            "before": self.before,
-            "cannot": self.cannot,
-            "offsets": {str(partition): offset for partition, offset in self.offsets.items()},
-            "rows": [asdict(each) for each in self.rows],
-        }

@@ -6,10 +6,11 @@ import asyncio
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from aiokafka import errors as kafka
 
+from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.transport.client.cluster import Cluster
@@ -23,11 +24,19 @@ ASK_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Blocked:
+class Blocked(Document):
     """Offsets of a partition held back by an open transaction.
 
     start: last stable offset; end: high watermark. unknown: reason why Kafka did not name the transactions.
     """
+
+    json_keys = (
+        "topic",
+        "partition",
+        "start",
+        "end",
+        "transactions",
+    )
 
     topic: str
     partition: int
@@ -59,16 +68,6 @@ class Blocked:
             f"{self.topic}, partition {self.partition}: {self.count:,} offsets, from {self.start:,} on, wait for an "
             f"open transaction{who}"
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict for JSON."""
-        return {
-            "topic": self.topic,
-            "partition": self.partition,
-            "start": self.start,
-            "end": self.end,
-            "transactions": [each.as_dict() for each in self.transactions],
-        }
 
 
 def ask_about(bootstrap: str, settings: Settings, ends: dict[tuple[str, int], tuple[int, int]]) -> list[Blocked]:

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.survey.looking import TIMELIKE, USUAL_ID
 from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate, Place
 from kafka_ratchet.app.survey.report import WINDOW_MOST, Finding, Numbers, Report
@@ -47,7 +48,7 @@ class Line:
 
 
 @dataclass
-class Proposal:
+class Proposal(Document):
     """Proposed settings of a stream.
 
     Attributes:
@@ -56,6 +57,13 @@ class Proposal:
         refused: reason why nothing is proposed; None if something is.
         notes: further sentences for the operator.
     """
+
+    json_keys = (
+        "refused",
+        "toml",
+        "lines",
+        "notes",
+    )
 
     name: str
     finding: Finding | None = None
@@ -77,15 +85,6 @@ class Proposal:
                 written = f"{line.setting} = {json.dumps(line.value, ensure_ascii=False)}"
                 out.append(f"{written}  # {line.reason}" if line.reason else written)
         return "\n".join(out) + "\n"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the proposal for JSON."""
-        return {
-            "refused": self.refused,
-            "toml": self.toml,
-            "lines": [{"setting": each.setting, "value": each.value, "reason": each.reason} for each in self.lines],
-            "notes": self.notes,
-        }
 
 
 def propose(report: Report) -> Proposal:

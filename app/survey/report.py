@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.survey import seen
 from kafka_ratchet.app.survey.counting import Count, Counts, Order
 from kafka_ratchet.app.survey.places import Candidate, Candidates
@@ -52,13 +53,24 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(Document):
     """Order of a candidate's numbers, compared with the highest number of their identity so far.
 
     identities: number of identities with numbers, counted in each partition; rises: records above the highest; steps:
     records just one above it; late: new records below it; late_most: largest distance below it. before: records below
     the first number read of their identity, which may be late or repeats; lates: late records by distance.
     """
+
+    json_keys = (
+        "identities",
+        "rises",
+        "steps",
+        "late",
+        "late_most",
+        "before",
+        "lates",
+        "windows=named_windows",
+    )
 
     identities: int
     rises: int
@@ -87,22 +99,14 @@ class Numbers:
         sizes = [1 << bits for bits in range(1, WINDOW_MOST.bit_length())]
         return [(size, sum(each.records for each in self.lates if each.most < size)) for size in sizes]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the order for JSON."""
-        return {
-            "identities": self.identities,
-            "rises": self.rises,
-            "steps": self.steps,
-            "late": self.late,
-            "late_most": self.late_most,
-            "before": self.before,
-            "lates": _told(self.lates),
-            "windows": [{"reorder_window": size, "passes": passes} for size, passes in self.windows],
-        }
+    @property
+    def named_windows(self) -> list[dict[str, int]]:
+        """Windows for JSON."""
+        return [{"reorder_window": size, "passes": passes} for size, passes in self.windows]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Finding(Document):
     """Results of a survey for one candidate.
 
     Attributes:
@@ -118,6 +122,29 @@ class Finding:
         distances: repeats by offsets since the identity's last record in the same partition.
         age_most_ms, distance_most: largest age and distance in the same partition; -1: none.
     """
+
+    json_keys = (
+        "identity=candidate.setting",
+        "sequence=sequence_text",
+        "records",
+        "without",
+        "distinct",
+        "duplicates",
+        "conflicts",
+        "across_partitions",
+        "across_conflicts",
+        "one_of",
+        "errors",
+        "mistaken",
+        "ages_ms=ages",
+        "ages_across_ms=ages_across",
+        "distances",
+        "age_most_ms",
+        "distance_most",
+        "examples",
+        "conflict_examples",
+        "numbers",
+    )
 
     candidate: Candidate
     records: int
@@ -178,30 +205,15 @@ class Finding:
         """Number of records that a worker would drop."""
         return self.equal + self.conflicts
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the result for JSON."""
-        return {
-            "identity": self.candidate.setting,
-            "sequence": None if self.candidate.sequence is None else str(self.candidate.sequence),
-            "records": self.records,
-            "without": self.without,
-            "distinct": self.distinct,
-            "duplicates": self.duplicates,
-            "conflicts": self.conflicts,
-            "across_partitions": self.across + self.across_conflicts,
-            "across_conflicts": self.across_conflicts,
-            "one_of": self.one_of,
-            "errors": self.errors,
-            "mistaken": self.mistaken,
-            "ages_ms": _told(self.ages),
-            "ages_across_ms": _told(self.ages_across),
-            "distances": _told(self.distances),
-            "age_most_ms": self.age_most_ms,
-            "distance_most": self.distance_most,
-            "examples": [_example(each) for each in self.examples],
-            "conflict_examples": [_example(each) for each in self.conflict_examples],
-            "numbers": None if self.numbers is None else self.numbers.as_dict(),
-        }
+    @property
+    def sequence_text(self) -> str | None:
+        """Place of the sequence as text; None without one."""
+        return None if self.candidate.sequence is None else str(self.candidate.sequence)
+
+    @property
+    def across_partitions(self) -> int:
+        """Number of repeats seen only in other partitions."""
+        return self.across + self.across_conflicts
 
 
 def mistaken(followed: int, level: int) -> float:
@@ -212,16 +224,8 @@ def mistaken(followed: int, level: int) -> float:
     return float(followed * max(followed - 1, 0) / 2 / 2.0 ** (HASH_BITS - level))
 
 
-def _told(histogram: list[Bucket]) -> list[dict[str, int]]:
-    return [{"least": each.least, "most": each.most, "records": each.records} for each in histogram]
-
-
-def _example(each: Example) -> dict[str, int]:
-    return {"partition": each.partition, "offset": each.offset, "before": each.before, "age_ms": each.age_ms}
-
-
 @dataclass(frozen=True)
-class Report:
+class Report(Document):
     """Report of a survey.
 
     Attributes:
@@ -234,6 +238,27 @@ class Report:
         busy: number of records by minute of the clock.
         log_append_time: True if all timestamps are the broker's; None: nothing was read.
     """
+
+    json_keys = (
+        "topic",
+        "partitions",
+        "ranges=range_bounds",
+        "whole=is_whole",
+        "records",
+        "bytes",
+        "seconds=seconds_shown",
+        "records_per_s",
+        "first_ms",
+        "last_ms",
+        "log_append_time",
+        "not_json=broken",
+        "deleted_meanwhile=deleted",
+        "timestamps_ahead=future",
+        "sampled",
+        "identities=findings",
+        "forms=form_reasons",
+        "no_identities=left_out_reasons",
+    )
 
     topic: str
     ranges: list[Range]
@@ -294,28 +319,28 @@ class Report:
         """True if all present records of the topic were read."""
         return len(self.ranges) == self.partitions and all(each.is_whole for each in self.ranges)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report for JSON."""
-        return {
-            "topic": self.topic,
-            "partitions": self.partitions,
-            "ranges": [
-                {"partition": each.partition, "first": each.first, "begin": each.begin, "end": each.end}
-                for each in self.ranges
-            ],
-            "whole": self.is_whole,
-            "records": self.records,
-            "bytes": self.bytes,
-            "seconds": round(self.seconds, 3),
-            "records_per_s": round(self.records / max(self.seconds, 1e-9)),
-            "first_ms": self.first_ms,
-            "last_ms": self.last_ms,
-            "log_append_time": self.log_append_time,
-            "not_json": self.broken,
-            "deleted_meanwhile": self.deleted,
-            "timestamps_ahead": self.future,
-            "sampled": self.sampled,
-            "identities": [each.as_dict() for each in self.findings],
-            "forms": [{"place": place, "why": why} for place, why in self.forms],
-            "no_identities": [{"place": place, "why": why} for place, why in self.left_out],
-        }
+    @property
+    def range_bounds(self) -> list[dict[str, int]]:
+        """Read offsets by partition, for JSON."""
+        names = ("partition", "first", "begin", "end")
+        return [{name: getattr(each, name) for name in names} for each in self.ranges]
+
+    @property
+    def seconds_shown(self) -> float:
+        """Seconds of reading, in whole milliseconds."""
+        return round(self.seconds, 3)
+
+    @property
+    def records_per_s(self) -> int:
+        """Records read in a second."""
+        return round(self.records / max(self.seconds, 1e-9))
+
+    @property
+    def form_reasons(self) -> list[dict[str, str]]:
+        """Places with numbers that a stream cannot read, for JSON."""
+        return [{"place": place, "why": why} for place, why in self.forms]
+
+    @property
+    def left_out_reasons(self) -> list[dict[str, str]]:
+        """Places without a candidate, for JSON."""
+        return [{"place": place, "why": why} for place, why in self.left_out]

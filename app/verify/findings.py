@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
+from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.verify.identities import Accounts
 
 FindingKind = Literal["lost", "doubled", "reordered", "altered", "unexpected", "contradicted"]
@@ -117,8 +118,24 @@ class Findings(Generic[KindT, FindingT]):
 
 
 @dataclass
-class SourceReport(Findings[SourceKind, SourceFinding]):
+class SourceReport(Findings[SourceKind, SourceFinding], Document):
     """Result of the comparison of one producer's files with Kafka. Counts are records of the files."""
+
+    json_keys = (
+        "producer",
+        "ok",
+        "records",
+        "delivered",
+        "missing=counts.missing",
+        "altered=counts.altered",
+        "unpublished",
+        "first_unpublished",
+        "pending",
+        "dead_lettered",
+        "before",
+        "not_in_files=foreign",
+        "findings",
+    )
 
     producer: str
     records: int = 0
@@ -137,24 +154,6 @@ class SourceReport(Findings[SourceKind, SourceFinding]):
     first_unpublished: str | None = None
     """File and line of the first unpublished record; None: none."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the object in the JSON of `ratchet verify`."""
-        return {
-            "producer": self.producer,
-            "ok": self.ok,
-            "records": self.records,
-            "delivered": self.delivered,
-            "missing": self.counts["missing"],
-            "altered": self.counts["altered"],
-            "unpublished": self.unpublished,
-            "first_unpublished": self.first_unpublished,
-            "pending": self.pending,
-            "dead_lettered": self.dead_lettered,
-            "before": self.before,
-            "not_in_files": self.foreign,
-            "findings": [asdict(finding) for finding in self.findings],
-        }
-
 
 ProvenBy = Literal["rows", "keys"]
 
@@ -164,8 +163,32 @@ IDENTITIES_TOLD = 1_000
 
 
 @dataclass
-class ResultsReport(Findings[FindingKind, Finding]):
+class ResultsReport(Findings[FindingKind, Finding], Document):
     """Result of the comparison of a result table with the output."""
+
+    json_keys = (
+        "table",
+        "job",
+        "kind",
+        "generation",
+        "ok",
+        "proven_by",
+        "unproven=unproven_reason",
+        "lost=counts.lost",
+        "doubled=counts.doubled",
+        "altered",
+        "unexpected=counts.unexpected",
+        "values",
+        "records",
+        "rows",
+        "rejects",
+        "waiting",
+        "keys_of_several_partitions=several",
+        "offsets",
+        "findings=sentences",
+        "identities",
+        "identities_in_all",
+    )
 
     table: str
     """Store and location of the table."""
@@ -223,39 +246,43 @@ class ResultsReport(Findings[FindingKind, Finding]):
             times,
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the object in the JSON of `ratchet verify`."""
+    @property
+    def unproven_reason(self) -> str | None:
+        """Reason why rows cannot be compared with records; None if they can."""
+        return self.unproven or None
+
+    @property
+    def altered(self) -> int | None:
+        """Number of altered rows; None if values were not compared."""
+        return None if self.values_unproven and not self.counts["altered"] else self.counts["altered"]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Extent of the comparison of values, for JSON."""
         return {
-            "table": self.table,
-            "job": self.job,
-            "kind": self.kind,
-            "generation": self.generation,
-            "ok": self.ok,
-            "proven_by": self.proven_by,
-            "unproven": self.unproven or None,
-            "lost": self.counts["lost"],
-            "doubled": self.counts["doubled"],
-            "altered": None if self.values_unproven and not self.counts["altered"] else self.counts["altered"],
-            "unexpected": self.counts["unexpected"],
-            "values": {
-                "rows": self.values_compared,
-                "without_timestamp": self.without_time,
-                "columns_not_compared": self.columns_left_out,
-                "not_compared": self.values_unproven or None,
-            },
-            "records": self.records,
-            "rows": self.rows,
-            "rejects": self.rejects,
-            "waiting": self.waiting,
-            "keys_of_several_partitions": self.several,
-            "offsets": {str(partition): offset for partition, offset in self.offsets.items()},
-            "findings": [str(finding) for finding in self.findings],
-            "identities": [
-                {
-                    "identity": None if identity is None else identity.decode("utf-8", "backslashreplace"),
-                    **{name: getattr(account, name) for name in account.__slots__},
-                }
-                for identity, account in self.accounts.first(IDENTITIES_TOLD)
-            ],
-            "identities_in_all": len(self.accounts),
+            "rows": self.values_compared,
+            "without_timestamp": self.without_time,
+            "columns_not_compared": self.columns_left_out,
+            "not_compared": self.values_unproven or None,
         }
+
+    @property
+    def sentences(self) -> list[str]:
+        """Listed findings as text."""
+        return [str(finding) for finding in self.findings]
+
+    @property
+    def identities(self) -> list[dict[str, Any]]:
+        """First identities with their accounts, for JSON."""
+        return [
+            {
+                "identity": None if identity is None else identity.decode("utf-8", "backslashreplace"),
+                **{name: getattr(account, name) for name in account.__slots__},
+            }
+            for identity, account in self.accounts.first(IDENTITIES_TOLD)
+        ]
+
+    @property
+    def identities_in_all(self) -> int:
+        """Number of identities with accounts."""
+        return len(self.accounts)

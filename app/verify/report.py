@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
 import msgspec
 
+from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.status.open_transactions import Blocked
 from kafka_ratchet.app.verify.findings import (
     Finding,
@@ -110,8 +111,54 @@ VERDICT_KINDS: Final = ("lost", "doubled", "reordered", "altered", "unexpected")
 
 
 @dataclass
-class Report(Findings[FindingKind, Finding]):
+class Report(Findings[FindingKind, Finding], Document):
     """Results for one stream. Output and dead letters are counted together; each finding names its topic."""
+
+    json_keys = (
+        "stream",
+        "ok",
+        "lost",
+        "doubled",
+        "reordered",
+        "altered",
+        "unexpected",
+        "contradicted",
+        "fresh",
+        "duplicate",
+        "invalid",
+        "late",
+        "conflict",
+        "unjudged",
+        "unjudged_stretches=intervals",
+        "policies",
+        "delivered",
+        "dead_letters",
+        "duplicates_kept",
+        "pending",
+        "undecided",
+        "before",
+        "output_deleted",
+        "output_replaced",
+        "restamped",
+        "input_compacted",
+        "skipped",
+        "edits=numbered_edits",
+        "begins",
+        "state_written",
+        "halted",
+        "doubtful=doubts",
+        "never_judged",
+        "left_out=left_out_by_partition",
+        "open_transactions=blocked",
+        "proven=is_proven",
+        "verdict",
+        "as_columns=columns",
+        "record_by_record=singly_by_partition",
+        "findings=sentences",
+        "replay?",
+        "source?",
+        "results?",
+    )
 
     stream: str
     fresh: int = 0
@@ -319,53 +366,30 @@ class Report(Findings[FindingKind, Finding]):
             return ExitCode.NOT_ALL_PROVEN
         return ExitCode.PROVEN
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report as the JSON object of `ratchet verify`."""
-        return {
-            "stream": self.stream,
-            "ok": self.ok,
-            "lost": self.lost,
-            "doubled": self.doubled,
-            "reordered": self.reordered,
-            "altered": self.altered,
-            "unexpected": self.unexpected,
-            "contradicted": self.contradicted,
-            "fresh": self.fresh,
-            "duplicate": self.duplicate,
-            "invalid": self.invalid,
-            "late": self.late,
-            "conflict": self.conflict,
-            "unjudged": self.unjudged,
-            "unjudged_stretches": [list(interval) for interval in self.intervals],
-            "policies": [asdict(check) for check in self.policies],
-            "delivered": self.delivered,
-            "dead_letters": self.dead_letters,
-            "duplicates_kept": self.duplicates_kept,
-            "pending": self.pending,
-            "undecided": self.undecided,
-            "before": self.before,
-            "output_deleted": self.output_deleted,
-            "output_replaced": self.output_replaced,
-            "restamped": self.restamped,
-            "input_compacted": self.input_compacted,
-            "skipped": [asdict(each) for each in self.skipped],
-            "edits": [{"partition": number, **msgspec.to_builtins(each)} for number, each in self.edits],
-            "begins": [asdict(each) for each in self.begins],
-            "state_written": self.state_written,
-            "halted": [asdict(each) for each in self.halted],
-            "doubtful": [
-                {"partition": number, "offset": offset, "reason": reason}
-                for number, (offset, reason) in sorted(self.doubtful.items())
-            ],
-            "never_judged": [asdict(each) for each in self.never_judged],
-            "left_out": {str(number): reason for number, reason in sorted(self.left_out.items())},
-            "open_transactions": [each.as_dict() for each in self.blocked],
-            "proven": self.is_proven,
-            "verdict": self.verdict(),
-            "as_columns": self.columns,
-            "record_by_record": {str(number): reason for number, reason in sorted(self.singly.items())},
-            "findings": [str(finding) for finding in self.findings],
-            **({} if self.replay is None else {"replay": self.replay.as_dict()}),
-            **({} if self.source is None else {"source": self.source.as_dict()}),
-            **({} if self.results is None else {"results": self.results.as_dict()}),
-        }
+    @property
+    def numbered_edits(self) -> list[dict[str, Any]]:
+        """Operators' changes with their partitions, for JSON."""
+        return [{"partition": number, **msgspec.to_builtins(each)} for number, each in self.edits]
+
+    @property
+    def doubts(self) -> list[dict[str, Any]]:
+        """Partitions with a doubtful offset, for JSON."""
+        return [
+            {"partition": number, "offset": offset, "reason": reason}
+            for number, (offset, reason) in sorted(self.doubtful.items())
+        ]
+
+    @property
+    def left_out_by_partition(self) -> dict[int, str]:
+        """Reasons of partitions left out, by rising partition."""
+        return dict(sorted(self.left_out.items()))
+
+    @property
+    def singly_by_partition(self) -> dict[int, str]:
+        """Reasons of partitions compared record by record, by rising partition."""
+        return dict(sorted(self.singly.items()))
+
+    @property
+    def sentences(self) -> list[str]:
+        """Listed findings as text."""
+        return [str(finding) for finding in self.findings]

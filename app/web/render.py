@@ -15,6 +15,9 @@ import msgspec
 from aiohttp import web
 from markupsafe import Markup
 
+from kafka_ratchet.app.inspect import event, lookup, producers, streams
+from kafka_ratchet.app.inspect.columns import shown_columns
+from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.cluster_view import ClusterView
 from kafka_ratchet.app.status.http import json_refusal
@@ -25,7 +28,6 @@ from kafka_ratchet.app.status.producers import shown
 from kafka_ratchet.app.status.result_view import SinksView
 from kafka_ratchet.app.web.access import access_view
 from kafka_ratchet.rule.verdicts import (
-    BY_SEQUENCE,
     CONTENT_DIFFERS,
     COUNTERS,
     DUPLICATE,
@@ -57,6 +59,8 @@ STATES: Mapping[str, tuple[str, str]] = {
     LaneState.STOPPED: ("idle", "□"),
     UNSERVED: ("idle", "○"),
     NO_KAFKA: ("bad", "▲"),
+    "live": ("ok", "●"),
+    "idle": ("idle", "○"),
 }
 """Colour class and symbol by state. The symbol repeats the colour's meaning. Other states are shown as idle."""
 
@@ -117,8 +121,11 @@ def set_up_templates(
     templates.globals["has_page"] = lambda path: "/" + path.split("?")[0].split("/")[1] in there
     templates.globals["state_of"] = _state
     templates.globals["verdict_tone"] = lambda word: VERDICTS.get(word, ("idle", "○"))
-    templates.globals.update(phrases=PHRASES, by_sequence=BY_SEQUENCE, counters=COUNTERS, headings=HEADINGS)
+    templates.globals.update(phrases=PHRASES, counters=COUNTERS, headings=HEADINGS)
     templates.globals["shell"] = _shell
+    templates.globals.update(event=event, lookups=lookup, producers=producers, partition_columns=streams)
+    templates.globals["shown_columns"] = shown_columns
+    templates.filters["sentence"] = _sentence
     templates.filters["grouped"] = _grouped
     templates.filters["seconds"] = _seconds
     templates.filters["rate"] = _rate
@@ -140,7 +147,8 @@ def html_response(request: web.Request, template: str, context: dict[str, Any], 
 
 
 def json_response(body: Any) -> web.Response:
-    """Return an answer with a body encoded as JSON by msgspec."""
+    """Return an answer with a body encoded as JSON by msgspec, or by the keys of a document."""
+    body = body.as_dict() if isinstance(body, Document) else body
     return web.Response(
         body=msgspec.json.encode(body), content_type="application/json", charset="utf-8", headers={"Vary": "Accept"}
     )
@@ -162,6 +170,12 @@ def wants_json(request: web.Request) -> bool:
 def plain(said: object) -> str:
     """Return a text with invisible and direction-changing characters escaped."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in str(said))
+
+
+def _sentence(phrase: str) -> str:
+    """Return a phrase as a sentence, with a capital and a full stop."""
+    text = plain(phrase)
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 
 def _state(state: str) -> tuple[str, str]:

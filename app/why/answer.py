@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import Any, Final
+from typing import Final
 
+from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.rule.verdicts import Verdict
 
 ARRIVALS_MOST: Final = 1_000
@@ -134,8 +135,19 @@ class Arrival:
 
 
 @dataclass
-class Answer:
+class Answer(Document):
     """Answer to one question. asked: the question as text; limits: sentences on what could not be found out."""
+
+    json_keys = (
+        "stream",
+        "found=is_found",
+        "identity=identity_text",
+        "sequence",
+        "arrivals",
+        "more",
+        "read_all",
+        "limits",
+    )
 
     stream: str
     asked: str
@@ -155,18 +167,20 @@ class Answer:
             return ExitCode.EXPLAINED
         return ExitCode.NOT_FOUND if self.read_all else ExitCode.NOT_ALL_READ
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the JSON of `ratchet why`."""
-        return {
-            "stream": self.stream,
-            "found": bool(self.arrivals),
-            "identity": None if self.identity is None else shown(self.identity),
-            "sequence": self.sequence,
-            "arrivals": [asdict(each) for each in self.arrivals],
-            "more": self.more,
-            "read_all": self.read_all,
-            "limits": self.limits,
-        }
+    @property
+    def is_found(self) -> bool:
+        """True if the input has an arrival of the record."""
+        return bool(self.arrivals)
+
+    @property
+    def identity_text(self) -> str | None:
+        """Identity as text; None: not known."""
+        return None if self.identity is None else shown(self.identity)
+
+    @property
+    def identity_hex(self) -> str | None:
+        """Identity in hexadecimal digits; None: not known."""
+        return None if self.identity is None else self.identity.hex()
 
 
 def shown(identity: bytes) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, Message
 
+from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.producers import shown
 from kafka_ratchet.app.verify.rule import Headers, RecordView, Rule
@@ -103,8 +104,15 @@ class Dropped:
 
 
 @dataclass(slots=True)
-class Count:
+class Count(Document):
     """Number of the records read with one reason or identity, and their first and last timestamp."""
+
+    json_keys = (
+        "name",
+        "records",
+        "first",
+        "last",
+    )
 
     name: str
     records: int = 0
@@ -117,10 +125,15 @@ class Count:
         self.last_ms = max(self.last_ms, at_ms) if self.records else at_ms
         self.records += 1
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the count as a JSON object, with times in ISO 8601, UTC."""
-        when = {"first": moment(self.first_ms), "last": moment(self.last_ms)}
-        return {"name": self.name, "records": self.records, **when}
+    @property
+    def first(self) -> str:
+        """First timestamp; ISO 8601, UTC."""
+        return moment(self.first_ms)
+
+    @property
+    def last(self) -> str:
+        """Last timestamp; ISO 8601, UTC."""
+        return moment(self.last_ms)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from aiokafka import errors as kafka
 
@@ -44,10 +44,6 @@ class OpenTransaction(NamedTuple):
             f"producer id {self.producer_id}, its last record of {_moment(self.last_ms)} (no coordinator names its "
             "transactional id to this user: it hangs, or this user may not describe it)"
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict for JSON."""
-        return self._asdict()
 
 
 def _moment(ms: int) -> str:

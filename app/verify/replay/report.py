@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+
+from kafka_ratchet.app.inspect.document import Document
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,20 @@ class NotCompared:
 
 
 @dataclass
-class ReplayReport:
+class ReplayReport(Document):
     """Results of the replay of one stream's agents."""
+
+    json_keys = (
+        "program",
+        "agents",
+        "outputs",
+        "entries",
+        "evicted",
+        "sent",
+        "of_others",
+        "not_compared",
+        "notes",
+    )
 
     program: str
     """MODULE:NAME of the program, from `--app`."""
@@ -70,17 +83,3 @@ class ReplayReport:
                 f"workers have forgotten {self.evicted:,} identities (max_identities, inactive_after_s): a record "
                 "re-sent after that was new to the agents, and is a repeat to the replay"
             )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the object in the JSON of `ratchet verify`."""
-        return {
-            "program": self.program,
-            "agents": self.agents,
-            "outputs": self.outputs,
-            "entries": self.entries,
-            "evicted": self.evicted,
-            "sent": dict(self.sent),
-            "of_others": dict(self.of_others),
-            "not_compared": [asdict(each) for each in self.not_compared],
-            "notes": self.notes,
-        }

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from aiohttp import web
 
+from kafka_ratchet.app.inspect.event import EventTrace
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.cluster_view import ClusterView
 from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
@@ -31,7 +32,7 @@ async def event_page(request: web.Request) -> web.StreamResponse:
     view = request.app[CLUSTER_VIEW]
     settings = view.settings
 
-    async def ask(asked: dict[str, str]) -> dict[str, Any] | None:
+    async def ask(asked: dict[str, str]) -> EventTrace | None:
         question = question_of(settings, asked)
         if question is None:
             return None
@@ -88,7 +89,7 @@ def trace(
     where: Where = EVERYWHERE,
     limit_s: float = LIMIT_S,
     limit_bytes: int = LIMIT_BYTES,
-) -> dict[str, Any]:
+) -> EventTrace:
     """Read the trace from the topics and the result table.
 
     Args:
@@ -117,6 +118,4 @@ def trace(
             found = explanation.of_identity(question.identity or b"", question.sequence, *where)
     finally:
         explanation.close()
-    identity_hex = None if found.identity is None else found.identity.hex()
-    more = {"asked": found.asked, "identity_hex": identity_hex, "command": question.command}
-    return found.as_dict() | more
+    return EventTrace(found, question.command)

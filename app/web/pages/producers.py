@@ -7,22 +7,16 @@ Separate module: each page of the navigation has its own.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Final
-
 from aiohttp import web
 
 from kafka_ratchet.app.repartition import arrives_in
 from kafka_ratchet.app.status.lookup import parse_identity, parse_limit
-from kafka_ratchet.app.status.producers import KnownProducer, ProducersPage, read_published, with_published
+from kafka_ratchet.app.status.producers import ProducersPage, read_published, with_published
 from kafka_ratchet.app.web.pages.dropped import stream_of
 from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
 from kafka_ratchet.app.web.render import CLUSTER_VIEW
 from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.rule.identity import Identity
-
-LIVE_S: Final = 60
-"""Most seconds since the last judged record of a producer that counts as live."""
 
 
 async def producers_page(request: web.Request) -> web.StreamResponse:
@@ -46,15 +40,4 @@ async def producers_page(request: web.Request) -> web.StreamResponse:
             return page
         return with_published(page, published.get(topic, {}), after, limit)
 
-    return await answer(request, "producers.html", ask, activity=activity)
-
-
-def activity(producer: KnownProducer) -> str:
-    """Return "live", "idle" or "not known" for a producer, by the time of its last judged record."""
-    if producer.last_seen is None:
-        return "not known"
-    try:
-        seen = datetime.fromisoformat(producer.last_seen)
-        return "live" if datetime.now(UTC) - seen < timedelta(seconds=LIVE_S) else "idle"
-    except (ValueError, TypeError):  # any member of the group may answer as a worker
-        return "not known"
+    return await answer(request, "producers.html", ask)

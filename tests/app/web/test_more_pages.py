@@ -108,7 +108,7 @@ async def test_a_record_is_followed_and_what_was_dropped_is_shown_masked(
         html, body = await both(http, url, "/event", identity=HOSTILE[0].decode())
         assert [each["verdict"] for each in body["arrivals"]] == ["fresh", "duplicate", "waiting"]
         assert body["arrivals"][1]["kept"]["topic"] == dropped
-        assert "Not yet: 0 offsets before it wait" in html
+        assert "Not judged yet: 0 offsets before it wait" in html
         html, body = await both(http, url, "/event", topic=letters, partition="0", offset="0")
         assert body["arrivals"][0]["reason"] == "sequence-missing"
         html, body = await both(http, url, "/event", 400, topic="elsewhere", partition="0", offset="0")

@@ -1,0 +1,1 @@
+"""Documents that answer an operator, as JSON, in the terminal and on the page."""

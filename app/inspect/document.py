@@ -1,0 +1,69 @@
+"""JSON encoding of documents, for commands and the page.
+
+Separate module: packages below the page declare their documents with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any, ClassVar
+
+import msgspec
+
+
+class Document:
+    """Base class of typed documents. A document declares its JSON, and has no encoder of its own.
+
+    json_keys: keys in their order. "key" names an attribute, or a method to call. "key=attribute.part" names another
+    attribute, its attribute or its entry. With "?" after the key, the key is left out if the value is None. Without
+    json_keys the keys
+    are the fields.
+    """
+
+    __slots__ = ()
+
+    json_keys: ClassVar[tuple[str, ...]] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON object of this document, of dicts, lists, texts, numbers and None."""
+        return dict(_entries(self, self.json_keys)) if self.json_keys else _fields(self)
+
+
+def encoded(value: Any) -> Any:
+    """Return a value as dicts, lists, texts, numbers and None. Documents in it are encoded by their `json_keys`."""
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case Enum():
+            return value.value
+        case str():
+            return value
+        case Document():
+            return value.as_dict()
+        case msgspec.Struct():
+            return msgspec.to_builtins(value)
+        case Mapping():
+            return {str(key): encoded(each) for key, each in value.items()}
+    if dataclasses.is_dataclass(value) or hasattr(value, "_fields"):
+        return _fields(value)
+    return [encoded(each) for each in value]
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    names: Iterable[str] = (
+        (field.name for field in dataclasses.fields(value)) if dataclasses.is_dataclass(value) else value._fields
+    )
+    return {name: encoded(getattr(value, name)) for name in names}
+
+
+def _entries(document: Document, keys: Iterable[str]) -> Iterable[tuple[str, Any]]:
+    for entry in keys:
+        key, _, path = entry.partition("=")
+        value: Any = document
+        for part in (path or key.removesuffix("?")).split("."):
+            value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+        value = value() if callable(value) else value
+        if not key.endswith("?") or value is not None:
+            yield key.removesuffix("?"), encoded(value)

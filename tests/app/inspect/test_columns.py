@@ -1,0 +1,64 @@
+"""The terminal and the page draw a table from the same columns."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import aiohttp_jinja2
+import pytest
+from aiohttp import web
+from markupsafe import Markup
+from rich.console import Console
+
+from kafka_ratchet.app.inspect.columns import shown_columns, terminal_table
+from kafka_ratchet.app.inspect.event import judgement, row_phrase
+from kafka_ratchet.app.inspect.streams import PARTITION_COLUMNS, partition_notices
+from kafka_ratchet.app.status.model import PartitionView, Totals
+from kafka_ratchet.app.web.render import set_up_templates
+from kafka_ratchet.app.why.answer import Arrival, Place, Result
+from kafka_ratchet.rule.verdicts import PHRASES
+from kafka_ratchet.transport.stalls import Cause, Stall
+
+ROW = PartitionView(
+    3, "worker <a>", "running", 5, 1_000, None, None, 9, 12, 7, 1_234, 2, also_reported_by=["b"], unjudged=4
+)
+TOTALS = Totals(5, None, 7, 1_234, 2, None, 0)
+
+
+@pytest.fixture
+def macros() -> Any:
+    application = web.Application()
+    set_up_templates(application, [], lambda said: Markup.escape(str(said)))
+    return aiohttp_jinja2.get_env(application).get_template("_macros.html").module
+
+
+def test_terminal_and_page_have_the_same_headings_and_values(macros: Any) -> None:
+    columns = shown_columns(PARTITION_COLUMNS, TOTALS)
+    headings = re.findall(r"<th[^>]*>([^<]*)</th>", macros.headings(columns))
+    table = terminal_table("t", columns, [ROW], TOTALS)
+    assert headings == [str(column.header) for column in table.columns]
+    assert headings[:5] == ["Partition", "State", "Fresh", "Duplicate", "Invalid"]
+    html = str(macros.cells(columns, ROW))
+    for text in ("1,234", "1,000", "<small>and 4 unjudged</small>", "<small>of 12</small>", "worker &lt;a&gt;"):
+        assert text in html
+    assert html.count("not known") == 2  # end and lag
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(table)
+    assert "1,234" in capture.get()
+    assert "worker <a> (also b)" in capture.get()
+
+
+def test_a_halted_partition_has_one_sentence() -> None:
+    row = replace(ROW, state="halted", error="corrupt", stalled=Stall(Cause.HALTED, "corrupt", 0.0))
+    assert partition_notices(row) == ["Partition 3: corrupt"]
+    row = replace(row, state="running", error=None, stalled=Stall(Cause.NO_LEADER, "no leader", 0.0))
+    assert partition_notices(row) == ["Partition 3 stands still (no-leader): no leader"]
+
+
+def test_a_record_that_a_job_has_not_read_yet() -> None:
+    arrival = Arrival(Place("in", 0, 4), "2026-01-01T00:00:00.000Z", 7, "fresh", forwarded=Place("out", 0, 9))
+    assert judgement(arrival) == f"{PHRASES['fresh']}; the first of its identity"
+    assert row_phrase(arrival, Result("t", "j", 2)) == "not yet in t: job j has read up to offset 2"
