@@ -125,10 +125,10 @@ def _stream_table(stream: StreamView, left_out: frozenset[str]) -> Table:
     from rich.text import Text
 
     from kafka_ratchet.app.inspect.columns import shown_columns, terminal_table
-    from kafka_ratchet.app.inspect.streams import PARTITION_COLUMNS
+    from kafka_ratchet.app.inspect.streams import TERMINAL_COLUMNS
 
     title = Text(f"{stream.stream}: {stream.input} → {stream.output}, identity {stream.identity}")
-    columns = shown_columns(PARTITION_COLUMNS, stream.totals, left_out)
+    columns = shown_columns(TERMINAL_COLUMNS, stream.totals, left_out)
     return terminal_table(title, columns, stream.partitions, stream.totals, notes=False)
 
 

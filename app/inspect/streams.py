@@ -34,12 +34,14 @@ COUNTS: Final = (
     Column[PartitionView]("fresh", HEADINGS[FRESH], note=_unjudged, is_summed=True),
     Column[PartitionView]("duplicate", HEADINGS[DUPLICATE], is_summed=True),
     Column[PartitionView]("invalid", HEADINGS[INVALID], is_bad=True, is_summed=True),
+)
+SELDOM: Final = (
     Column[PartitionView]("late", HEADINGS[TOO_LATE], is_summed=True, is_shown=bool),
     Column[PartitionView]("conflict", HEADINGS[CONTENT_DIFFERS], is_bad=True, is_summed=True, is_shown=bool),
     Column[PartitionView]("missing", "Missing", is_bad=True, is_summed=True, is_shown=_is_known),
-    Column[PartitionView]("keys", "Keys", is_summed=True),
-    Column[PartitionView]("evicted", "Evicted", is_summed=True, is_shown=bool),
 )
+KEYS: Final = Column[PartitionView]("keys", "Keys", is_summed=True)
+EVICTED: Final = Column[PartitionView]("evicted", "Evicted", is_summed=True, is_shown=bool)
 POSITION: Final = Column[PartitionView]("input_position", "Position")
 END: Final = Column[PartitionView]("input_end", "End")
 LAG: Final = Column[PartitionView]("lag", "Lag", is_summed=True)
@@ -49,10 +51,24 @@ CHANGELOG: Final = Column[PartitionView]("changelog_position", "Changelog", note
 WORKER: Final = Column[PartitionView]("worker", "Worker", "worker", note=_other_workers)
 STANDBYS: Final = Column[PartitionView]("standbys", "Standby", "worker", lambda row: ", ".join(row.standbys) or "none")
 
-PARTITION_COLUMNS: Final = (PARTITION, STATE, *COUNTS, POSITION, END, LAG, BLOCKED, CHANGELOG, WORKER)
-"""Columns of the partitions of a stream, in the terminal and on the page."""
-PAGE_COLUMNS: Final = (PARTITION, STATE, LAG, LAG_S)
-PAGE_COLUMNS_AFTER_CHART: Final = (WORKER, STANDBYS, POSITION, END, *COUNTS[:3])
+TERMINAL_COLUMNS: Final = (
+    PARTITION,
+    STATE,
+    *COUNTS,
+    *SELDOM,
+    KEYS,
+    EVICTED,
+    POSITION,
+    END,
+    LAG,
+    BLOCKED,
+    CHANGELOG,
+    WORKER,
+)
+"""Columns in the terminal, which has no totals above the table."""
+PAGE_COLUMNS: Final = (PARTITION, STATE, *COUNTS, KEYS, EVICTED, POSITION, END, LAG, CHANGELOG, WORKER)
+STREAM_COLUMNS: Final = (PARTITION, STATE, LAG, LAG_S)
+STREAM_COLUMNS_AFTER_CHART: Final = (WORKER, STANDBYS, POSITION, END, *COUNTS)
 """Columns of the page of one stream, before and after the chart of the lag."""
 
 

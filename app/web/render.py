@@ -16,7 +16,6 @@ from aiohttp import web
 from markupsafe import Markup
 
 from kafka_ratchet.app.inspect import event, lookup, producers, streams
-from kafka_ratchet.app.inspect.columns import shown_columns
 from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.cluster_view import ClusterView
@@ -124,7 +123,6 @@ def set_up_templates(
     templates.globals.update(phrases=PHRASES, counters=COUNTERS, headings=HEADINGS)
     templates.globals["shell"] = _shell
     templates.globals.update(event=event, lookups=lookup, producers=producers, partition_columns=streams)
-    templates.globals["shown_columns"] = shown_columns
     templates.filters["sentence"] = _sentence
     templates.filters["grouped"] = _grouped
     templates.filters["seconds"] = _seconds

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from kafka_ratchet.app.inspect.columns import shown_columns, terminal_table
 from kafka_ratchet.app.inspect.event import judgement, row_phrase
-from kafka_ratchet.app.inspect.streams import PARTITION_COLUMNS, partition_notices
+from kafka_ratchet.app.inspect.streams import TERMINAL_COLUMNS, partition_notices
 from kafka_ratchet.app.status.model import PartitionView, Totals
 from kafka_ratchet.app.web.render import set_up_templates
 from kafka_ratchet.app.why.answer import Arrival, Place, Result
@@ -35,7 +35,7 @@ def macros() -> Any:
 
 
 def test_terminal_and_page_have_the_same_headings_and_values(macros: Any) -> None:
-    columns = shown_columns(PARTITION_COLUMNS, TOTALS)
+    columns = shown_columns(TERMINAL_COLUMNS, TOTALS)
     headings = re.findall(r"<th[^>]*>([^<]*)</th>", macros.headings(columns))
     table = terminal_table("t", columns, [ROW], TOTALS)
     assert headings == [str(column.header) for column in table.columns]
