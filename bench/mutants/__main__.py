@@ -1,0 +1,100 @@
+"""Mutants: small changes of the code that no test notices. `python -m bench.mutants --seed 35 --number 200`.
+
+The seed draws one operator, constant, condition or statement of the packages below. First the tests of a part run once
+over the unchanged code and record the lines that each test runs (`trials.py`). Then each mutant meets the tests
+that run its line, the quickest first, in a fork of one process with the collected tests, broker, Spark and
+databases; the files stay unchanged. No other test can notice it. Where the file has functions that
+Numba compiles, Numba is switched off and the tests of those run alone: its cache would hold them unchanged.
+A mutant is killed where a test fails or takes too long. A line that no test runs is a survivor.
+Texts, log lines, errors and annotations are left alone. Code that Spark runs in its own Python processes is unchanged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from bench.mutants.drawing import PACKAGES, ROOT, Mutant, chosen, code_of, is_compiled
+from bench.mutants.trials import Measured, Tests, Trial
+
+SELECTED: Final = {"rule": ["--quick"], "commit": ["--quick"], "stores": ["--all", "-m", "not long"]}
+"""Options of pytest that choose the tests of a part. The matrix has those of MySQL, and more of Delta and Iceberg."""
+PRELOADED: Final = ("numba", "confluent_kafka", "aiokafka", "faust", "pyarrow", "pytest", "rocksdict")
+
+
+def main() -> int:
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--seed", type=int, default=35)
+    asked.add_argument("--number", type=int, default=200, help="of mutants, a third of them in each part")
+    asked.add_argument("--part", choices=PACKAGES, action="append")
+    asked.add_argument("--minutes", type=float, default=60.0, help="of each part and kind of kernels")
+    asked.add_argument("--only", help="mutants of files with this in their path")
+    asked.add_argument("--tests", action="append", help="instead of all tests of the part")
+    asked.add_argument("--default", action="store_true", help="the default tests, those with a broker too")
+    asked.add_argument("--measured", action="store_true", help="use the lines that the last run recorded")
+    asked.add_argument("--folder", type=Path, default=ROOT / "build" / "mutants")
+    arguments = asked.parse_args()
+    os.chdir(ROOT)
+    for name in PRELOADED:
+        __import__(name)
+    parts = arguments.part or [*PACKAGES]
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    share = -(-arguments.number // len(parts))
+    drawn = [mutant for part in parts for mutant in chosen(part, arguments.seed, share)]
+    if arguments.only:
+        drawn = [mutant for mutant in drawn if arguments.only in mutant.file]
+    results = []
+    for part, plain in sorted({(each.part, is_compiled(each.file)) for each in drawn}):
+        name = f"{part}-plain" if plain else part
+        folders = [str(ROOT / folder) for folder in PACKAGES[part][0]]
+        tests = Tests(
+            name,
+            arguments.tests or [*PACKAGES[part][1]],
+            ["--plain-kernels"] if plain else SELECTED[part],
+            folders,
+            plain=plain,
+        )
+        measured = tests.recorded(arguments.folder) if arguments.measured else tests.measure(arguments.folder)
+        print(f"{name}: {len(measured.seconds)} tests pass in {measured.total_s:.0f} s", flush=True)
+        mutants = [each for each in drawn if each.part == part and is_compiled(each.file) == plain]
+        results += _tried(tests, measured, mutants, arguments.folder, arguments.minutes * 60)
+    survived = sum(lives for lives in results)
+    print(f"{len(results)} mutants: {len(results) - survived} killed, {survived} survived")
+    return 0
+
+
+def _tried(tests: Tests, measured: Measured, mutants: list[Mutant], folder: Path, limit_s: float) -> list[bool]:
+    """Return for each mutant whether it survived, and print the survivors."""
+    trials = [
+        Trial(str(ROOT / each.file), code_of(each), *measured.tests_of(str(ROOT / each.file), each.lines))
+        for each in mutants
+    ]
+    results, began = [], time.monotonic()
+    with (folder / f"{tests.name}.ndjson").open("w") as report:
+        for number, lives, seconds, failed in tests.try_all(trials, measured, folder, began + limit_s):
+            mutant = mutants[number]
+            results.append(lives)
+            row = {
+                **asdict(mutant),
+                "survived": lives,
+                "seconds": round(seconds, 1),
+                "tests": len(trials[number].tests),
+            }
+            report.write(json.dumps({**row, "failed": failed}) + "\n")
+            report.flush()
+            if lives:
+                unread = "" if trials[number].tests else " (no test runs the line)"
+                print(f"survived: {mutant.file}:{mutant.line}: {mutant.before} -> {mutant.after}{unread}", flush=True)
+    killed = len(results) - sum(results)
+    print(f"{tests.name}: {killed} of {len(results)} killed in {time.monotonic() - began:.0f} s", flush=True)
+    return results
+
+
+if __name__ == "__main__":
+    sys.exit(main())

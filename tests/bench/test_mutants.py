@@ -1,0 +1,80 @@
+"""Mutants reach the functions that tests have imported already, and meet the tests that run their line."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import coverage
+import pytest
+
+from bench.mutants import drawing
+from bench.mutants.drawing import Mutant, code_of, mutants_of
+from bench.mutants.trials import Measured, change
+
+SOURCE = '''
+def counted(values):
+    """A nested function and a statement of several lines."""
+
+    def inner(value):
+        return value + 1
+
+    return [
+        inner(value)
+        for value in values
+        if value > 10
+    ]
+'''
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.setattr(drawing, "ROOT", tmp_path)
+    file = tmp_path / "changed_by_mutants.py"
+    file.write_text(SOURCE)
+    spec = importlib.util.spec_from_file_location("changed_by_mutants", file)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded
+    spec.loader.exec_module(loaded)
+    yield loaded
+    del sys.modules[spec.name]
+
+
+def _mutant(module: ModuleType, before: str) -> Mutant:
+    return next(each for each in mutants_of("rule", Path(str(module.__file__))) if each.before == before)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("value + 1", [10, 11]), ("value > 10", [11, 12, 13]), ("1", [13, 14]), ("10", [13])]
+)
+def test_a_function_that_is_imported_already_runs_the_mutant(module: ModuleType, before: str, after: list[int]) -> None:
+    counted = module.counted
+    assert counted([10, 11, 12]) == [12, 13]
+    assert change(str(module.__file__), code_of(_mutant(module, before)))
+    assert counted([10, 11, 12]) == after
+
+
+def test_the_statement_of_a_mutant_is_all_its_lines(module: ModuleType) -> None:
+    assert _mutant(module, "value > 10").lines == (8, 12)
+    assert _mutant(module, "value + 1").lines == (6, 6)
+
+
+def test_a_mutant_meets_the_passing_tests_of_its_lines_the_quickest_file_first(tmp_path: Path) -> None:
+    data = coverage.CoverageData(str(tmp_path / "data"))
+    file = str(tmp_path / "module.py")
+    for context in ("a.py::slow", "b.py::quick", "a.py::quick", "b.py::fails"):
+        data.set_context(context)
+        data.add_lines({file: [3]})
+    data.set_context("")
+    data.add_lines({file: [1]})
+    measured = Measured(data, {"a.py::slow": 5.0, "a.py::quick": 0.5, "b.py::quick": 1.0, "b.py::other": 0.1})
+    assert measured.tests_of(file, (2, 4)) == (["b.py::quick", "a.py::quick", "a.py::slow"], False)
+    assert measured.tests_of(file, (7, 7)) == ([], False)
+    everything, at_import = measured.tests_of(file, (1, 1))
+    assert set(everything) == {"a.py::slow", "a.py::quick", "b.py::quick", "b.py::other"}
+    assert at_import
