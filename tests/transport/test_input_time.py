@@ -44,6 +44,36 @@ def test_the_lag_in_seconds_is_not_known_before_a_record_was_fetched() -> None:
     assert status.lag_s(100.0) == 0.0
 
 
+def test_offsets_after_the_last_stable_one_are_held_back() -> None:
+    status = LaneStatus()
+    assert status.blocked == 0
+    status.saw_ends(5, 8, 100.0)
+    assert (status.blocked, status.blocked_since) == (3, 100.0)
+    status.saw_ends(5, 9, 101.0)
+    assert (status.blocked, status.blocked_since) == (4, 100.0)
+    status.saw_ends(9, 9, 102.0)
+    assert (status.blocked, status.blocked_since) == (0, None)
+
+
+def test_a_lane_is_behind_since_the_first_record_that_it_has_not_committed() -> None:
+    status, behind = LaneStatus(), list[float | None]()
+
+    def progressed(position: int, now_s: float) -> None:
+        status.progressed(position, now_s)
+        behind.append(status.behind_since)
+
+    def saw_end(end: int, now_s: float) -> None:
+        status.saw_ends(end, end, now_s)
+        behind.append(status.behind_since)
+
+    progressed(3, 50.0)  # the end of the input is unknown
+    saw_end(4, 100.0)
+    saw_end(5, 101.0)
+    progressed(4, 102.0)
+    progressed(5, 103.0)
+    assert behind == [None, 100.0, 100.0, 102.0, None]
+
+
 def test_an_answer_holds_as_of_its_question() -> None:
     end = InputEnd()
     assert end.judged_until_ms(0) is None  # nobody has asked

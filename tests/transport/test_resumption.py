@@ -107,6 +107,13 @@ def test_a_setting_that_is_said_only_where_it_is_not_the_default_is_compared_as_
     assert shadow.rule_differences(plain) == shadow.differences(plain)
 
 
+def test_a_setting_of_every_owner_is_compared_where_both_have_it() -> None:
+    key, name = (Owner("app", "events", {"identity": identity}, {}) for identity in ("key", "header:id"))
+    assert key.rule_differences(name) == [
+        "its records were judged with identity = 'key', but the settings say 'header:id'"
+    ]
+
+
 def test_a_topic_under_the_same_name_is_another_by_its_id() -> None:
     before = Owner("app", "events", {}, {"input": Topic("in", HERE), "output": Topic("out", HERE)})
     now = Owner("app", "events", {}, {"input": Topic("in", ELSEWHERE), "output": Topic("out", HERE)})

@@ -39,6 +39,37 @@ def test_a_commit_without_members_or_with_unknown_ones() -> None:
     assert history.commits == {}
 
 
+def text(value: str) -> bytes:
+    return len(value).to_bytes(2, "big") + value.encode()
+
+
+@pytest.mark.parametrize("form", range(4))
+def test_members_of_a_classic_group_are_read_in_each_format(form: int) -> None:
+    members = b""
+    for client in ("console", "kcat"):
+        instance = b"\xff\xff" if form == 3 and client == "kcat" else text("instance") if form == 3 else b""
+        timeouts = bytes(8 if form >= 1 else 4)
+        members += text("id") + instance + text(client) + text("/10.0.0.7") + timeouts + b"\0\0\0\2ab" + bytes(4)
+    head = form.to_bytes(2, "big") + text("consumer") + bytes(4) + text("range") + text("id")
+    history = GroupHistory("shop")
+    history.take(b"\x00\x02\x00\x04shop", head + bytes(8 if form >= 2 else 0) + (2).to_bytes(4, "big") + members, 1)
+    history.take(KEY, VALUE, 5)
+    assert history.commits["in", 3].members == (Member("console", "/10.0.0.7"), Member("kcat", "/10.0.0.7"))
+
+
+def test_a_member_with_a_long_name_comes_and_leaves() -> None:
+    client = "c" * 300
+    compact = bytes([301 & 0x7F | 0x80, 301 >> 7]) + client.encode()
+    member = b"\x00\x05\x00\x04shop\x00\x01a"
+    history = GroupHistory("shop")
+    history.take(member, b"\x00\x00" + b"\x00\x00" + compact + b"\x0a/10.0.0.7", 1)
+    history.take(KEY, VALUE, 5)
+    assert history.commits == {("in", 3): Commit(94, 5, (Member(client, "/10.0.0.7"),))}
+    history.take(member, None, 6)
+    history.take(KEY, VALUE, 7)
+    assert history.commits == {("in", 3): Commit(94, 7, ())}
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

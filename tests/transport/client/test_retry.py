@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 
 from structlog.testing import capture_logs
 
-from kafka_ratchet.transport.client.retry import RETRY_FIRST_S, RETRY_MOST_S, SAY_AFTER_S, SAY_LEAST_OFTEN_S, Retry
+from kafka_ratchet.transport.client.retry import (
+    RETRY_FIRST_S,
+    RETRY_MOST_S,
+    SAY_AFTER_S,
+    SAY_LEAST_OFTEN_S,
+    Attempts,
+    Retry,
+)
 from tests.transport.modelled_worker import VirtualLoop, run
 
 
@@ -34,3 +42,27 @@ def test_pauses_grow_to_a_limit_and_what_takes_long_is_said_more_and_more_seldom
     assert all(least < gap <= least + RETRY_MOST_S + 1e-6 for least, gap in zip(expected, gaps, strict=False))
     assert len(gaps) > len(expected)
     assert {(line["what"], line["topic"], line["reason"]) for line in lines} == {("ask", "events", "'nobody answers'")}
+
+
+def test_the_innermost_failed_request_keeps_the_others_waiting() -> None:
+    async def nested() -> None:
+        attempts = Attempts()
+        attempts.follow()
+        assert (attempts.longest(), attempts.failed()) == (None, None)
+        outer = Retry("send")
+        await asyncio.sleep(1)
+        inner = Retry("find leader")
+        await asyncio.sleep(1)
+        unfailed = Retry("ask")
+        assert attempts.failed() is None
+        await outer.wait(TimeoutError())
+        assert attempts.failed() is outer
+        await inner.wait(TimeoutError())
+        assert (attempts.longest(), attempts.failed()) == (outer, inner)
+        assert unfailed.error is None
+        attempts.clear()
+        assert attempts.longest() is None
+
+    loop = VirtualLoop()
+    run(loop, nested())
+    loop.close()

@@ -22,7 +22,7 @@ from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.recovery import Ownership
 from kafka_ratchet.tables.totals import PROGRESS, Progress
-from kafka_ratchet.transport.client.topic_id import DIVERGING_EPOCH, FetchByIdRequest, FetchRequest_v13, diverging
+from kafka_ratchet.transport.client.topic_id import FetchByIdRequest, FetchRequest_v13
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.move import PartitionMove
 from kafka_ratchet.transport.owner import FORMAT
@@ -35,13 +35,6 @@ from tests.transport.test_lane import event, events, numbers
 
 HALTED_AGAIN = 2
 """Tries that a halted lane makes before it is believed that it stays halted."""
-
-
-def test_the_point_of_divergence_may_be_unknown() -> None:
-    assert diverging({}) is None
-    unknown = (-1).to_bytes(4, "big", signed=True) + (-1).to_bytes(8, "big", signed=True)
-    assert diverging({DIVERGING_EPOCH: unknown}) == (-1, -1)
-    assert diverging({DIVERGING_EPOCH: (7).to_bytes(4, "big") + (12).to_bytes(8, "big") + b"\0"}) == (7, 12)
 
 
 def ends_at(bootstrap: str, topic: str) -> int:
