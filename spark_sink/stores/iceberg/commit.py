@@ -24,8 +24,8 @@ from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
     rows_key,
     total_rows,
 )
-from kafka_ratchet.spark_sink.stores.iceberg.merge import merged
-from kafka_ratchet.spark_sink.stores.iceberg.touched import may_have_records, parts, touched, without_records
+from kafka_ratchet.spark_sink.stores.iceberg.merge import merged, split
+from kafka_ratchet.spark_sink.stores.iceberg.touched import groups, may_have_records, parts, touched, without_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -184,10 +184,13 @@ class Commit:
     def _merge(self, table: Table, transaction: Transaction, rows: pa.Table, summary: dict[str, str]) -> int:
         """Merge `rows` into the table by rewriting the files that contain one of their keys, in one snapshot.
 
+        The driver holds `rows` and one group of these files at a time, see `touched.GROUP_BYTES`.
+
         Returns:
             Number of rows in the table's files afterwards.
         """
         import pyarrow as pa
+        from pyiceberg.manifest import DataFile
         from pyiceberg.typedef import Record
 
         plain = rows.select([name for name in rows.column_names if name != DELETED]).schema
@@ -195,15 +198,18 @@ class Commit:
         old = touched(table, tasks, rows, self.write_mode.row_key)
         whole = arrow_schema_of(table.schema(), with_ids=False)
         foreign = [field for field in whole if field.name not in plain.names]
-        target = pa.Table.from_batches(rows_of(table, old), whole).select([*plain.names, *(f.name for f in foreign)])
-        target = target.cast(pa.schema([*plain, *foreign]))
+        wanted = pa.schema([*plain, *foreign])
         table_bytes = sum(task.file.file_size_in_bytes for task in tasks)
         # The name has the holder, as with tasks' files, so that vacuum recognises it.
         named = file_prefix(self.job, self.generation)
-        new = [
-            write_rows(table, self.folder, part.to_batches(), named, Record())
-            for part in parts(merged(target, rows, self.write_mode), self.write_mode.row_key, table_bytes)
-        ]
+        new, left, divided = list[DataFile](), rows, groups(table, old, self.write_mode.row_key)
+        for number, group in enumerate(divided, 1):  # one group in memory at a time
+            target = pa.Table.from_batches(rows_of(table, group), whole).select(wanted.names).cast(wanted)
+            source = left
+            if number < len(divided):
+                source, left = split(left, target, self.write_mode.row_key)
+            for part in parts(merged(target, source, self.write_mode), self.write_mode.row_key, table_bytes):
+                new.append(write_rows(table, self.folder, part.to_batches(), named, Record()))
         return self._replace_files(table, transaction, old, new, summary)
 
     def repair(self, table: Table, old: list[FileScanTask], new: list[DataFile], properties: Mapping[str, str]) -> None:

@@ -5,6 +5,7 @@ pyiceberg's own upsert fails if a key is null, and can only replace rows. So the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.rows.aggregates import ADDED, ENDINGS, Aggregate
@@ -64,6 +65,27 @@ def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode) -> pa.Tabl
         column = pc.if_else(alone, result[each.name], new)
         result = result.set_column(position, result.schema.field(position), column)
     return result
+
+
+def split(source: pa.Table, target: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
+    """Split new rows into those with a key that the table's rows have, and the others; null equals null.
+
+    Args:
+        source: new rows, at most one per key.
+        target: rows of the table.
+        key: names of the key columns.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    names = [f"k{n}" for n in range(len(key))]
+    both = pa.concat_tables([target.select(list(key)), source.select(list(key)).cast(target.select(list(key)).schema)])
+    keys = both.rename_columns(names).append_column("row", pa.array(range(len(both)), pa.int64()))
+    found = keys.group_by(names, use_threads=False).aggregate([("row", "min"), ("row", "max")])
+    first, last = (found[f"row_{each}"].to_numpy() for each in ("min", "max"))
+    is_old = np.zeros(len(source), np.bool_)
+    is_old[last[(first < len(target)) & (last >= len(target))] - len(target)] = True
+    return source.filter(pa.array(is_old)), source.filter(pa.array(~is_old))
 
 
 def _taken_up(aggregate: Aggregate, target: pa.ChunkedArray, source: pa.ChunkedArray) -> pa.ChunkedArray:

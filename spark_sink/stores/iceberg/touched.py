@@ -36,6 +36,11 @@ FILES = 256
 rewrites one of 256 parts of the table, and planning it is quick."""
 
 
+GROUP_BYTES = 64 * 1024 * 1024
+"""Maximum bytes of the files that a merge holds in memory together, where they take about four times as much. A larger
+file is a group of its own."""
+
+
 def touched(table: Table, tasks: Sequence[FileScanTask], source: pa.Table, key: Sequence[str]) -> list[FileScanTask]:
     """Return the files that contain a key of `source`, and all small files.
 
@@ -54,6 +59,41 @@ def touched(table: Table, tasks: Sequence[FileScanTask], source: pa.Table, key: 
         if task.file.file_size_in_bytes < FOLDED_BYTES
         or (_may_have(task.file, field, values, has_null) and _has(table, task, source.select(list(key))))
     ]
+
+
+def groups(table: Table, tasks: Sequence[FileScanTask], key: Sequence[str]) -> list[list[FileScanTask]]:
+    """Divide the files to rewrite into groups of at most `GROUP_BYTES`, in the order of their first keys.
+
+    Args:
+        table: the table.
+        tasks: files as returned by `touched`.
+        key: names of the key columns.
+    """
+    found: list[list[FileScanTask]] = [[]]
+    taken = 0
+    for task in _ordered(table, tasks, key[0]):
+        size = task.file.file_size_in_bytes
+        if found[-1] and taken + size > GROUP_BYTES:
+            found.append([])
+            taken = 0
+        found[-1].append(task)
+        taken += size
+    return found
+
+
+def _ordered(table: Table, tasks: Sequence[FileScanTask], name: str) -> list[FileScanTask]:
+    """Sort files by the least value of a column; small files come last, because new keys are added to the last."""
+    from pyiceberg.conversions import from_bytes
+    from pyiceberg.types import PrimitiveType
+
+    field = table.schema().find_field(name)
+    least = [(task.file.lower_bounds or {}).get(field.field_id) for task in tasks]
+    if any(each is None for each in least) or not isinstance(field.field_type, PrimitiveType):
+        return sorted(tasks, key=lambda task: task.file.file_size_in_bytes < FOLDED_BYTES)
+    kind = field.field_type
+    numbered = [(from_bytes(kind, each), task) for each, task in zip(least, tasks, strict=True) if each is not None]
+    numbered.sort(key=lambda pair: (pair[1].file.file_size_in_bytes < FOLDED_BYTES, pair[0]))
+    return [task for _, task in numbered]
 
 
 def may_have_records(table: Table, file: DataFile, first: Mapping[int, int], last: Mapping[int, int]) -> bool:

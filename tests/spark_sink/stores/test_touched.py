@@ -15,6 +15,7 @@ from kafka_ratchet.spark_sink.rows.aggregates import COUNT_COLUMN
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.iceberg import commit as commit_module
+from kafka_ratchet.spark_sink.stores.iceberg import merge as merge_module
 from kafka_ratchet.spark_sink.stores.iceberg import touched as module
 from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
 from kafka_ratchet.spark_sink.stores.iceberg.commit import Commit
@@ -66,6 +67,7 @@ def written(table: Table) -> dict[str, int]:
 def test_the_table_is_what_a_dictionary_says(of: str, kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LEAST_BYTES", 256)  # so that there are many files
     monkeypatch.setattr(module, "FOLDED_BYTES", 0)
+    monkeypatch.setattr(module, "GROUP_BYTES", 3_000)  # and several groups of them
     fields, keys = KEYS[of]
     names = fields.names
     value = COUNT_COLUMN if kind == "totals" else "v"
@@ -92,6 +94,39 @@ def test_the_table_is_what_a_dictionary_says(of: str, kind: str, folder: Path, m
         found = [tuple(row.values()) for row in table.scan().to_arrow().to_pylist()]
         assert sorted(found, key=repr) == sorted([(*key, number) for key, number in model.items()], key=repr)
         assert total_rows(table) == len(model) == int(table.properties[rows_key("job")])
+
+
+@pytest.mark.parametrize("group_bytes", [1, 60_000, module.GROUP_BYTES])
+def test_a_merge_holds_one_group_of_files_in_memory(
+    group_bytes: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEAST_BYTES", 16_000)
+    monkeypatch.setattr(module, "FOLDED_BYTES", 0)
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    table = made(folder, schema)
+    commit = commit_of(table, WriteMode("upsert", ("k",)))
+    commit.write(table, pa.table([range(0, 40_000, 2), [0] * 20_000], schema=schema), {}, 0)
+    before = {task.file.file_path: task.file for task in live_files(table)}
+    monkeypatch.setattr(module, "GROUP_BYTES", group_bytes)
+    held: list[int] = []
+
+    def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode) -> pa.Table:
+        held.append(len(target))
+        return merge_module.merged(target, source, write_mode)
+
+    monkeypatch.setattr(commit_module, "merged", merged)
+    keys = random.Random(1).sample(range(40_000), 2_000)
+    commit.write(table, pa.table([keys, [1] * len(keys)], schema=schema), {}, 0)
+    largest = max(file.record_count for file in before.values())
+    each = max(1, group_bytes // max(file.file_size_in_bytes for file in before.values()))
+    assert len(before) == 20
+    assert sum(held) == 20_000
+    assert max(held) <= largest * (each + 1)
+    assert (len(held) == 1) == (group_bytes > 1_000_000)
+    assert len(held) == 20 or group_bytes > 1
+    found = dict(zip(*table.refresh().scan().to_arrow().to_pydict().values(), strict=True))
+    assert found == dict.fromkeys(range(0, 40_000, 2), 0) | dict.fromkeys(keys, 1)
+    assert table.scan().count() == total_rows(table) == len(found)
 
 
 def test_manifests_of_what_went_do_not_gather(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
