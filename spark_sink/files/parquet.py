@@ -16,7 +16,7 @@ from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 WRITTEN = "file string, rows long, bytes long, partition string, statistics string"
 """Columns of a task's report about a file, with the partition as JSON. A task without rows writes and reports
@@ -95,7 +95,7 @@ def write_partitioned_files(
     fields: Sequence[tuple[str, str]],
     left_out: Sequence[str] = (),
     *,
-    sorted_by: Sequence[str] = (),
+    sorted_by: Sequence[str | Column] = (),
     row_group_rows: int | None = None,
 ) -> list[tuple[WrittenFile, Values]]:
     """Write one file for each task and table partition, like `write_files`.
@@ -110,7 +110,7 @@ def write_partitioned_files(
         filesystem: as in `write_files`.
         fields: partition columns, each with its unit "day", "hour" or "".
         left_out: columns that the files omit.
-        sorted_by: columns that the rows of a file are sorted by.
+        sorted_by: columns or expressions that the rows of a file are sorted by.
         row_group_rows: highest number of rows in a row group; None: pyarrow's default.
     """
     from pyspark.sql import functions as F

@@ -76,6 +76,7 @@ class Commit:
         properties: Mapping[str, str],
         added: int,
         partitions: Mapping[str, Values] | None = None,
+        sort_order: int | None = None,
     ) -> None:
         """Commit rows, unless a newer snapshot exists than the one that `table` was refreshed to.
 
@@ -85,6 +86,7 @@ class Commit:
             properties: table properties to set in the same commit.
             added: number of rows in the files.
             partitions: partition values of each file by path, if the table has partitions.
+            sort_order: id of the order of the files' rows; None: they have none.
         """
         from pyiceberg.typedef import Record
 
@@ -93,7 +95,7 @@ class Commit:
         total = (total_rows(table) or 0) + added
         # pyiceberg's `add_files` takes no files with field ids: it would find columns by their names.
         files = [
-            data_file(table, path, Record(*(partitions[path] if partitions else ())))
+            data_file(table, path, Record(*(partitions[path] if partitions else ())), sort_order)
             for path in (rows if isinstance(rows, list) else ())
         ]
         if isinstance(rows, list) and (written := sum(file.record_count for file in files)) != added:

@@ -88,10 +88,16 @@ def write_rows(
     return data_file(table, f"{data_location(table)}/{name}", partition)
 
 
-def data_file(table: Table, path: str, partition: Record) -> DataFile:
+def data_file(table: Table, path: str, partition: Record, sort_order: int | None = None) -> DataFile:
     """Return a snapshot's entry for a Parquet file, with the file's size and the bounds of each column.
 
     pyiceberg's own `add_files` infers the partition from the bounds, which are missing for long values.
+
+    Args:
+        table: the table.
+        path: path of the file.
+        partition: partition values of all its rows.
+        sort_order: id of the order of its rows, if the table has one.
     """
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import (
@@ -115,7 +121,7 @@ def data_file(table: Table, path: str, partition: Record) -> DataFile:
         file_format=FileFormat.PARQUET,
         partition=partition,
         file_size_in_bytes=len(found),
-        sort_order_id=None,
+        sort_order_id=sort_order,
         spec_id=table.metadata.default_spec_id,
         equality_ids=None,
         key_metadata=None,

@@ -1,6 +1,7 @@
-"""Partitions of an Iceberg table: Iceberg's own, by columns or by days and hours of times.
+"""Partitions and sort order of an Iceberg table.
 
-All files are in one folder, whatever their partition: Iceberg stores the partition values in its manifests.
+Partitions are Iceberg's own, by columns or by days and hours of times. All files are in one folder, whatever their
+partition: Iceberg stores the partition values in its manifests.
 """
 
 from __future__ import annotations
@@ -9,12 +10,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import SchemaDiffers
+from kafka_ratchet.spark_sink.rows.distinct import quoted
 from kafka_ratchet.spark_sink.rows.partition_by import PartitionField, said
+from kafka_ratchet.spark_sink.spark.dialect import in_utc
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.sorting import SortField
+    from pyspark.sql import Column, DataFrame
 
 TRANSFORMS = {"": "identity", "day": "day", "hour": "hour"}
+
+UNSORTED = 0
+"""Id of the order of tables without one."""
+
+SECONDS = {"day": 86_400, "hour": 3_600}
 
 
 def add_partitions(transaction: Transaction, fields: Sequence[PartitionField]) -> None:
@@ -40,3 +50,39 @@ def require_partitions(where: object, table: Table, fields: Sequence[PartitionFi
             f"{where}: the table is partitioned by {present or 'nothing'}, and this job has {said(fields)}. "
             "Partitions of an existing table do not change: give the job the table's, or choose another table"
         )
+
+
+def sorted_by(table: Table, dataframe: DataFrame) -> tuple[int | None, list[Column]]:
+    """Return the id of the table's sort order, and the expressions that sort a task's rows.
+
+    The id is None, and there are no expressions, if the table has no order or one with a transform that Spark cannot
+    compute without Iceberg's functions (`bucket`, `truncate`).
+    """
+    order = table.sort_order()
+    found = [_expression(table, field, dataframe) for field in order.fields]
+    if order.order_id == UNSORTED or any(each is None for each in found):
+        return None, []
+    return order.order_id, [column for each in found if each is not None for column in each]
+
+
+def _expression(table: Table, field: SortField, dataframe: DataFrame) -> list[Column] | None:
+    """Return the sort expressions of a field: none for a column that the rows lack; None for an unknown transform."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DateType, TimestampType
+
+    name, transform = table.schema().find_column_name(field.source_id) or "", str(field.transform)
+    if name not in dataframe.columns:
+        return None if "." in name else []  # null in all rows
+    column, kind = F.col(quoted(name)), dataframe.schema[name].dataType
+    is_date = isinstance(kind, DateType)
+    if transform in SECONDS and not is_date:
+        column = F.floor(column.cast("timestamp").cast("double") / SECONDS[transform])
+    elif transform in {"year", "month"}:
+        moment = in_utc(column) if isinstance(kind, TimestampType) else column
+        column = F.year(moment) if transform == "year" else F.year(moment) * 12 + F.month(moment)
+    elif transform != "identity" and not (transform == "day" and is_date):
+        return None
+    is_ascending, are_nulls_first = field.direction.name == "ASC", field.null_order.name == "NULLS_FIRST"
+    if is_ascending:
+        return [column.asc_nulls_first() if are_nulls_first else column.asc_nulls_last()]
+    return [column.desc_nulls_first() if are_nulls_first else column.desc_nulls_last()]

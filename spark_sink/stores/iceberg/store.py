@@ -41,7 +41,7 @@ from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
     offsets_of_rows,
     replacement,
 )
-from kafka_ratchet.spark_sink.stores.iceberg.partitions import require_partitions
+from kafka_ratchet.spark_sink.stores.iceberg.partitions import require_partitions, sorted_by
 from kafka_ratchet.spark_sink.stores.iceberg.repair import require_repairable, rewrite
 from kafka_ratchet.spark_sink.stores.iceberg.table import (
     RETRIES,
@@ -84,7 +84,7 @@ def orphan_files(table: Table, folder: Folder) -> Iterator[Orphan]:
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
     from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
@@ -128,6 +128,8 @@ class IcebergStore(OptimisticStore["Table"]):
         self._topic_key = f"ratchet-sink.{self._name}.{self._topic}"
         self._write_mode_key = f"ratchet-sink-rule.{self._name}"
         self._schema: StructType | None = None
+        self._sort_order: int | None = None
+        """Id of the order of the staged files' rows; None: they have none."""
 
     def count(self) -> int:
         return self._for_reading().scan().count()
@@ -343,10 +345,12 @@ class IcebergStore(OptimisticStore["Table"]):
 
     def _stage_files(self, table: Table, dataframe: DataFrame, folder: Folder, generation: int) -> Staged:
         """Write the rows into new files of the table, in Spark's tasks."""
+        self._sort_order, order = sorted_by(table, dataframe)
         if self._partition_by:
-            return self._stage_partitions(table, dataframe, generation)
+            return self._stage_partitions(table, dataframe, generation, order)
         schema = self._of_job(arrow_schema_of(table.schema(), with_ids=True), dataframe)
         prefix = file_prefix(self._name, generation)
+        dataframe = dataframe.sortWithinPartitions(*order) if order else dataframe
         written = write_files(dataframe, folder.inside(), schema, prefix, folder.filesystem)
         return Staged(sum(file.rows for file in written), written)
 
@@ -385,7 +389,7 @@ class IcebergStore(OptimisticStore["Table"]):
         decisions = [*json.loads(table.properties.get(key, "[]")), told]
         return {key: json.dumps(decisions[-DECISIONS_KEPT:])}
 
-    def _stage_partitions(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
+    def _stage_partitions(self, table: Table, dataframe: DataFrame, generation: int, order: Sequence[Column]) -> Staged:
         folder = self._data_folder(table)
         found = write_partitioned_files(
             dataframe,
@@ -394,6 +398,7 @@ class IcebergStore(OptimisticStore["Table"]):
             file_prefix(self._name, generation),
             folder.filesystem,
             self._partition_by,
+            sorted_by=order,
         )
         files = [file for file, _ in found]
         return Staged(sum(file.rows for file in files), files, partitions={file.name: values for file, values in found})
@@ -406,7 +411,7 @@ class IcebergStore(OptimisticStore["Table"]):
         rows = files if staged.arrow is None else staged.arrow
         partitions = {f"{data_location(table)}/{name}": values for name, values in staged.partitions.items()}
         properties = self._properties(generation, end, staged.sequences)
-        self._commit_of(table, generation).write(table, rows, properties, staged.rows, partitions)
+        self._commit_of(table, generation).write(table, rows, properties, staged.rows, partitions, self._sort_order)
 
     def _stage_replacement(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
         return self._stage(table, dataframe, generation)
