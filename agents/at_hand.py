@@ -19,9 +19,11 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 log = structlog.get_logger(__name__)
 
 SAY_AGAIN_S: Final = 10.0
-"""Seconds between lines on events far ahead of their predecessors: one for each would fill the disk."""
+"""Least seconds between two warnings about events far ahead of their predecessors: a line for each would fill the
+disk."""
 FAR_MS: Final = 3_600_000
-"""An event so far ahead of all before it is named: it may expire windows that others still count into."""
+"""Milliseconds by which an event is ahead of all earlier ones, for a warning. Such an event may expire windows of
+events still to come."""
 
 
 class AtHand:
@@ -102,8 +104,8 @@ class StreamClock:
             return
         self._said_at = self._clock()
         log.warning(
-            "one event is far ahead of all before it, and windows expire by its time. If its timestamp is wrong, set "
-            "message.timestamp.after.max.ms for the topic, so that Kafka refuses the next one",
+            "the timestamp of one event is far ahead of all earlier ones, and windows expire by it. If it is wrong, "
+            "set message.timestamp.after.max.ms for the topic, so that Kafka refuses the next one",
             topic=batch.topic,
             partition=batch.partition,
             offset=int(batch.offsets[rows[at]]),

@@ -36,7 +36,7 @@ VERDICT_NAMES: Final = tuple(word.encode() for word in BY_NUMBER)
 NONE_LETTERED: Final[Mapping[int, str]] = MappingProxyType({})
 
 Then = Callable[[Delivery, NDArray[np.bool_]], Awaitable[None]]
-"""Last step of a batch: makes the outputs of its fresh records, bool[batch.count]."""
+"""Function that makes the outputs of a batch's fresh records, which bool[batch.count] marks."""
 
 
 async def forward(delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
@@ -49,7 +49,7 @@ async def withhold(delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
 
 
 SHOWN = 80
-"""Characters of an identity in an error."""
+"""Most characters of an identity in an error message."""
 
 
 class FormCheck:

@@ -17,7 +17,7 @@ from kafka_ratchet.transport.delivery import LETTER_EVENT, Delivery
 EVENT_ID: Final = LETTER_EVENT
 """Header with the id of the event that a record stands for: `group_by` and a re-sent dead letter carry it."""
 ID_MOST: Final = 1024
-"""Bytes of an id in a header; a longer one is ignored."""
+"""Most bytes of an id in a header; a longer id is ignored."""
 
 
 class Event(msgspec.Struct, eq=False, frozen=True):

@@ -16,7 +16,7 @@ HOLDERS: Final[WeakKeyDictionary[asyncio.Task[Any], Callable[[], str]]] = WeakKe
 """Description of a program's task, by task."""
 LOOK_EVERY_S: Final = 1.0
 BLOCKED_AFTER: Final = 5
-"""Number of looks in a row without progress of the event loop before a message.
+"""Number of checks in a row without progress of the event loop, after which a message is logged.
 
 They are counted, not measured: a suspended process has not blocked anything.
 """

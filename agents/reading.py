@@ -45,7 +45,7 @@ _Columns = tuple[
 They are lists, because reading one number of an array is slow.
 """
 COPIED_MOST: Final = 8 << 20
-"""bytes: a batch of up to so many is copied once, because bytes are cut faster than a memoryview is."""
+"""Most bytes of a batch to copy as a whole: values are cut faster from bytes than from a memoryview."""
 
 
 class Reading:
@@ -84,16 +84,16 @@ class Reading:
         self.reads_batches = False
         self.away: list[bool] = [True]
         self.held: list[int] = []
-        """Records of the batch taken together with the one at hand, and rejected with it."""
+        """Indexes of the records that the program holds together with the current one; an error rejects all of them."""
         self.agent: str | None = None
         """Reading agent, for the dead letters of its stream."""
         self._decode, self._null = decoder(value_type)
         self._partition, self._more, self._before_record = partition, more, before_record
         self._fresh = NO_ROWS
-        """Indexes of the batch's records to hand out."""
+        """Indexes of the batch's fresh records, which the program gets."""
         self._rows: list[int] = []
         self._left: Iterator[int] | None = None
-        """Indexes not handed out yet, once the first is: a program that raised goes on with them."""
+        """Indexes not handed out yet; None before the first one. A program that catches an error goes on with them."""
         self._columns: _Columns | None = None
         self._before = "before its first event"
         """Place of the run while it has no batch."""

@@ -122,18 +122,18 @@ class AgentRun:
         self._reading.agent = agent.name
         self._task: asyncio.Task[None] | None = None
         self._waiting: asyncio.Future[None] | None = None
-        """The program waits for the next batch."""
+        """Future on which the program waits for the next batch."""
         self._given_back: asyncio.Future[None] | None = None
-        """The lane's side waits for the program to be through with the batch."""
+        """Future on which the lane waits until the program has processed the batch."""
         self._result: Any = None
         """Result of the function: a coroutine or an async generator."""
         self._is_over = False
-        """Its transaction was rolled back."""
+        """True once the run's transaction was rolled back."""
         self._failure: Exception | None = None
-        """Error that ended it between two batches; the next one raises it."""
+        """Error that ended the run between two batches; the next batch raises it."""
         self._outputs, self._sends = Outputs(), Sends(agent.name, self._reading)
         self._mark = 0, 0
-        """Outputs and sends before those of the record at hand and of held ones; known where these may be undone."""
+        """Number of outputs and of sends before the current and the held records, to undo later ones."""
         self._at_hand = AtHand(partition, self._reading)
 
     async def take(self, delivery: Delivery, fresh: NDArray[np.int64]) -> None:

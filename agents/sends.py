@@ -29,16 +29,16 @@ from kafka_ratchet.transport.delivery import Delivery, Output
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 BY_KEY: Final = -1
-"""Partition of a record sent by its key."""
+"""Value of a row's partition if the record's key chooses it."""
 OF_EVENT: Final = -(2**63)
-"""Timestamp of a record sent with that of the current event."""
+"""Value of a row's timestamp if the record takes that of the current event."""
 TIME_MOST: Final = 2**63 - 1
 FIRST_OF_TWO: Final = 0x80
-"""Bytes from this one on are followed by another byte of a varint."""
+"""Flag in a byte of a varint: another byte follows."""
 
 Row = tuple[str, int, bytes | None, bytes | None, bytes, int, int, bool]
-"""A record to be sent: topic; of the batch, the index of the event at hand; key, value, headers, partition, timestamp;
-and whether value and headers are the event's own, byte for byte. A plain tuple: one is made for each record."""
+"""Record to be sent: (topic, index of the current event in the batch, key, value, headers, partition, timestamp, True
+if value and headers are the event's own bytes). A plain tuple, because one is made for each record."""
 
 
 class Sends:
@@ -54,7 +54,7 @@ class Sends:
         self._agent, self._reading = agent, reading
         self._rows: list[Row] = []
         self._allowed: tuple[Delivery | None, str] = None, ""
-        """Current delivery, and the topic last found allowed in it: nearly every row's."""
+        """Current delivery, and the last topic found allowed in it, which is the topic of nearly every row."""
 
     def __len__(self) -> int:
         return len(self._rows)

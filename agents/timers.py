@@ -61,9 +61,9 @@ class Timers:
 
     def __init__(self) -> None:
         self.timers: list[Timer] = []
-        """Timers of each worker."""
+        """Timers that each worker calls."""
         self.tasks: list[Function] = []
-        """Begun in each worker once it has started."""
+        """Functions that each worker runs once, after its start."""
 
     def check_own(self, stream: TimedStream) -> None:
         """Check that a stream belongs to this app."""
@@ -72,7 +72,7 @@ class Timers:
     def timer(
         self, interval: float | timedelta, *, stream: TimedStream | None = None
     ) -> Callable[[Function], Function]:
-        """Call a function at intervals, first after one interval.
+        """Register a function to call at intervals, first after one interval.
 
         Args:
             interval: seconds, or a timedelta.
@@ -99,7 +99,7 @@ class Timers:
         return register
 
     def task(self, function: Function) -> Function:
-        """Run a function once in each worker, as a task that ends with the worker.
+        """Register a function that each worker runs once, as a task that ends with the worker.
 
         Raises:
             SettingsError: the function is not suitable.

@@ -31,7 +31,7 @@ class Sender(Protocol):
 
 
 at_hand: Final = ContextVar[Sender | None]("sender", default=None)
-"""Each run of an agent sets its own."""
+"""Sender of the agent that runs in this task; each run sets its own."""
 
 
 class _Sent:

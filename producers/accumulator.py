@@ -60,7 +60,7 @@ class Accumulator:
         self.full_at = float("-inf")
         """Last time when the queue was full, by the monotonic clock."""
         self.standstill: Standstill | None = None
-        """Cause of missing acknowledgements; None: records are acknowledged."""
+        """Reason why Kafka acknowledges nothing at present; None while it acknowledges records."""
         self._heard_at = self._polled_at = self._silent_since = time.monotonic()
         self._notes: dict[KafkaError | None, Message | None] = {None: None}
         self.note = self._notes.setdefault
@@ -112,8 +112,8 @@ class Accumulator:
             self.measures.refused += 1
             self.fail(self.refusal(error, what))
 
-    def heard(self) -> None:
-        """Record the time of an acknowledgement, or the time at which the queue was found empty."""
+    def restart_silence(self) -> None:
+        """Restart the measurement of silence, after an acknowledgement or when the queue is empty."""
         self._heard_at = self._silent_since = time.monotonic()
         self.standstill, self._client_error = None, ""
 
@@ -143,7 +143,7 @@ class Accumulator:
         if self.failure is not None:
             raise self.failure
         if self._closed.is_set():
-            raise TransportError(f"producer {self.name!r} is closed: nothing can be sent any more")
+            raise TransportError(f"producer {self.name!r} is closed and sends nothing more. Make a new producer")
 
     def fail(self, failure: RatchetError) -> None:
         """End the client with an error, and discard the waiting records; later errors are ignored."""
@@ -226,7 +226,7 @@ class Accumulator:
             if time.monotonic() - self._polled_at >= IDLE_S:
                 self.poll(0)
             if not len(self._producer):
-                self.heard()  # silence is counted from when there is something to hear
+                self.restart_silence()  # silence is counted from when there is something to hear
             silent_s = time.monotonic() - self._heard_at
             if len(self._producer) and silent_s >= SILENCE_S:
                 self._heard_at += SILENCE_S  # once per SILENCE_S

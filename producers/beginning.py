@@ -1,4 +1,4 @@
-"""Start of a named producer: its stored progress is compared with the present topic and source."""
+"""Start of a named producer: comparison of its stored progress with the present topic and source."""
 
 from __future__ import annotations
 

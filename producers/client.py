@@ -172,7 +172,7 @@ _ALERT: Final = re.compile(r"alert (?P<alert>[a-z ]+?)(?:: SSL alert number \d+)
 
 
 class Heard:
-    """Error callback that keeps the last refusal of a client."""
+    """Error callback that remembers the last refusal of a client."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -90,11 +90,11 @@ class FileMark:
     end: int
     """Offset after the record and its line end."""
     ended: bool
-    """True if the record's line has an end."""
+    """True if the record's line ends with a line end."""
     digest: str
     """Digest of all bytes before `end`."""
     at: tuple[tuple[int, str], ...]
-    """Checkpoints, see `ContentDigest`."""
+    """Checkpoints of the digest, see `ContentDigest`."""
     name: str
     device: int
     inode: int

@@ -303,8 +303,8 @@ class FileSet:
         this, following = self._units[number].found, self._units[number + 1].found
         if not self._follow or this is None or following is None or this.base != following.base:
             return True
-        if self._still[0] != (number, this.what):
-            self._still = (number, this.what), time.monotonic()
+        if self._still[0] != (number, this.state):
+            self._still = (number, this.state), time.monotonic()
         is_old = time.time() - this.changed_ns / 1e9 > 60
         # An empty successor rotated in its turn proves nothing.
         is_begun = any(unit.found and unit.found.size for unit in self._units[number + 1 :])
@@ -344,7 +344,7 @@ class FileSet:
         if seen != self._seen or self._unclear:
             return False
         for unit in units[:number]:
-            if unit.found and now[unit.found.path.name, unit.found.device, unit.found.inode].what != unit.found.what:
+            if unit.found and now[unit.found.path.name, unit.found.device, unit.found.inode].state != unit.found.state:
                 return False
         for unit in units[number:]:
             if unit.found:
@@ -359,7 +359,7 @@ class FileSet:
             places, index = self._recognised.find(found, before, older, chain, place)
             self._place(found, places, index, [*self._older(places[:older]), *before], number, place)
         except RotationUnclear as error:
-            state = [(file.path.name, file.what) for file in found]
+            state = [(file.path.name, file.state) for file in found]
             if self._unclear is None or self._unclear[0] != state:
                 self._unclear = state, time.monotonic()
             if at_once or time.monotonic() - self._unclear[1] >= UNCLEAR_FOR_S:

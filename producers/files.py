@@ -81,8 +81,8 @@ class FileLines:
         self._form = f"{self._lines.name};key={key}{by}"
         self._raw: io.BufferedReader | None = None
         self._tape: deque[tuple[int, int, bool, Any]] = deque()
-        """Records in flight: first byte, byte after the record, whether its line has an end, and the digest up to
-        there.
+        """Records in flight: offset of the first byte, offset after the record, True if its line has an end, digest up
+        to there.
 
         Each takes about 350 bytes; there are as many as the client's queue has.
         """
@@ -254,7 +254,7 @@ class FileLines:
         """
         return self._at(began, line)
 
-    def took(self, offset: int, block: bytes, last: tuple[int, int] | None) -> None:
+    def track_block(self, offset: int, block: bytes, last: tuple[int, int] | None) -> None:
         """Track a block of `read_blocks`, before its records are sent.
 
         Args:
@@ -369,7 +369,7 @@ class FileSource(FileLines):
 
     NO_MARK = NO_MARK
     _known: FileMark | None = None
-    """Newest mark; None: there is none yet."""
+    """Newest mark of the source; None before the first record."""
 
     def mark(self, sequence: int) -> str:
         """Return a mark of the file up to the end of a record: a digest of all its bytes, and its name.

@@ -32,8 +32,8 @@ class Found:
     changed_ns: int
 
     @property
-    def what(self) -> tuple[int, int, int, int]:
-        """Return a value that stays equal until the file is written to, whatever its name."""
+    def state(self) -> tuple[int, int, int, int]:
+        """Return a value that changes when a program writes to the file, but not when the file is renamed."""
         return self.device, self.inode, self.size, self.changed_ns
 
 

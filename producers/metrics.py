@@ -36,7 +36,8 @@ class ProducerMetrics:
     acknowledged: int
     """Number of records that Kafka is known to have stored. On a busy partition it increases by 64 at a time."""
     refused: int
-    """Minimum number of records that Kafka or the client refused for good, without the records that followed them."""
+    """Least number of records that Kafka or the client refused for good. Records discarded after a refusal do not
+    count."""
     in_flight: int
     """Number of records that wait to be sent or acknowledged."""
     retries: int | None

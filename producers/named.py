@@ -131,7 +131,7 @@ class NamedProducer(ABC, Generic[C]):
         self._resumed_after = self._progress.sequence
         self._partitions = self._progress.partitions
         self._keyless = partition_of(None, self._name, self._partitions)
-        """Partition of records without a key."""
+        """Partition that gets the records without a key."""
 
         self._lock = threading.Lock()  # guards the prefix; held for microseconds
         self._prefix = AcknowledgedPrefix(self._progress.sequence)
@@ -139,7 +139,7 @@ class NamedProducer(ABC, Generic[C]):
         self._stored_records = 0  # records of this run that the newest stored progress covers
         self._highest_before = self._progress.highest
         self._lags = False
-        """True while the acknowledged watermark waits for the end of a run of records.
+        """True while the acknowledged watermark waits until a run of records is reported.
 
         `offer` then refuses records until everything is acknowledged.
         """

@@ -51,7 +51,7 @@ class AcknowledgedPrefix:
         run = runs[-1]
         return not run.is_closed and (len(runs) == 1 or run.records >= REPORT_EVERY - 1)
 
-    def sent(self, partition: int, sequence: int, *, is_reported: bool) -> None:
+    def count_sent(self, partition: int, sequence: int, *, is_reported: bool) -> None:
         """Count a sent record, which has a higher sequence than all before."""
         runs = self._runs.get(partition)
         if runs is None:
@@ -74,14 +74,14 @@ class AcknowledgedPrefix:
         run = runs[-1]
         return None if run.is_closed or run.records >= REPORT_EVERY - 1 else run
 
-    def sent_silently(self, run: Run, sequence: int) -> None:
+    def count_silently(self, run: Run, sequence: int) -> None:
         """Count a sent record of a `silent_run`, as `sent` does."""
         run.last = self._last = sequence
         run.records += 1
         self.taken += 1
         self._risen += sequence > self._began_at
 
-    def sent_block(self, batches: Iterable[tuple[int, int, int]], last: int, records: int, risen: int) -> None:
+    def count_block(self, batches: Iterable[tuple[int, int, int]], last: int, records: int, risen: int) -> None:
         """Count sent records in batches, each with a report of its own.
 
         The watermark advances by whole blocks, because a source keeps a mark only for the end of each.

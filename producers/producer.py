@@ -180,9 +180,9 @@ class Producer(NamedProducer[Accumulator]):
                     headers = {PRODUCER_HEADER: name, SEQUENCE_HEADER: pack(number)}
                     produce(topic, values[at], key, partition, report, headers=headers)
                     if run is None:
-                        prefix.sent(partition, number, is_reported=is_reported)
+                        prefix.count_sent(partition, number, is_reported=is_reported)
                     else:
-                        prefix.sent_silently(run, number)
+                        prefix.count_silently(run, number)
                     self._last_sent = number
             except BufferError:
                 self._accumulator.full_at = monotonic()
@@ -213,12 +213,12 @@ class Producer(NamedProducer[Accumulator]):
                 self._lags = False
                 if (run := prefix.silent_run(partition)) is not None:
                     accumulator.produce(self.topic, value, key, partition, accumulator.note, headers=headers)
-                    prefix.sent_silently(run, number)
+                    prefix.count_silently(run, number)
                 else:
                     is_reported = prefix.needs_report(partition)
                     report = partial(self._delivered, number, partition) if is_reported else accumulator.note
                     accumulator.produce(self.topic, value, key, partition, report, headers=headers)
-                    prefix.sent(partition, number, is_reported=is_reported)
+                    prefix.count_sent(partition, number, is_reported=is_reported)
         except BufferError:
             accumulator.full_at = monotonic()
             return None
@@ -241,7 +241,7 @@ class Producer(NamedProducer[Accumulator]):
             return
         if self._accumulator.has_failed():
             return  # a record before this one may have
-        self._accumulator.heard()
+        self._accumulator.restart_silence()
         self._accumulator.measures.acknowledged(message.latency())
         with self._lock:
             self._prefix.acknowledge(partition)

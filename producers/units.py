@@ -97,7 +97,7 @@ class Recognised:
 
     def digest(self, found: Found, until: int | None = None) -> ContentDigest | None:
         """Return the digest of a file up to an offset, read again only after a write; None: the file cannot be read."""
-        key = found.what, until
+        key = found.state, until
         if key not in self._digests:
             try:
                 self._digests[key] = FileSource(found.path, format="lines").read_whole(until)
@@ -107,7 +107,7 @@ class Recognised:
 
     def forget(self, found: Sequence[Found]) -> None:
         """Remove the digests of files no longer present."""
-        there = {file.what for file in found}
+        there = {file.state for file in found}
         self._digests = {key: digest for key, digest in self._digests.items() if key[0] in there}
 
     def _finished(

@@ -1,4 +1,4 @@
-"""The reader for asyncio: the same one, in a thread of its own."""
+"""Reader for asyncio, which runs a `Reader` in a thread of its own."""
 
 from __future__ import annotations
 

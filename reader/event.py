@@ -11,8 +11,8 @@ class Event(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
-    """Headers in their order; a name may come more than once. Ratchet's own begin with `ratchet-`."""
+    """Headers in the record's order; a name may occur several times. Ratchet's own begin with `ratchet-`."""
     timestamp: int
-    """Timestamp of the record, in ms since 1970; -1 where it has none."""
+    """Timestamp of the record, in ms since 1970; -1 if it has none."""
     partition: int
     offset: int

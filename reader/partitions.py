@@ -34,7 +34,7 @@ class Partitions:
         self._source: Source | None = None
         self._shape: TopicShape | None = None
         self.count = 0
-        """Partition count of the topic, as far as Kafka has told."""
+        """Partition count of the topic, from Kafka's last answer."""
         self.limit_s: float | None = None
         """Longest wait for the database, in seconds; None: without limit."""
 
@@ -116,12 +116,12 @@ class Partitions:
         """Read the owned partitions, from the positions in the database.
 
         Raises:
-            ReaderFenced: see `stand_back`.
+            ReaderFenced: see `continue_from_stored`.
         """
         self._follow_group()
         if self.source.next_offsets != {partition: held.position.next for partition, held in self._ours.held.items()}:
             # Kafka's client is past rolled-back records: the next commit would jump over them.
-            self.stand_back([])
+            self.continue_from_stored([])
         self._follow_topic()
 
     def _follow_group(self) -> None:
@@ -143,12 +143,12 @@ class Partitions:
         shape, partitions = self.shape, self.count
         if partitions <= shape.partitions or self._group is not None:
             return
-        self.stand_back([])  # another process may have taken over
+        self.continue_from_stored([])  # another process may have taken over
         self._add_missing("earliest", partitions)
         self._take_over(list(range(shape.partitions, partitions)))
         self._shape = TopicShape(shape.name, shape.id, partitions)
 
-    def stand_back(self, behind: list[int]) -> None:
+    def continue_from_stored(self, behind: list[int]) -> None:
         """Continue from the positions in the database, with the partitions still owned.
 
         Args:

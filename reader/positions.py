@@ -28,7 +28,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Pattern of reader names: plain in every database, and in the name of a consumer group."""
 
 NO_EPOCH: Final = -1
-"""Kafka's own: the leader epoch of the record is not known."""
+"""Value for an unknown leader epoch, as in Kafka's protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Position:
     """Next offset of a partition to read, with the leader epoch before it."""
 
     next: int
-    """Offset."""
+    """Next offset to read."""
     epoch: int
     """Leader epoch of the record before it; -1: not known."""
 
@@ -59,7 +59,7 @@ class StoredPosition:
     next: int
     generation: int
     owner: str
-    """Empty: its last owner has given it back."""
+    """Owner of the partition; empty if the last one has released it."""
     topic_id: str
     committed_ms: int
     """Time of the last move, by the clock of the process that made it; 0: never."""

@@ -280,7 +280,11 @@ class Reader:
                 except BrokerUnavailable as error:
                     if ends is not None:
                         raise
-                    log.warning("Kafka is away; the transaction comes again", reader=self.name, why=str(error))
+                    log.warning(
+                        "Kafka does not answer; the reader yields the transaction's records again",
+                        reader=self.name,
+                        why=str(error),
+                    )
                 except Exception as error:
                     if not self._store.is_away(error):
                         raise
@@ -380,7 +384,7 @@ class Reader:
             now_ms = time.time_ns() // 1_000_000
             if behind := self._positions.move(database, self._ours.held, fetched.positions, now_ms):
                 self._roll_back()
-                self._partitions.stand_back(behind)
+                self._partitions.continue_from_stored(behind)
                 return False
             database.commit()
         except BaseException:
@@ -413,11 +417,15 @@ class Reader:
         self._roll_back()
         begun = time.monotonic()
         while True:
-            log.warning("the database is away; its transaction comes again", reader=self.name, why=str(error).strip())
+            log.warning(
+                "the database does not answer; the reader yields the transaction's records again",
+                reader=self.name,
+                why=str(error).strip(),
+            )
             time.sleep(AGAIN_S)
             try:
                 self._ours.connect(self._partitions.limit_s)
-                return self._partitions.stand_back([])
+                return self._partitions.continue_from_stored([])
             except Exception as again:
                 is_late = self._partitions.limit_s is not None and time.monotonic() - begun > self._partitions.limit_s
                 if is_late or not self._store.is_away(again):

@@ -1,4 +1,4 @@
-"""The Kafka side: which partitions are ours, and their committed records from a position on."""
+"""Consumer of one topic: its assigned partitions, and their committed records from a position on."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DEFAULTS: Final[dict[str, str | int | bool]] = {
 
 _LOST: Final = frozenset({Codes._AUTO_OFFSET_RESET, Codes.OFFSET_OUT_OF_RANGE, Codes._LOG_TRUNCATION})  # noqa: SLF001
 HELD_S: Final = 10.0
-"""Time for the question which offsets a partition holds, in seconds."""
+"""Seconds to wait for Kafka's answer about the offsets that a partition holds."""
 _FILL_S: Final = 0.02
 """Seconds that a transaction waits for more records once it has one."""
 
@@ -252,7 +252,9 @@ class Source:
         if code in {Codes.UNKNOWN_TOPIC_OR_PART, Codes._UNKNOWN_TOPIC, Codes._UNKNOWN_PARTITION}:  # noqa: SLF001
             raise TopicMissing(f"{where} does not exist any more. Check if the topic was deleted")
         if code == Codes._MAX_POLL_EXCEEDED:  # noqa: SLF001
-            log.warning("Kafka's group has gone on without this reader, which joins again", topic=self._topic)
+            log.warning(
+                "Kafka has removed this reader from its consumer group; the reader joins again", topic=self._topic
+            )
             return
         if not (error.retriable() or code in PASSING):
             raise ReaderError(f"{where} cannot be read: {explained(error)}")

@@ -12,10 +12,10 @@ from kafka_ratchet.reader.stores.database import Store
 from kafka_ratchet.reader.topic import Options, TopicReading
 
 STALLED_AFTER_S: Final = 15.0
-"""Age in seconds of the first unread record when a standstill is named."""
+"""Least age of the first unread record, in seconds, at which a reader counts as standing still."""
 OPEN_TRANSACTION: Final = "open-transaction"
 LOOKING = ""
-"""The owner of a connection that takes nothing over."""
+"""Owner name of a connection that only reads and takes no partition over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,12 @@ class Standing:
     is_other_topic: bool
     """True if the topic's name now belongs to another topic than the one read."""
     stable_end: int | None = None
-    """Last stable offset: from there to `end` offsets wait for an open transaction to end."""
+    """Last stable offset. An open transaction holds back the offsets from here to `end`."""
     beginning: int | None = None
     """First offset of the partition."""
     has_leader: bool = True
     waits_long: bool = False
-    """The first unread record is older than `STALLED_AFTER_S`."""
+    """True if the first unread record is older than `STALLED_AFTER_S`."""
 
     @property
     def blocked(self) -> int:
@@ -171,7 +171,7 @@ def resume(
         DatabaseUnavailable, BrokerUnavailable: no answer.
     """
     if not NAME.fullmatch(name):
-        raise SettingsError(f"reader name {name!r} is not a possible name of a reader. Correct it")
+        raise SettingsError(f"reader name {name!r} is not a valid name of a reader. Correct it")
     reading = TopicReading(topic, options, timeout_s)
     shape = reading.shape()
     offsets = _offsets(reading, source, shape.partitions)

@@ -1,4 +1,4 @@
-"""Batches that librdkafka asks for again and again, and does not read to their end.
+"""Detector of batches that librdkafka fetches again and again without reading them to their end.
 
 Kafka accepts a gzip batch of several members. librdkafka gives the records of the first member, then requests the
 rest without end and reports no error. Its statistics show that: requests, and no movement.
@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 INTERVAL_MS: Final = 2_500
-"""Interval of librdkafka's statistics."""
+"""Milliseconds between two statistics of librdkafka."""
 REQUESTS: Final = 8
-"""Answered requests without a record before a standstill; slow or throttled ones have no answer."""
+"""Number of answers in a row without a record, after which a partition counts as stuck. Slow or throttled requests have
+no answer."""
 STANDSTILL_S: Final = 12.0
 
 

@@ -1,4 +1,4 @@
-"""Topic of a name, and where its partitions begin and end."""
+"""Requests about one topic: its id, its partitions, and their first and last offsets."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ log = structlog.get_logger(__name__)
 Options = Mapping[str, str | int | bool]
 
 _NOT_YET: Final = PASSING | {KafkaError._NO_OFFSET}  # noqa: SLF001
-"""Error codes of a partition during the election of its leader."""
+"""Error codes of a partition while it elects a leader."""
 
 
 LEADERS_S: Final = 5.0
-"""Seconds for a question without a second try."""
+"""Seconds to wait for an answer about leaders, without a second try."""
 
 
 class TopicReading:

@@ -242,7 +242,7 @@ def _function(name: str) -> Callable[[RecordBatch, int], int | str]:
         return int.__int__(found)  # a subclass may compare as it likes
 
     def read(batch: RecordBatch, index: int) -> int | str:
-        found = called(number, name, batch, index)
+        found = call_extractor(number, name, batch, index)
         return "sequence-missing" if found is None else found
 
     return read
@@ -269,7 +269,7 @@ def imported(name: str, setting: str) -> Callable[[Record], Any]:
     return found
 
 
-def called(extract: Callable[[Record], Found], name: str, batch: RecordBatch, index: int) -> Found | str:
+def call_extractor(extract: Callable[[Record], Found], name: str, batch: RecordBatch, index: int) -> Found | str:
     """Call a user's extractor on a record, and return its result; "extractor-failed" if it raises.
 
     Args:
@@ -287,7 +287,12 @@ def called(extract: Callable[[Record], Found], name: str, batch: RecordBatch, in
         # Whatever the user's code raises, sys.exit() included, this record is dead-lettered and the partition moves
         # on. Even printing the error may run the user's code.
         reason = "".join(traceback.format_exception_only(error)).strip()
-        log.warning("extractor failed", function=name, offset=int(batch.offsets[index]), reason=reason)
+        log.warning(
+            "the extractor of the settings failed on a record",
+            function=name,
+            offset=int(batch.offsets[index]),
+            reason=reason,
+        )
         return "extractor-failed"
 
 
@@ -458,4 +463,4 @@ def _identity_function(name: str) -> Callable[[RecordBatch, int], bytes | str]:
             return b"".join((found,))
         raise TypeError(f"returned a {type(found).__name__}")
 
-    return lambda batch, index: called(made, name, batch, index) or "identity-missing"
+    return lambda batch, index: call_extractor(made, name, batch, index) or "identity-missing"

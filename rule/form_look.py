@@ -76,7 +76,7 @@ _form, _dismisses = number_look()
 
 @dataclass(slots=True)
 class Waiting:
-    """Doubt about a sequence's form, which one of the next integers may still dismiss."""
+    """Doubt about a sequence's form. One of the next integers may still dismiss it."""
 
     offset: int
     text: bytes

@@ -97,12 +97,14 @@ class Identity:
             )
         parts = tuple(IdentityPart.parse(text) for text in texts)
         if len(parts) > PARTS_MOST:
-            raise ValueError(f"an identity of {len(parts)} parts; {PARTS_MOST} are the most. Use a function")
+            raise ValueError(
+                f"the identity has {len(parts)} parts, and at most {PARTS_MOST} are possible. Use a function"
+            )
         if len(parts) > 1 and (alone := next((part for part in parts if part.kind in ("partition", "producer")), None)):
             instead = f"write header:{PRODUCER_HEADER}" if alone.kind == "producer" else "state is kept per partition"
             raise ValueError(f"{alone} cannot be one of several parts: {instead}")
         if len(set(parts)) < len(parts):
-            raise ValueError("a part of the identity is there twice. Remove one")
+            raise ValueError("the identity names one part twice. Remove one")
         return cls(parts)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Signs that sequences are written in another form than they are read in.
+"""Signs that a producer writes sequences in another form than the stream reads.
 
 If a stream does not configure a form, eight bytes are read as a big-endian integer, and digits as decimal text. A
 little-endian counter then jumps up and down, and most of its records look like duplicates. So each record is compared

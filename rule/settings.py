@@ -77,11 +77,14 @@ class RuleSettings:
         check_window(self.reorder_window)
         has_form = self.sequence_form is not SequenceForm.GUESS
         if has_form and self.sequence.kind == "none":
-            raise ValueError('sequence_form is about sequences in a header, and sequence = "none". Remove it')
+            raise ValueError(
+                'sequence_form applies to sequences in a header, and this stream has sequence = "none". '
+                "Remove sequence_form"
+            )
         if has_form and self.sequence.kind != "header":
             raise ValueError(
-                "sequence_form is about sequences in a header, and this stream's stands in a "
-                f"{self.sequence.kind}. Remove it"
+                "sequence_form applies to sequences in a header, and this stream reads them from a "
+                f"{self.sequence.kind}. Remove sequence_form"
             )
         names_many = self.identity == Identity.PARTITION or self.identity.header == PRODUCER_HEADER
         if self.sequence.kind == "none" and names_many:
@@ -92,11 +95,13 @@ class RuleSettings:
             )
         if self.late != "drop" and not self.reorder_window:
             raise ValueError(
-                f'late = "{self.late}" is about records below the reorder_window, and this stream has none. Set '
-                "reorder_window, or remove it"
+                f'late = "{self.late}" applies to records below the reorder_window, and this stream has none. Set '
+                "reorder_window, or remove late"
             )
         if self.sequence.kind == "none" and (self.reorder_window or self.dense):
-            raise ValueError('reorder_window and dense are about numbers, and sequence = "none". Remove them')
+            raise ValueError(
+                'reorder_window and dense need numbered records, and this stream has sequence = "none". Remove them'
+            )
 
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> RuleSettings:

@@ -325,7 +325,8 @@ class CommittedPartition:
         self.known.opened()
         if self._replay.is_earlier and self.ownership.is_decided_in(batch):
             self.log.warning(
-                "an operator has decided since the local store was written; it is rebuilt from the changelog"
+                "the changelog has an operator's decision that the local store lacks; the store is rebuilt "
+                "from the changelog"
             )
             self.discard()
             return
@@ -408,5 +409,9 @@ class CommittedPartition:
             try:
                 self._save()
             except StateError as error:
-                self.log.warning("closed without a last snapshot; the changelog has the rest", reason=str(error))
+                self.log.warning(
+                    "the local store was closed without a last snapshot; its next start "
+                    "reads the newest entries from the changelog",
+                    reason=str(error),
+                )
         self.known.release()

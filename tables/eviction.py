@@ -100,7 +100,7 @@ class Eviction:
         self._slot, self._key = 0, b"i"
         self._chosen = Evicted()
         self._quiet_s: int | None = None
-        """Minimum seconds of inactivity of the identities that the open transaction displaces.
+        """Least inactivity, in seconds, among the identities that the open transaction displaces.
 
         None: it displaces none.
         """
@@ -192,7 +192,7 @@ class Eviction:
         self._untold = self._untold.plus(chosen)
         self._untold_names += self._names[: NAMES_TOLD - len(self._untold_names)]
         if self._clock() >= self._told_at + TOLD_EVERY_S:
-            self.tell()
+            self.log_evicted()
 
     def recognised_for_s(self, displaced: int) -> int | None:
         """Return for how many seconds at least an identity was recognised after its last record.
@@ -214,7 +214,7 @@ class Eviction:
         """Discard the choice, because the transaction was aborted."""
         self._chosen = Evicted()
 
-    def tell(self) -> None:
+    def log_evicted(self) -> None:
         """Log the number of identities evicted since the last log line, with a few of their names."""
         if any(self._untold):
             # repr, of bytes: nothing in a name can reach a terminal.

@@ -239,7 +239,7 @@ class KnownIdentities:
         )
         return sorted(found)[:limit], recent is not None
 
-    def told(self, identity: bytes) -> tuple[int | None, int | None]:
+    def activity_of(self, identity: bytes) -> tuple[int | None, int | None]:
         """Return an identity's last activity in seconds, and its number of missing sequences.
 
         Returns:
@@ -248,7 +248,7 @@ class KnownIdentities:
         Raises:
             StoreDamaged: a file is damaged.
         """
-        return self._with(identity).told(identity)
+        return self._with(identity).activity_of(identity)
 
     def _with(self, identity: bytes) -> LastSequences:
         """Return the map, or a new one that contains only this identity's entry from the store."""

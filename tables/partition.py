@@ -285,5 +285,5 @@ class SequencePartition(CommittedPartition):
                 self.known.release()  # not to be saved, and the next `open` must not take it for loaded
                 raise
             if self._eviction is not None:
-                self._eviction.tell()
+                self._eviction.log_evicted()
         super().close()

@@ -59,8 +59,8 @@ class PolicyInterval(NamedTuple):
         """
         if len(key) != 1 + _NUMBER.size or len(value) != _VALUE.size or value[0] != _VERSION:
             raise StateError(
-                f"a policy entry with a key of {len(key)} and a value of {len(value)} bytes, version "
-                f"{value[:1].hex()}; this Ratchet reads version {_VERSION}"
+                f"a policy entry cannot be read: its key has {len(key)} bytes, its value {len(value)}, and "
+                f"its version is {value[:1].hex()}; this Ratchet reads version {_VERSION}"
             )
         return cls(*_NUMBER.unpack(key[1:]), *_VALUE.unpack(value)[1:])
 

@@ -74,11 +74,11 @@ class Sequences:
 
 
 def _refused(*args: Any, **kwargs: Any) -> Any:
-    raise StateError("the table of last sequences is written by its lanes alone")
+    raise StateError("only the partitions' lanes may write the table of last sequences")
 
 
 def _unlisted(*args: Any) -> Any:
-    raise StateError("the table of last sequences can be read by identity, not listed")
+    raise StateError("the table of last sequences cannot be listed; look up one identity at a time")
 
 
 class _CommittedStore(Store):

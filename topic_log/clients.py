@@ -82,9 +82,7 @@ def partition_count(asked: Consumer, topic: str, timeout_s: float = ADMIN_TIMEOU
     try:
         found = asked.list_topics(topic, timeout=timeout_s).topics.get(topic)
     except KafkaException as failure:
-        raise BrokerUnavailable(
-            f"Kafka did not say whether there is a topic {topic}: {failure.args[0].str()}"
-        ) from None
+        raise BrokerUnavailable(f"Kafka did not answer whether topic {topic} exists: {failure.args[0].str()}") from None
     if found is None or (found.error is not None and found.error.code() in MISSING):
         return 0
     if found.error is not None and not found.partitions:

@@ -109,7 +109,7 @@ class SecondClient:
             stack.push_async_callback(cluster.close)
             there = await cluster.topics([topic])
             if topic not in there:
-                raise TopicMissing(f"there is no topic {topic}")
+                raise TopicMissing(f"topic {topic} does not exist")
             place = Place(topic, partition, there[topic].id)
             fetching = Fetching(
                 "second", FETCH_BYTES, WAIT_MS, self._batch_most, committed=self._committed, in_thread=True

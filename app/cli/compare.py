@@ -1,4 +1,4 @@
-"""`ratchet verify --from SOURCE --to TARGET`: the proof of anybody's pipeline."""
+"""`ratchet verify --from SOURCE --to TARGET`: comparison of the source and the target of any pipeline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PIPELINE: Final = "Any pipeline"
 """Heading of these options in the help text."""
 
 LISTED: Final = 100
-"""Findings shown on a terminal where --sample does not say how many."""
+"""Number of findings shown on a terminal without --sample."""
 
 
 def _option(name: str, help: str, **more: Any) -> Any:

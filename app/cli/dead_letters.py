@@ -22,11 +22,11 @@ Reason = Annotated[str | None, typer.Option("--reason", help="Only letters with 
 Partition = Annotated[str | None, typer.Option("--partition", help="Only this partition of the dead-letter topic.")]
 Offset = Annotated[str | None, typer.Option("--offset", help="Only the letter at this offset of that partition.")]
 SHOWN_MOST = 2_000
-"""characters of a key, value or header in the terminal."""
+"""Most characters of a key, value or header in the terminal."""
 OF_RATCHET = "ratchet-"
 """Prefix of headers that describe a record, and are never masked."""
 LISTED = 50
-"""Reasons in the terminal; --json has all of them."""
+"""Most reasons listed in the terminal; --json has all of them."""
 
 
 @dead_letters.command("list")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 WAIT_S = 30.0
 NOT_YET = 3
 UNKNOWN = 4
-"""Exit codes."""
+"""Exit codes for an unknown identity, and for partitions that have not forgotten yet."""
 
 
 def forget(

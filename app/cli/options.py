@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 UNLIMITED: Final = 10_000
-"""Wider than any table."""
+"""Width in characters that no table reaches."""
 
 
 def fitting(console: Console, draw: Callable[[frozenset[str]], Table], least_first: Sequence[str]) -> Table:

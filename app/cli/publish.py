@@ -27,7 +27,7 @@ PLAIN_EVERY_S = 5.0
 SHOW_EVERY_S = 0.1
 
 WORTH_BYTES: Final = 8 << 20
-"""A smaller file is published before the compiled passes that make batches are loaded, in some half second."""
+"""Least bytes of a file for batches to pay: loading the code that makes them takes some half second."""
 
 
 Files = Annotated[

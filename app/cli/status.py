@@ -18,7 +18,7 @@ RecordKey = Annotated[
     typer.Option("--record-key", help="The record's key, to compute its partition."),
 ]
 EXIT = {"persisted": 0, "unseen": 1, "in flight": 3, "waiting": 3, "forgotten": 4, "depends": 4, "unknown": 4}
-"""2 is for invalid questions."""
+"""Exit code by answer; 2 is the code for an invalid question."""
 LOOK_S = 20.0
 """Time limit for reading records held back by an open transaction, in seconds."""
 

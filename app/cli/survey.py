@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kafka_ratchet.app.survey.report import Bucket, Finding, Report
 
 SHOWN_MOST: Final = 12
-"""Buckets of a histogram: a screen is 80 columns wide."""
+"""Most buckets of a histogram in the terminal, which is 80 columns wide."""
 
 Topic = Annotated[str, typer.Argument(help="Topic to read. It needs no stream in the settings.")]
 Bootstrap = Annotated[

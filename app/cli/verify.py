@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kafka_ratchet.app.verify.replay.run import ReplayedAgents
 
 IDENTITIES_SHOWN = 20
-"""A screen's worth; those with something lost or doubled come first."""
+"""Most identities listed in the terminal; those with lost or doubled records come first."""
 
 
 MoreFiles = Annotated[list[Path] | None, typer.Argument(hidden=True, metavar="FILE")]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kafka_ratchet.app.why.scan import Watch
 
 SHOWN = 20
-"""Arrivals on a screen; --json has up to a thousand."""
+"""Most arrivals of a record listed in the terminal; --json has up to a thousand."""
 
 
 def why(

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 FEW: Final = 20_000
-"""Offsets: fewer are read before the compiled passes are loaded."""
+"""Number of offsets below which librdkafka reads faster than the compiled code can be loaded."""
 
 AHEAD: Final = 2
-"""Batches that wait to be taken."""
+"""Most batches that wait for the caller."""
 
 STOP_S: Final = 0.2
 """Longest time until the reader notices that its batches are not taken, in seconds."""

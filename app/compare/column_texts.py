@@ -26,21 +26,21 @@ Column: TypeAlias = list[Any] | pa.Array
 """Values of a column: a list, or an array of Arrow."""
 
 NUMERIC: Final = ("any", "number", "untyped", "text")
-"""Kinds that write a whole number as its digits."""
+"""Types with whole numbers, written as their digits."""
 
 DIGITS: Final = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?$"
-"""Number without an exponent."""
+"""Pattern of a number without an exponent."""
 
 MINUS_ZERO: Final = r"^-[0.]+$"
 
 DIGITS_MOST: Final = 28
-"""Longest number with its digits as its text, without the zeros at the end."""
+"""Most characters of a number written as its digits, without zeros at the end."""
 
 FLOAT_MOST: Final = 15
-"""Longest number that a double surely holds with all its digits."""
+"""Most characters of a number that a double surely holds with all its digits."""
 
 STRUCTURED: Final = r"^[{\[]"
-"""Beginning of what may be JSON."""
+"""Pattern of the first character of a text that may be JSON."""
 
 NUMBER_LIKE: Final = r"^[-+.0-9]"
 
@@ -48,7 +48,7 @@ TIME: Final = (
     r"^[1-8][0-9]{3}-[0-9]{2}-[0-9]{2}[T ](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
     r"(?:Z|[+-](?:[01][0-9]|2[0-3])(?::[0-5][0-9])?)?$"
 )
-"""Time that Arrow and Python read alike, whatever its zone."""
+"""Pattern of a time that Arrow and Python parse equally, whatever its zone."""
 
 ZONE: Final = r":.*(?:Z|[+-][0-9]{2}(?::[0-9]{2})?)$"
 

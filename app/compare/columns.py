@@ -12,10 +12,10 @@ from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.rule.identity import path_names
 
 PARTS: Final = re.compile(r"\s*,\s*(?=(?:[^\"]*\"[^\"]*\")*[^\"]*$)")
-"""A comma outside of double quotes."""
+"""Pattern of a comma outside of double quotes."""
 
 EQUALS: Final = re.compile(r"=(?=(?:[^\"]*\"[^\"]*\")*[^\"]*$)")
-"""An equals sign outside of double quotes."""
+"""Pattern of an equals sign outside of double quotes."""
 
 OF_RECORD: Final = ("key", "value", "partition", "offset", "timestamp")
 """Parts of a record that need no name."""

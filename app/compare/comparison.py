@@ -27,7 +27,7 @@ MEMORY_MB: Final = 512
 SAMPLE: Final = 1000
 
 Progress = Callable[[str, int], None]
-"""Takes the address of a side and its rows read so far."""
+"""Function called with the address of a side and the number of its rows read so far."""
 
 
 class Exit(IntEnum):

@@ -1,4 +1,4 @@
-"""Comparison in DuckDB: rows of both sides are kept in a file, and memory is bounded."""
+"""Comparison in DuckDB, with bounded memory: the rows of both sides are stored in a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Verdict = Literal["lost", "doubled", "altered", "unexpected", "in_flight"]
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
 MEMORY_LEAST_MB: Final = 256
-"""Python, both clients and Arrow take some 150 MB of it."""
+"""Least memory of a comparison in MB; Python, both clients and Arrow take some 150 of them."""
 
 ENGINE_SHARE: Final = 0.3
 """Share of the memory that DuckDB may take; the rest is Python's, Arrow's and the clients'."""
@@ -32,14 +32,14 @@ OUTSIDE_MB: Final = 100
 """Memory that a comparison takes outside of DuckDB's bound: buffers of its threads, and results."""
 
 ROW_BYTES: Final = 128
-"""Memory of a row to compare without its texts, to choose how many rows are compared at a time. At 64, 6,000,000 ids
-ended in want of memory now and then, with 77 MB for DuckDB."""
+"""Bytes of memory for one row, without its texts. They decide how many rows are compared at a time. At 64, 6,000,000
+ids ended in want of memory now and then, with 77 MB for DuckDB."""
 
 REDUCTIONS: Final = 3
-"""Number of times that a comparison in want of memory begins again, with a quarter of the rows at a time."""
+"""Most restarts of a comparison for want of memory, each with a quarter of the rows at once."""
 
 THREADS_MOST: Final = 4
-"""Threads of DuckDB: each takes memory of its own, in part outside of the limit."""
+"""Most threads of DuckDB; each takes memory of its own, in part outside of the limit."""
 
 ROWS_AT_ONCE: Final = 245_760
 """Rows inserted by one statement, two row groups of DuckDB: it writes whole ones to the file without a log."""
@@ -48,7 +48,7 @@ BYTES_AT_ONCE: Final = 32 * 1024 * 1024
 """Bytes inserted by one statement, where texts are long."""
 
 PLACES_MOST: Final = 10
-"""Places listed of one doubled identity."""
+"""Most places listed for one doubled identity."""
 
 STATE_FORMAT: Final = 1
 """Raise it, once a release has it, with every change of the tables and of the texts that values become."""
@@ -61,7 +61,8 @@ CREATE TABLE IF NOT EXISTS gaps (side VARCHAR, part INTEGER, first BIGINT, next 
 CREATE TABLE IF NOT EXISTS about (name VARCHAR, value VARCHAR);
 CREATE TEMP TABLE edges (part INTEGER, edge BIGINT);
 """
-"""Rows without an identity have null there. gaps: offsets that were deleted before they were read."""
+"""Statements that create the tables. A row without an identity has null as its identity. gaps: offsets that were
+deleted before they were read."""
 
 SORTED_FROM: Final = 3
 """Least number of buckets for sorting rows by bucket first; without that, each bucket reads all rows."""
@@ -74,7 +75,8 @@ SELECT *, (hash(identity) % {buckets})::UINTEGER AS bucket FROM {side} WHERE ide
 SORTED_ROWS_OF_BUCKET: Final = """
 CREATE OR REPLACE TEMP VIEW {side}_bucket AS SELECT * EXCLUDE bucket FROM sorted.{side} WHERE bucket = {bucket}
 """
-"""DuckDB leaves out the row groups without this bucket, by their least and greatest values."""
+"""Query for the rows of one bucket, from sorted rows. DuckDB skips row groups without it by their least and greatest
+values."""
 
 ROWS_OF_BUCKET: Final = """
 CREATE OR REPLACE TEMP VIEW {side}_bucket AS
@@ -97,7 +99,7 @@ FROM (
 )
 WHERE missing > 0 OR flying > 0 OR surplus > 0 OR alien > 0
 """
-"""Lost, doubled, unexpected and in-flight identities of a bucket.
+"""Statement that finds the lost, doubled, unexpected and in-flight identities of a bucket.
 
 n, n_in, n_young: rows of the source, those inside the bounds, and those of them that count as in flight; tn: rows of
 the target
@@ -108,28 +110,29 @@ CREATE OR REPLACE TEMP TABLE {side}_places AS
 SELECT identity, min({{'part': part, 'position': position}}) AS place, min(ms) FILTER (ms >= 0) AS ms
 FROM {side}_bucket SEMI JOIN findings USING (identity) WHERE {condition} GROUP BY identity
 """
-"""First places of the findings' rows. Few rows, so places cost nothing where all is right."""
+"""Statement that finds the first places of the findings' rows. Few rows, so places cost nothing where all is right."""
 
 PLACED: Final = """
 CREATE OR REPLACE TEMP TABLE placed AS
 SELECT findings.*, s.place AS splace, s.ms AS ms, t.place AS tplace
 FROM findings LEFT JOIN source_places AS s USING (identity) LEFT JOIN target_places AS t USING (identity)
 """
-"""Findings with their places. In one statement with them, DuckDB 2.0 chose an order of joins that took memory."""
+"""Query for the findings with their places. In one statement with them, DuckDB 2.0 chose an order of joins that took
+memory."""
 
 ONCE: Final = {
     "missing": "CASE WHEN tn = 0 AND n_in > n_young THEN 1 ELSE 0 END",
     "flying": "CASE WHEN tn = 0 AND n_in > 0 AND n_in = n_young THEN 1 ELSE 0 END",
     "surplus": "CASE WHEN n_in > 0 THEN greatest(tn - 1, 0) ELSE 0 END",
 }
-"""The target holds each identity once, however often the source has it."""
+"""Conditions of the verdicts if the target must have each identity once, however often the source has it."""
 
 AS_IS: Final = {
     "missing": "least(greatest(n - tn - n_young, 0), n_in)",
     "flying": "least(greatest(n - tn, 0), n_young)",
     "surplus": "CASE WHEN n_in > 0 THEN greatest(tn - n, 0) ELSE 0 END",
 }
-"""The target holds each identity as often as the source."""
+"""Conditions of the verdicts if the target must have each identity as often as the source (--as-is)."""
 
 ALTERED: Final = f"""
 CREATE OR REPLACE TEMP TABLE altered AS
@@ -142,7 +145,7 @@ FROM (
 SEMI JOIN (SELECT identity FROM source_bucket WHERE {{inside}}) USING (identity)
 ANTI JOIN (SELECT identity FROM source_bucket WHERE content = '{NO_FIELDS}') USING (identity)
 """  # noqa: S608 - a constant
-"""Rows of the target whose content no record of their identity has."""
+"""Statement that finds rows of the target with a content that no source record of their identity has."""
 
 EXCESS: Final = """
 CREATE OR REPLACE TEMP TABLE excess AS
@@ -156,7 +159,7 @@ SELECT identity, content, n FROM (
 )
 WHERE n > 0 AND tn > n
 """
-"""Contents that the target has more often than the source has them for an identity."""
+"""Statement that finds the contents that an identity has more often in the target than in the source."""
 
 ALTERED_AS_IS: Final = f"""
 INSERT INTO altered
@@ -175,7 +178,7 @@ ANTI JOIN (
 ) USING (identity)
 WHERE spare > coalesce(surplus, 0)
 """  # noqa: S608 - a constant
-"""Rows in excess stand for records with another content, unless they count as doubled."""
+"""Statement that adds the altered rows with --as-is: surplus contents that do not count as doubled."""
 
 TEMPORARY: Final = ("findings", "source_places", "target_places", "placed", "altered", "excess", "chosen")
 """Temporary tables of a comparison."""

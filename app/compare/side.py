@@ -79,7 +79,7 @@ class Side(Protocol):
     """Interface of one side of a comparison, a topic or table, which is only read."""
 
     unread: list[str]
-    """Reasons why it was not read to its end."""
+    """Reasons why this side was not read to its end."""
 
     present: set[int]
     """Numbers of the wanted places that a row has, be it with null. Known once `rows` was read."""

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from kafka_ratchet.app.compare.column_texts import Column
 
 ROWS: Final = 50_000
-"""Rows read at a time."""
+"""Number of rows read at a time."""
 
 Read = tuple[int, int, "Sequence[Column]"]
-"""Number of a part, number of its first row here, and columns."""
+"""One read: number of the part, number of its first row, and the columns."""
 
 TIME_MOST_MS: Final = 2**62
-"""Beyond the latest time that any clock has."""
+"""Milliseconds since 1970, later than any clock's time."""
 
 TIME_COLUMN: Final = "_kafka_timestamp"
 """Column of the record's timestamp in result tables of Ratchet."""
@@ -58,7 +58,7 @@ class TableSide:
     """
 
     parts: ClassVar[str] = "file"
-    """Name of the part that a row stands in, for the place of a row."""
+    """Name for a part of this side in the place of a row, such as file."""
 
     def __init__(self, address: Address, options: Mapping[str, str], timestamp: str | None) -> None:
         self.address, self.options = address, options
@@ -187,7 +187,7 @@ LIBRARIES: Final = frozenset(
         "sqlalchemy",
     }
 )
-"""Packages whose errors are about the table."""
+"""Packages whose errors mean that the table cannot be read."""
 
 
 def _is_of_library(error: BaseException) -> bool:
@@ -492,7 +492,7 @@ DUCK_AS: Final[Mapping[str, str]] = {
 """Expressions of columns, by type: as Arrow has them, they lose a time's zone, bits, and the greatest numbers."""
 
 DUCK_KINDS: Final[Mapping[str, Kind]] = {"TIME WITH TIME ZONE": "time", "UHUGEINT": "number", "UUID": "uuid"}
-"""Types that Arrow does not tell."""
+"""Types of DuckDB without a type of their own in Arrow."""
 
 
 class CsvSide(TableSide):
@@ -640,7 +640,8 @@ POSTGRES_SETTINGS: Final = (
     "SET LOCAL extra_float_digits = 1",
     "SET LOCAL row_security = off",
 )
-"""Forms of values, which a role may have set otherwise. A policy that hides rows becomes an error."""
+"""Statements that set the text form of values, which a role may have set otherwise. A policy that hides rows becomes an
+error."""
 
 POSTGRES_AS_TEXT: Final = frozenset({1082, 1083, 1114, 1184, 1266, 3904, 3906, 3908, 3910, 3912, 3926})
 """Times and ranges: they have values that Python does not, such as infinity and the year 10000, or writes otherwise."""

@@ -21,7 +21,7 @@ from kafka_ratchet.topic_log.clients import OffsetRange, offset_ranges, open_con
 from kafka_ratchet.topic_log.reading import in_batches, records_between, second_read
 
 ROWS: Final = 50_000
-"""Records handed over at a time."""
+"""Number of records passed to the comparison at a time."""
 
 
 class TopicSide:

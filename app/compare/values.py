@@ -29,17 +29,17 @@ Kind = Literal[
     "boolean",
     "uuid",
 ]
-"""Type that one side declares.
+"""Name of the type that one side declares for a value.
 
 any: the value's own; untyped: text of a CSV file, which may be a number; text: likewise, and is none; padded: text
 that the database fills up with spaces; day: date in an identity, where times of one day stay apart
 """
 
 TEXT_MOST: Final = 256
-"""Characters kept of a value; a longer one becomes its beginning and a digest."""
+"""Most characters of a value's text; a longer value becomes its beginning and a digest."""
 
 BEGINNING: Final = 64
-"""Characters kept of a longer value."""
+"""Number of characters kept from the beginning of a longer value."""
 
 PLAIN_DIGITS: Final = 40
 """Most digits of an integral number without an exponent."""
@@ -60,7 +60,7 @@ NULL: Final = "\\N"
 """Text of null among compared values. No value has it: a backslash in a value is doubled."""
 
 NO_FIELDS: Final = "\\U"
-"""Content of a record without fields, because its format is another one. No content is this text."""
+"""Content of a record without fields, because its value has another format. No content is this text."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -73,4 +73,6 @@ class Answers:
 
 def _ended(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("answers to `ask` are not read any more", reason=str(error))
+        log.warning(
+            "the worker reads no more answers to `ask`; its callers run into their time-outs", reason=str(error)
+        )

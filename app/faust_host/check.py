@@ -29,7 +29,7 @@ OUTSIDE: Final = {
     "topic_route": "page",
     "on_rebalance": "signal",
 }
-"""Decorators of functions that run in no transaction."""
+"""Names of decorators for functions that run outside transactions."""
 AGENTS: Final = frozenset({"agent", "actor"})
 NO_ACK: Final = frozenset({"noack", "noack_take"})
 TAKES: Final = frozenset({"take", "take_events", "take_with_timestamp"})
@@ -37,7 +37,7 @@ JOINS: Final = frozenset({"combine", "left_join", "inner_join", "outer_join"})
 ASKS: Final = frozenset({"ask", "ask_nowait", "map", "kvmap", "join", "kvjoin"})
 TASKS: Final = frozenset({"create_task", "ensure_future", "gather", "wait_for"})
 AWAY: Final = frozenset({"run_in_executor", "to_thread", "add_future", "call_soon", "call_later"})
-"""Methods that run a function outside the agent, whatever object has them."""
+"""Names of methods, of any object, that run a function outside the agent."""
 
 ASK: Final = "the request is in the topic only after the commit that would wait for the answer"
 WINDOW: Final = "windows go by the events' time, and close in order with the record that passes them"
@@ -78,12 +78,12 @@ class Names:
     topics: set[str] = field(default_factory=set)
     channels: set[str] = field(default_factory=set)
     tables: dict[str, str] = field(default_factory=dict)
-    """Kind by name."""
+    """Kind of each table, by the table's name."""
     expiring: set[str] = field(default_factory=set)
-    """Tables with windows that expire."""
+    """Names of the tables with windows that expire."""
     agents: dict[str, ast.AsyncFunctionDef] = field(default_factory=dict)
     reads: dict[str, str] = field(default_factory=dict)
-    """Name of the topic by agent, where the decorator names one."""
+    """Name of each agent's topic, by agent; without agents whose decorator names no topic."""
     functions: dict[str, ast.AsyncFunctionDef] = field(default_factory=dict)
     """Async functions of all modules by name."""
 

@@ -25,9 +25,9 @@ from kafka_ratchet.errors import SettingsError
 STEPS: Final = frozenset({"group_by", "through"})
 CONTAINERS: Final = (dict, list, tuple, set)
 SEARCHED: Final = (CollectionT, WindowWrapper, FunctionType, MethodType, partial)
-"""Types of the objects in a container of the program that lead to tables."""
+"""Types of objects that may lead to a table, if a container of the program has them."""
 DEPTH_MOST: Final = 12
-"""Calls from an agent to the function that uses a table."""
+"""Most nested calls from an agent to the function that uses a table."""
 
 
 def place_of(function: Any) -> str:
@@ -189,7 +189,7 @@ def _items(value: Any) -> list[Any]:
     return list(value.values()) if isinstance(value, dict) else list(value)
 
 
-def topics_at_hand(app: Any) -> dict[str, Any]:
+def find_topics(app: Any) -> dict[str, Any]:
     """Return every topic object of an app, by topic name.
 
     It searches Python's memory, because Faust keeps no list.
@@ -198,12 +198,12 @@ def topics_at_hand(app: Any) -> dict[str, Any]:
     return {name: topic for topic in found for name in topic.topics}
 
 
-def channels_at_hand(app: Any) -> list[Channel]:
+def find_channels(app: Any) -> list[Channel]:
     """Return every in-memory channel of an app, from a search of Python's memory."""
     return [each for each in _in_memory(Channel) if type(each) is Channel and each.app is app]
 
 
-def wrappers_at_hand(app: Any) -> list[WindowWrapper]:
+def find_wrappers(app: Any) -> list[WindowWrapper]:
     """Return every window wrapper of an app's tables, from a search of Python's memory."""
     return [each for each in _in_memory(WindowWrapper) if each.table.app is app]
 

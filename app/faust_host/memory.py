@@ -11,15 +11,15 @@ CONTAINERS: Final = frozenset(
     | {"Queue", "LifoQueue", "PriorityQueue", "SimpleQueue"}
 )
 GROWS: Final = frozenset({"append", "appendleft", "extend", "popleft", "put", "put_nowait", "get_nowait"})
-"""Methods that change a container, and that a table does not have."""
+"""Names of methods that change a container and that no table has."""
 CHANGES: Final = GROWS | {"add", "insert", "setdefault", "update", "pop", "remove", "discard", "clear"}
-"""Methods that change a container."""
+"""Names of methods that change a container."""
 CHANGERS: Final = frozenset(
     {"heappush", "heappop", "heappushpop", "heapreplace", "insort", "insort_left", "insort_right", "next"}
 )
-"""Functions that change their first argument."""
+"""Names of functions that change their first argument."""
 CALLS_MOST: Final = 5
-"""Calls from an agent to the function that changes a variable."""
+"""Most nested calls from an agent to the function that changes a variable."""
 MEMORY: Final = (
     "kept in memory between events: a restart or rollback begins without it, and its events do not come again. Keep "
     "it in a table"

@@ -21,14 +21,14 @@ from kafka_ratchet.agents.run import Stream as Lane
 from kafka_ratchet.agents.topic import Topic, at_hand
 from kafka_ratchet.app.faust_host.check import topics_named
 from kafka_ratchet.app.faust_host.inputs import (
-    channels_at_hand,
+    find_channels,
+    find_topics,
+    find_wrappers,
     place_of,
     sources_of,
     steps_of,
     tables_of,
-    topics_at_hand,
     topics_of,
-    wrappers_at_hand,
 )
 from kafka_ratchet.app.faust_host.producer import Replies, send_at_once
 from kafka_ratchet.app.faust_host.refusals import add_program, carry_context, not_exact
@@ -43,9 +43,9 @@ log = structlog.get_logger(__name__)
 
 NOT_IN_A_NAME: Final = re.compile(r"[^a-z0-9_-]+")
 NAME_MOST: Final = 60
-"""Characters of a stream's name: it is part of the names of topics."""
+"""Most characters of a stream's name, which is part of the names of topics."""
 WINDOW_PARTS: Final = ("size", "step", "before", "after")
-"""Seconds of a window that its keys depend on; those until it expires may change."""
+"""Names of a window's settings in seconds that its keys depend on; the seconds until it expires may change."""
 
 
 @dataclass(eq=False)
@@ -132,7 +132,7 @@ class _Host:
             )
         units = [self._unit(agent) for agent in self.app.agents.values()]
         self._merge(units)
-        wrappers = wrappers_at_hand(self.app)
+        wrappers = find_wrappers(self.app)
         for table in list(self.app.tables.values()):
             self._own(table, [unit for unit in units if table in unit.tables], wrappers)
         self._declare_topics()
@@ -292,20 +292,20 @@ class _Host:
 
     def _close_channels(self) -> None:
         """Make in-memory channels refuse events from agents."""
-        for channel in channels_at_hand(self.app):
+        for channel in find_channels(self.app):
             refuse_puts(channel)
 
     def _declare_topics(self) -> None:
         """Declare the topics that agents may send to, since a lane must know them before it starts."""
         engine = self.hosted.engine
-        for name, topic in topics_at_hand(self.app).items():
+        for name, topic in find_topics(self.app).items():
             send_at_once(topic)
             reads = name in self._by_topic
             if name in self._judged or (topic.internal and not reads):
                 continue
             if not reads or len(engine.streams) > 1:
                 engine.topic(name)
-        for name in sorted(topics_named(sources_of(self.app)) - topics_at_hand(self.app).keys()):
+        for name in sorted(topics_named(sources_of(self.app)) - find_topics(self.app).keys()):
             if name not in self._judged:
                 engine.topic(name)
 

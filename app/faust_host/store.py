@@ -26,7 +26,7 @@ from kafka_ratchet.tables.values.table_partition import ABSENT, TablePartition
 UNSET: Final = object()
 
 Parts = Callable[[], list[Any]]
-"""Gives the committed partitions of a table at work in this process (`CommittedTable`)."""
+"""Function that returns the committed partitions of a table in this process (`CommittedTable`)."""
 
 
 class FaustCodec(Codec):
@@ -539,4 +539,4 @@ def shorten(table: Any) -> None:
 
 
 Store = LaneStore
-"""Name that the entry point `faust.stores` gives."""
+"""Class that the entry point `faust.stores` names."""

@@ -1,4 +1,4 @@
-"""Faust's stream over one partition: events come from the lane, and effects belong to the event at hand."""
+"""Faust's stream over one partition: events come from the lane, and effects belong to the current event."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from kafka_ratchet.app.faust_host.refusals import not_exact
 from kafka_ratchet.errors import SettingsError
 
 FROM: Final = "faust-topic"
-"""Header of a merged stream: the record's own topic."""
+"""Header in a merged stream with the topic that the record comes from."""
 NO_HEADERS: Final[dict[str, bytes | None]] = {}
 FILTER: Final = "filter"
 ECHO: Final = "echo"
-"""Kinds of the processors that may stand before a step: an echo is sent after it."""
+"""Kinds of processors allowed before a step; an echo is sent after the step."""
 SKIPPED: Final = object()
-"""Mark of a record without a value for this agent."""
+"""Marker in place of a value, for a record of other agents."""
 
 
 class Step(NamedTuple):

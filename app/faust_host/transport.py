@@ -20,7 +20,7 @@ from yarl import URL
 
 from kafka_ratchet.app.faust_host.answers import Answers
 from kafka_ratchet.app.faust_host.check import in_memory, refuse_shown
-from kafka_ratchet.app.faust_host.inputs import function_of, sources_of, topics_at_hand
+from kafka_ratchet.app.faust_host.inputs import find_topics, function_of, sources_of
 from kafka_ratchet.app.faust_host.producer import LaneProducer
 from kafka_ratchet.app.faust_host.program import Hosted, host, switch_off
 from kafka_ratchet.app.faust_host.refusals import not_exact
@@ -57,7 +57,7 @@ log = structlog.get_logger(__name__)
 
 GROUP_S: Final = 30.0
 SIGNALS: Final = ("on_partitions_assigned", "on_partitions_revoked", "on_rebalance_complete")
-"""Signals of a Faust app about its group."""
+"""Names of a Faust app's signals about its consumer group."""
 
 
 class NoConsumer(Service):
@@ -232,7 +232,7 @@ class Lanes(Service):
         settings = application.settings
         inputs = {changelog_name(settings.app, name): each.input for name, each in settings.streams.items()}
         forward_signals(application.app, app, inputs)
-        found = topics_at_hand(app)
+        found = find_topics(app)
         by_topic = {topic: Route(name, found[topic]) for name, topic in hosted.inputs.items() if topic in found}
         tables = {name: Route(*route) for name, route in hosted.routes.items()}
         app.__dict__["router"] = LaneRouter(app, application, tables, by_topic)
@@ -311,7 +311,7 @@ def hosted_app(
     refuse_shown(sources_of(app))
     values = given(path)
     hosted = host(app, streams_of(values), judged_topics(values))
-    partitions = {name: topic.partitions for name, topic in topics_at_hand(app).items()}
+    partitions = {name: topic.partitions for name, topic in find_topics(app).items()}
     settings = with_steps(settings_for(app, hosted.inputs, partitions, path, overrides), hosted.engine)
     hosted.engine.check(settings.streams)
     check_topics(hosted.engine, settings)
@@ -474,7 +474,7 @@ class Transport(driver.Transport):
     Conductor: ClassVar[Any] = NoConductor
     driver_version = "ratchet"
     config: Path | None = None
-    """File of ratchet.toml; None: as for `load`."""
+    """Path of the settings file; None for the default of `app.settings.load`."""
     given: Mapping[str, Any] = MappingProxyType({})
     """Settings of the command line."""
     folder: Path | None = None

@@ -121,7 +121,7 @@ class OpenWindows:
 
 
 AT_HAND: Final[ContextVar[dict[Any, OpenWindows] | None]] = ContextVar("windows at hand", default=None)
-"""Open windows by Faust's table, of the run at work."""
+"""Open windows of the current run, by Faust's table."""
 
 
 class StreamTime(dict[int, float]):

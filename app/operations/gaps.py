@@ -16,7 +16,8 @@ from kafka_ratchet.app.operations.state_rows import Row, text_of
 from kafka_ratchet.tables.map.entries import COUNTED, FINGERPRINT
 
 COUNTS: Final = struct.Struct(">qq")
-"""First and seen of an entry, as `kafka_ratchet.tables.map.entries` describes it."""
+"""Format of two fields of an entry: first sequence, and number of seen sequences (see
+`kafka_ratchet.tables.map.entries`)."""
 FLAGS_AND_WORDS, FINGERPRINT_BYTES = 2, 8
 
 

@@ -41,7 +41,10 @@ class PassingAgain(NamedTuple):
 
 
 class Log(NamedTuple):
-    """Input partition to read. id: topic id, 16 bytes; letters: prefix of the names of this stream's dead letters."""
+    """Input partition, to count its records again.
+
+    id: topic id, 16 bytes; letters: prefix of the names of this stream's dead letters.
+    """
 
     topic: str
     partition: int

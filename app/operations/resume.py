@@ -75,11 +75,12 @@ from kafka_ratchet.transport.transactions.hanging import Hanging, end_hanging, f
 log = structlog.get_logger(__name__)
 
 TRIES: Final = 20
-"""Tries of a take-over: a halted lane takes its id over every few seconds, perhaps in the middle of this."""
+"""Most attempts to take a partition over. A halted lane takes its transactional id over every few seconds, and may do
+so during an attempt."""
 MOST_DIGITS: Final = 19
 """Most digits of an offset, which has 64 bits. Python refuses numbers of thousands of digits."""
 CHANGELOG_BYTES: Final = 1_000_000
-"""Bytes of a batch of entries; max.message.bytes of a topic is 1,048,588 by default."""
+"""Most bytes of a batch of changelog entries; a topic's max.message.bytes is 1,048,588 by default."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -158,7 +159,7 @@ class Resume:
         self.settings, self.bootstrap, self.name, self.wanted = settings, bootstrap, name, wanted
         self._by = by or this_user()
         self._counted: dict[int, tuple[Any, PassingAgain]] = {}
-        """Count of each partition with the state it was made with."""
+        """Number of records that would pass again, by partition, with the counted state."""
         self.unrecorded: dict[int, str] = {}
         """Reasons why the end of a transaction is not recorded, by partition."""
         self.stream = settings.streams[name]
@@ -225,7 +226,7 @@ class Resume:
         for plan in await self.plan(numbers):
             if plan.recounted:
                 log.warning(
-                    "records pass once more",
+                    "records will be forwarded a second time, as the operator decided",
                     topic=self.stream.input,
                     partition=plan.partition,
                     start=plan.after,
@@ -263,7 +264,13 @@ class Resume:
                 hanging = await with_known_ends(cluster, name, hanging, "resume")
                 if commit is not None and hanging:
                     await end_hanging(cluster, name, hanging, "resume", commit=commit)
-                    log.info("decided how it ends", id=name, commit=commit, by=self._by, reason=self.wanted.reason)
+                    log.info(
+                        "an operator decided how the open transaction ends",
+                        id=name,
+                        commit=commit,
+                        by=self._by,
+                        reason=self.wanted.reason,
+                    )
                     if problem := await self._record_end(cluster, number, commit=commit):
                         self.unrecorded[number] = problem
                 found += hanging
@@ -522,7 +529,7 @@ class Resume:
         if (known := self._counted.get(number)) is not None and known[0] == key:
             return known[1]
         log.info(
-            "counting the records that would pass once more",
+            "counting the records that would be forwarded a second time",
             topic=self.stream.input,
             partition=number,
             start=again.start,

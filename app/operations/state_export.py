@@ -16,7 +16,8 @@ from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.store import Store
 
 SEQUENCE, SEEN = 8, 4
-"""bytes, first and last of an entry in a store that knows when identities were active."""
+"""Bytes of two parts of an entry's value in a store with times: the sequence at its beginning, and the time of activity
+at its end."""
 
 
 class StateExport:

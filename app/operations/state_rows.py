@@ -25,7 +25,7 @@ from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
 
 AT_ONCE: Final = 10_000
-"""Rows of a group of a Parquet file."""
+"""Number of rows in a row group of a Parquet file."""
 MAX_LINE_BYTES: Final = 64 * 1024
 MAX_STATE_BYTES: Final = 8 * 1024
 PARQUET, NDJSON = ".parquet", ".ndjson"

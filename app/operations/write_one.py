@@ -1,4 +1,4 @@
-"""One record for one of Ratchet's own topics, written by a command or a page, and waited for."""
+"""Writer of one record to a topic of Ratchet's own, which waits for Kafka's acknowledgement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_ratchet.producers import explained
 from kafka_ratchet.producers.client import SILENT
 
 WRITE_FOR_S: Final = 30.0
-"""A record that Kafka has not taken by then will not be tried any longer."""
+"""Seconds of attempts to write the record."""
 
 
 def write_one(

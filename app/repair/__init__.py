@@ -1,1 +1,1 @@
-"""Repair of a result table, by its topic."""
+"""Repair of a result table, from the records of its topic."""

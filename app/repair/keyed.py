@@ -22,7 +22,7 @@ from kafka_ratchet.spark_sink.rows.identities import plain, tuples
 Tuple = tuple[Any, ...]
 
 KEY_SHOWN = 200
-"""Characters of a key in a finding."""
+"""Most characters of a key in a finding."""
 
 DOES_NOT_PARSE = "stands for a record that does not parse today; look at what has changed since, such as its schema"
 

@@ -21,7 +21,7 @@ KINDS: Final[tuple[FindingKind, ...]] = ("lost", "doubled", "altered", "unexpect
 """Kinds of findings, as `verify --results` counts them."""
 
 COORDINATES = pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64())])
-"""Columns that say which record a row or a reject is."""
+"""Columns that name the record of a row or a reject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,13 @@ class RepairPlan(Document):
     """Number of named rows of each kind and action."""
     offsets: dict[int, int] = field(default_factory=dict)
     counts: Counter[FindingKind] = field(default_factory=Counter)
-    """Number of records or keys by fault, mended or not."""
+    """Number of records or keys by kind of fault, including those that the plan does not correct."""
     actions: Counter[Action] = field(default_factory=Counter)
     rows: list[PlannedRow] = field(default_factory=list)
     cannot: list[str] = field(default_factory=list)
-    """Reasons why something stays as it is, as sentences."""
+    """Sentences about faults that the plan leaves as they are."""
     before: int = 0
-    """Number of rows of records deleted by retention."""
+    """Number of rows of records that retention has deleted."""
     gone: pa.Table = field(default_factory=COORDINATES.empty_table)
     put_in: pa.Table = field(default_factory=COORDINATES.empty_table)
     rejects_gone: pa.Table = field(default_factory=COORDINATES.empty_table)

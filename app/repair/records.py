@@ -18,7 +18,7 @@ from kafka_ratchet.spark_sink.job.recount import DueRecords
 from kafka_ratchet.spark_sink.rows.digests import row_digests
 
 NOWHERE: Final = -1
-"""Number in place of a null partition or offset."""
+"""Number that stands for a null partition or offset."""
 
 NOT_DUE: Final = "the topic has no such record; --remove-unexpected takes it away"
 
@@ -30,9 +30,9 @@ class Bounds:
     earliest: int
     stored: int
     reached: int
-    """Stored one after the table was read; rows between both are of commits in between."""
+    """Stored offset after the table was read. Rows between `stored` and this offset were committed in the meantime."""
     rejects_ahead: bool = False
-    """True: rejects from the stored offset on are of a commit before that of the rows."""
+    """True if the rejects are one commit ahead of the rows. Rejects from the stored offset on then have no rows yet."""
 
     def judged(self, offsets: Numbers) -> Flags:
         """Return True for each row that the topic can still prove right or wrong."""
@@ -65,7 +65,7 @@ class HeldRecords:
 
     def __init__(self, compared: ComparedColumns, columns: pa.Schema) -> None:
         self.columns = [*compared.compared, *["_kafka_timestamp"] * compared.has_time]
-        """Names, in the order of the digests."""
+        """Names of the digested columns, in the order of the digests."""
         self.schema, self._has_value = compared.schema(columns), compared.has_value
         self._held: dict[int, list[Numbers]] = {}
 

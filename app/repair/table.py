@@ -1,4 +1,4 @@
-"""Table of one sink: its faults, and the commit that mends them."""
+"""Result table of one sink: search for its faults, and the commit that corrects them."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 Session = Callable[[], AbstractContextManager["SparkSession"]]
 
 QUIET_ATTEMPTS: Final = 5
-"""Number of readings of a table while its job commits."""
+"""Most attempts to read a table between two commits of its job."""
 
 MAX_REASON: Final = 1_000
-"""Characters of a reason; it is kept with the commit."""
+"""Most characters of a reason, which is stored with the commit."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Repaired:
     note: RepairNote | None = None
     """Record of the commit; None: there was none."""
     generation: int | None = None
-    """Number that the commit was made with."""
+    """Generation of the job that made the commit; None if nothing was committed."""
 
     @property
     def exit_code(self) -> int:

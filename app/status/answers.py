@@ -60,19 +60,19 @@ class PartitionStatus:
     too_late: int = 0
     conflict: int = 0
     missing: int | None = None
-    """Sequences that identities have not had, where the stream counts them."""
+    """Number of missing sequences of all identities; None if the stream does not count them."""
     lag_s: float | None = None
     """Seconds since the first uncommitted record was written, by its timestamp; None: unknown."""
     halted: str = ""
-    """Class of the error that it has halted for, until it goes on; "" where it has not."""
+    """Class of the error that halted the partition; "" unless it is halted."""
     fetched_at: float | None = None
     """Time of Kafka's last answer to a fetch of the input, in seconds since 1970; None: not yet."""
     stable_end: int | None = None
     """Last stable offset of the input; input_end is its high watermark."""
     stalled: Stall | None = None
-    """Cause of its standstill; None while it moves."""
+    """Cause of the partition's standstill; None while it moves."""
     store_bytes: int | None = None
-    """Bytes of the local store in files and on their way there; None: it is not open."""
+    """Bytes of the local store, on disk and still in memory; None if the store is not open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class IdentityStatus:
     pushed: int | None
     verdict: SequenceVerdict | None = None
     forgotten: list[Forgotten] | msgspec.UnsetType = msgspec.UNSET
-    """The oldest first; unset where there is none."""
+    """Operators' requests that forgot the identity, the oldest first; unset without any."""
 
 
 class StatusProvider(Protocol):

@@ -1,4 +1,4 @@
-"""Asks Kafka and every live worker, and puts the answers together, for the page and for `ratchet tables`."""
+"""View of a cluster: the answers of Kafka and of every live worker, combined for the page and `ratchet tables`."""
 
 from __future__ import annotations
 
@@ -70,10 +70,11 @@ FRESH_FOR_S = 1.0
 """Seconds between requests to Kafka and the workers, however many pages are open."""
 
 SLOW_S = 0.15
-"""Seconds of an answer above which the old one is shown while the next is fetched: a large group delays no page."""
+"""Duration of a request, in seconds, above which a page shows the last answer while the next one is fetched. So a large
+group delays no page."""
 
 STALE_MOST_S = 10.0
-"""... unless it is older than this. `taken_at` says of when it is."""
+"""Longest age in seconds of an answer that a page still shows; the field `taken_at` has its time."""
 
 
 class ClusterView:

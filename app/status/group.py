@@ -43,19 +43,20 @@ from kafka_ratchet.transport.transactions.requests import is_ours, topic_in
 log = structlog.get_logger(__name__)
 
 TIMEOUT_S = 5.0
-"""A page or a command that waits longer than this for Kafka should say so instead."""
+"""Seconds that a page or a command waits for Kafka before it reports that Kafka does not answer."""
 
 RETRY_S = 0.1
 """Seconds before another request to a broker that does not coordinate the group yet."""
 
 JOINS_WITHIN_S = 15.0
-"""A refused worker asks again at least every ten seconds (`kafka_ratchet.transport.assignment.REFUSED_MOST_S`)."""
+"""Seconds within which a refused worker asks the group again (`kafka_ratchet.transport.assignment.REFUSED_MOST_S`, and
+a margin)."""
 
 MAX_URL_CHARACTERS = 300
-"""http:// with the longest host name (253) and a port; anything longer is no worker's address."""
+"""Most characters of a worker's address: http://, the longest host name (253) and a port."""
 
 REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance"})
-"""States in which Kafka hides its members' addresses: the earlier ones are used again."""
+"""States of a group during which Kafka hides the members' addresses; the last known ones are used then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,16 +22,16 @@ from kafka_ratchet.app.status.lookup import QueryError, parse_query
 from kafka_ratchet.rule.verdicts import COUNTERS, DUPLICATE, UNJUDGED
 
 EVERY_S: Final = 10
-"""Seconds of a row."""
+"""Seconds that one row of a history covers."""
 ROWS: Final = 8_640
-"""A day."""
+"""Number of rows of the history, for a day."""
 LAG_EVERY_S: Final = 60
 LAG_ROWS: Final = 1_440
-"""The lag of each partition is kept once a minute, for a day."""
+"""Number of rows with the lag of each partition: one a minute, for a day."""
 
 COUNTS: Final = tuple(COUNTERS)
 POINTS_MOST: Final = 2_000
-"""Points of one answer."""
+"""Most points of one answer."""
 PARTITIONS_MOST: Final = 200
 """Most partitions with a lag in one answer."""
 
@@ -237,7 +237,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class IntervalsAnswer:
-    """The body of GET /status/intervals. Partitions without an interval were judged from their beginning."""
+    """Body of GET /status/intervals. Partitions without an interval were judged from their beginning."""
 
     intervals: list[Interval] = field(default_factory=list)
 

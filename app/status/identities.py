@@ -178,7 +178,7 @@ def _row(partition: SequencePartition, name: bytes) -> IdentityPartition | None:
     last = partition.last(name)
     if last.persisted < 0 and last.pushed < 0:
         return None
-    seen_s, missing = partition.known.told(name)
+    seen_s, missing = partition.known.activity_of(name)
     activity = partition.tally.of(name) if partition.tally else None
     last_seen: float | None = activity.last_seen if activity else seen_s or None
     return IdentityPartition(

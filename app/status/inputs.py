@@ -1,4 +1,4 @@
-"""Inputs that may be misspelt: missing topics, and topics that never had a record."""
+"""Checks for misspelt inputs: missing topics, and topics that never had a record."""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ from kafka_ratchet.producers import Heard, admin_client
 from kafka_ratchet.topic_log.clients import offsets_at, open_consumer, partition_counts
 
 TIMEOUT_S = 5.0
-"""A page or a command that waits longer than this for Kafka should say so instead."""
+"""Seconds that a page or a command waits for Kafka before it reports that Kafka does not answer."""
 GROUP: Final = "ratchet-page"
-"""The client has to have one; it joins none, and commits nothing."""
+"""Group id that librdkafka requires of a consumer; this one joins no group and commits nothing."""
 HIDDEN: Final = -1
-"""Number of partitions of a topic that this user may not see."""
+"""Value in place of a partition count, for a topic that this user may not see."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Reads a question about one identity: text or hex, and perhaps a sequence.
+"""Parsers of a question about one identity: text or hex, and perhaps a sequence.
 
 The status address, the page and `ratchet tables` use it, so that all three accept and refuse the same.
 """
@@ -27,10 +27,10 @@ ANSWERS: Final[Mapping[SequenceVerdict, Answer]] = {
 }
 
 LIMIT, LIMIT_MOST = 100, 500
-"""Producers in one answer: the worker looks each of them up in its partitions while nothing else runs."""
+"""Default and greatest number of producers in one answer. The worker looks each of them up while nothing else runs."""
 
 MAX_PARAMETERS = 8
-"""A look-up has at most five; more parameters than this are no look-up."""
+"""Most parameters of a query string; a look-up has at most five."""
 
 
 class QueryError(RatchetError):

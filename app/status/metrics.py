@@ -1,4 +1,4 @@
-"""A worker's figures for Prometheus."""
+"""Metrics of a worker for Prometheus."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHERE_KNOWN = (
     "fetched_at",
     "store_bytes",
 )
-"""Figures left out while they are unknown."""
+"""Metrics to leave out while their values are unknown."""
 
 HISTOGRAMS = {
     "commit": "Time from a transaction's changelog entries until its state is persisted.",
@@ -85,7 +85,8 @@ class PartitionsText:
         self._families = _families()
         self._heads = {name: _head(family) for name, family in self._families.items()}
         self._begun: dict[tuple[str, int], dict[tuple[str, str], str]] = {}
-        """Beginnings of lines by stream and partition, then by family and further label."""
+        """First parts of the lines of text (name and labels), by stream and partition, then by family and further
+        label."""
 
     def text(self) -> str:
         """Return the present metrics as text, grouped by metric family."""

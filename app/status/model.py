@@ -215,9 +215,10 @@ class Lookup:
     unjudged: int = 0
     recognised_for_s: int | None = None
     cannot_forget: list[str] | msgspec.UnsetType = msgspec.UNSET
-    """Workers of an earlier version, which do not know of `ratchet forget`; unset where there is none."""
+    """Names of workers of an earlier version, which would ignore `ratchet forget`; unset without any."""
     cannot_replay: list[str] | msgspec.UnsetType = msgspec.UNSET
-    """Workers of a version that drops replayed records, and those that did not answer; unset where there is none."""
+    """Names of workers of a version that drops replayed records, and of workers without an answer; unset without
+    any."""
 
 
 def merge(

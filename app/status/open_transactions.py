@@ -1,4 +1,4 @@
-"""Open transactions that hold back committed readers, for commands: asked once, on a connection of their own."""
+"""Single request for the open transactions that hold back committed readers, for commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kafka_ratchet.transport.stalls import STALLED_AFTER_S
 from kafka_ratchet.transport.transactions.open_transactions import OpenTransaction, find_open, named
 
 ASK_S: Final = 10.0
-"""Seconds for all questions together. Without an answer the sentence lacks the name of the producer."""
+"""Seconds for all requests together. Without an answer the sentence lacks the name of the producer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from kafka_ratchet.app.status.lookup import QueryError, parse_limit
 
 KEY_MOST: Final = 2_000
-"""Longest listed key in bytes: a query string's room in hex. Longer keys are counted, not listed."""
+"""Most bytes of a listed key: its hex digits have to fit into a query string. Longer keys are counted, not listed."""
 
 
 class TableQuery(NamedTuple):

@@ -1,4 +1,4 @@
-"""The history, the events and the policy intervals of all workers, for the page."""
+"""View of the history, the events and the policy intervals of all workers, for the page."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from kafka_ratchet.app.status.history import (
 )
 
 SETTLED_S: Final = 12
-"""All workers have written a row so many seconds after its end."""
+"""Seconds from the end of a row's time until all workers have written the row."""
 RANGES: Final = {"1h": (3_600, 10), "6h": (21_600, 60), "24h": (86_400, 300)}
-"""Seconds, and seconds of a step."""
+"""Spans of the page's history by name: (seconds of the span, seconds of a step)."""
 FRESH_FOR_S: Final = {"1h": 5.0, "6h": 30.0, "24h": 60.0}
 """Seconds between requests to the workers by span, however many pages are open."""
 KEPT_MOST: Final = 256
-"""Histories in memory, of streams and ranges."""
+"""Most histories in memory, one for each stream and span."""
 
 
 @dataclass(frozen=True, slots=True)

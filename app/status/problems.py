@@ -18,7 +18,7 @@ from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.stalls import Cause
 
 HELD_BACK = "wait for an open transaction"
-"""Words of a problem that concern records held back; `ratchet status` finds such problems by them."""
+"""Phrase in every problem about records held back; `ratchet status` finds these problems by it."""
 
 
 def about_group(settings: Settings, group: Group | None, urls: Sequence[str]) -> list[str]:
@@ -116,7 +116,7 @@ def about_invalid(worker: WorkerStatus) -> list[str]:
 
 
 LAG_LONG_S: Final = 60.0
-"""Seconds of lag that are worth a sentence."""
+"""Least lag in seconds that the page names as a problem."""
 
 
 @dataclass(frozen=True, slots=True)

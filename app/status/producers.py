@@ -267,7 +267,7 @@ def list_producers(sequences: Sequences, asked: list[int], after: bytes | None, 
     names: dict[bytes, list[int]] = {}
     """Partitions that listed a name, by name."""
     unsure: list[int] = []
-    """Partitions that may know names which they have not listed."""
+    """Partitions that may know more names than they have listed."""
     last: bytes | None = None
     """Last name, as in `known_identities`."""
     complete, looked_into, not_tallied = True, [], 0

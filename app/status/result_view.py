@@ -1,4 +1,4 @@
-"""The offsets and the lag of the result table, asked in a thread: a store may be slow, and the page must not be."""
+"""View of the result table's offsets and lag. It asks in a thread, so that a slow store does not delay the page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STALE_MOST_S = 10.0
 """Longest age in seconds of an answer shown, with its time, while the next one is fetched."""
 
 PATIENCE_S = 1.0
-"""Seconds that a page waits for the store. Later answers are on the next page, two seconds later."""
+"""Seconds that a page waits for the store's answer. Later answers are on the next page, two seconds later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ResultPartition:
     lag: int | None
     lag_s: float | None
     blocked: int | msgspec.UnsetType = msgspec.UNSET
-    """Offsets held back by an open transaction; unset where there are none."""
+    """Number of offsets held back by an open transaction; unset without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Results:
     name: str = ""
     command: str = "ratchet sink"
     waits: list[str] | msgspec.UnsetType = msgspec.UNSET
-    """Sentence about each partition that waits for an open transaction to end; unset where there is none."""
+    """Sentences about partitions that wait for the end of an open transaction; unset without any."""
 
 
 class SinksView:

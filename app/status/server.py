@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 UNDER_ANY_HOST = frozenset({"/healthz", "/readyz", "/metrics"})
-"""They tell names of streams and figures, and nothing that a record or an error says."""
+"""Paths answered under any host name: they show names of streams and figures, but no content of records or errors."""
 
 
 def worker_name() -> str:

@@ -32,15 +32,16 @@ from kafka_ratchet.tables.values.windows import START_BYTES, WindowCodec, Window
 LONG_KEYS_MOST: Final = 1_000
 """Most keys too long for the list that are skipped for one page."""
 LISTED_MOST: Final = 500
-"""bytes of JSON: a longer value is cut in a list."""
+"""Most bytes of JSON for a value in a list; a longer value is cut."""
 VALUE_MOST: Final = 64 << 10
 """Bytes of JSON above which a value is cut where its key is requested."""
 ANSWER_MOST: Final = 6 << 20
-"""bytes, roughly: a page ends early where it would be larger."""
+"""Approximate most bytes of an answer; a page ends early rather than exceed it."""
 ROW_BYTES: Final = 150
 """Bytes of a row in addition to its key and value."""
 DEPTH_MOST: Final = 100
-"""Values nested deeper are shown as text: who reads the answer has to come back out of it."""
+"""Deepest nesting of a value shown as JSON. A value nested deeper is shown as text, because readers of the answer may
+fail at it."""
 
 Shown = tuple[Any, str | None, int]
 

@@ -24,9 +24,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from kafka_ratchet.app.status.http import bind, json_refusal, reachable_host, request_checks
 
 HEALTH_WITHIN_S: Final = 0.8
-"""Kubernetes gives a probe a second."""
+"""Seconds to answer a probe; Kubernetes waits one second."""
 METRICS_WITHIN_S: Final = 5.0
-"""Prometheus gives a scrape ten seconds."""
+"""Seconds to answer a scrape; Prometheus waits ten seconds."""
 
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 

@@ -11,11 +11,12 @@ from kafka_ratchet.app.status.model import NO_KAFKA, UNSERVED, PartitionView, St
 from kafka_ratchet.transport.stalls import STALLED_AFTER_S, Cause, Stall
 
 FORGOTTEN_AFTER_S: Final = 60.0
-"""A served partition is remembered for this long. A page opened later has no memory."""
+"""Seconds to remember a partition after its last answer from a worker. A page opened later has no
+memory."""
 
 
 class Unserved:
-    """Finder of causes for waiting partitions without a worker, or without Kafka.
+    """Finder of the reasons why partitions without a worker, or without Kafka, do not move.
 
     The first call reports a cause at once. If an earlier call found a worker for the partition, the cause is reported
     only after a delay, because every restart of a worker leaves its partitions unserved for some seconds.

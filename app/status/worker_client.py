@@ -1,4 +1,4 @@
-"""Asks workers over HTTP, all at once."""
+"""HTTP client that sends a request to all workers at once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import msgspec
 from kafka_ratchet.app.status.producers import shown
 
 WORKER_TIMEOUT_S: Final = 2.0
-"""Seconds that a worker may take: it answers from memory. A slower one is shown as not answering."""
+"""Seconds to wait for a worker, which answers from memory. A slower one is shown as not answering."""
 MAX_BODY_BYTES: Final = 16 * 2**20
-"""A status has about 250 bytes per partition: room for 60,000 of them in one worker."""
+"""Most bytes of an answer. A status has about 250 bytes per partition, so that 60,000 partitions of one worker fit."""
 SENTENCE_MOST: Final = 500
 """Most characters of a worker's sentence; any member of the group may answer as one."""
 

@@ -25,7 +25,7 @@ from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import JudgingFrom
 
 UNTOLD = -2
-"""Number in place of a previous sequence that cannot be computed."""
+"""Number that stands for a previous sequence which cannot be computed."""
 
 OnDropped = Callable[[int, RecordView, str, int], None]
 """Function called with each dropped record.
@@ -34,7 +34,7 @@ Arguments: offset, record, name of the verdict, last sequence of its identity be
 """
 
 NO_SEQUENCE = -1
-"""Number in place of the sequence of a record that has none."""
+"""Number that stands for the sequence of a record without one."""
 
 UNSEEN, SEEN, DISMISSED = 0, 1, 2
 """States of an expected record. Dismissed: the output shows that the record repeats deleted input."""

@@ -28,7 +28,7 @@ class Letter(NamedTuple):
     offset: int
     content: bytes
     depends: bool = False
-    """True if the reason refers to an earlier record, which retention may have deleted."""
+    """True if the reason depends on an earlier record, which retention may have deleted."""
 
 
 class Order(NamedTuple):

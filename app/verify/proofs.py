@@ -120,7 +120,12 @@ def read_proofs(settings: Settings, bootstrap: str) -> dict[str, Proof]:
             try:
                 proof = _PROOF_OF.decode(message.value() or b"")
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                log.warning("not a proof; left out", topic=topic, offset=message.offset(), reason=str(error))
+                log.warning(
+                    "a record of the topic of proofs is not a proof; it is ignored",
+                    topic=topic,
+                    offset=message.offset(),
+                    reason=str(error),
+                )
                 continue
             if message.key() == proof_key(proof.stream) and proof.format == FORMAT:
                 found[proof.stream] = proof

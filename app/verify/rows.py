@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NOWHERE = -1
-"""Number in place of a null partition or offset."""
+"""Number that stands for a null partition or offset."""
 
 NO_ROWS = np.empty(0, np.int64)
 

@@ -33,7 +33,8 @@ _DECIMAL = re.compile(rb"-?[0-9]+", re.ASCII)
 _ESCAPE = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
-"""Escape in a JSON string. The group matches half of a surrogate pair without the other half: no character."""
+"""Pattern of an escape in a JSON string. The group matches half of a surrogate pair without the other half: no
+character."""
 
 
 _NUMBER = re.compile(rb"0|[1-9][0-9]*", re.ASCII)

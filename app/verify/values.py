@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NO_TIME: Final = -(2**63)
-"""Number in place of a null time."""
+"""Number that stands for a null time."""
 
 NOWHERE: Final = -1
-"""Number in place of a null partition or offset."""
+"""Number that stands for a null partition or offset."""
 
 DAY_MS: Final = 86_400_000
 

@@ -1,4 +1,4 @@
-"""Deduplication options from a stream's settings."""
+"""Conversion of a stream's settings into the options of its maps."""
 
 from __future__ import annotations
 

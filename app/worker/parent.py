@@ -103,7 +103,7 @@ class Parent:
         self._processes = [_Process(role) for role in roles]
         self._stop_within_s, self._steady_s, self._pause_s = stop_within_s, steady_s, pause_s
         self._alive = os.pipe()
-        """Pipe without data. Its write end closes when the parent dies, and its readers notice."""
+        """Pipe without data. Its write end closes when the parent dies, and the processes, which read it, notice."""
         self._is_asked = False
         self._refusal: str | None = None
         self.replaced = memoryview(mmap.mmap(-1, 8 * len(roles))).cast("Q")

@@ -141,7 +141,13 @@ class Policies(WithoutStore):
             stream = _stream_of(parts)
         except ValueError as error:
             shown = None if key is None else repr(key[:SHOWN])
-            log.warning("not a policy; ignored", topic=self.changelog, offset=offset, key=shown, reason=str(error))
+            log.warning(
+                "a record of the policy topic is not a policy; the worker ignores it",
+                topic=self.changelog,
+                offset=offset,
+                key=shown,
+                reason=str(error),
+            )
             return
         deduplicate = None
         if value is not None:
@@ -151,11 +157,16 @@ class Policies(WithoutStore):
                 # Not ignored: compaction removes the policy that it follows, and then workers would differ by when they
                 # have read the topic.
                 log.warning(
-                    "unreadable policy; it counts as unset", topic=self.changelog, offset=offset, reason=str(error)
+                    "a policy cannot be read; it counts as unset",
+                    topic=self.changelog,
+                    offset=offset,
+                    reason=str(error),
                 )
         self.stored[stream] = StoredPolicy(deduplicate, offset + 1)
         if stream is not None and stream not in self.settings.streams:
-            log.info("policy of a stream that these settings do not have", stream=stream, offset=offset)
+            log.info(
+                "the policy topic has a policy for a stream that these settings lack", stream=stream, offset=offset
+            )
         else:
             now = {name: str(self.effective(name)[0]) for name in self.settings.streams if stream in (None, name)}
             log.info("policy", set_for=stream or "all streams", deduplicate=deduplicate, effective=now, offset=offset)
@@ -164,7 +175,12 @@ class Policies(WithoutStore):
         try:
             self.requests.take(stream, request, value, offset)
         except ValueError as error:
-            log.warning("unreadable request; ignored", topic=self.changelog, offset=offset, reason=str(error))
+            log.warning(
+                "a request in the policy topic cannot be read; the worker ignores it",
+                topic=self.changelog,
+                offset=offset,
+                reason=str(error),
+            )
             return
         what = "request to forget" if value is not None else "a request to forget is taken back"
         log.info(what, stream=stream, request=request, offset=offset)

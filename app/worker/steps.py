@@ -23,8 +23,8 @@ from kafka_ratchet.topic_log.clients import ADMIN_TIMEOUT_S, all_topics, committ
 from kafka_ratchet.topic_log.reading import records
 
 COMMITTED_S: Final = 5.0
-"""Seconds to wait for committed offsets. librdkafka 2.16 can keep sending requests to a coordinator that is not ready
-(seen once for 30 s). The worker's start tries again with a new client."""
+"""Seconds to wait for Kafka's answer about committed offsets. librdkafka 2.16 can keep sending requests to a
+coordinator that is not ready (seen once for 30 s). The worker's start tries again with a new client."""
 
 
 def with_steps(settings: Settings, program: App | None) -> Settings:

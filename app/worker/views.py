@@ -1,4 +1,7 @@
-"""Views of other streams' tables. An agent sees the partition of its own number, if it runs in this worker."""
+"""Connection of a program's views to the tables of other streams in this worker.
+
+An agent sees the partition of its own number, if it runs in this worker.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The user's own database: one module per make of it."""
+"""Databases that a reader can write to, one module for each kind."""

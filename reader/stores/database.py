@@ -24,7 +24,7 @@ class Database(Protocol):
     """
 
     connection: Any
-    """The driver's own."""
+    """Connection object of the database's driver."""
 
     def create(self, table: str, statement: str) -> None:
         """Create a table if it is missing; safe if two processes do so at once."""
@@ -73,10 +73,10 @@ class Store(Protocol):
     """Interface of a database for rows and positions."""
 
     placeholder: str
-    """Mark of a parameter in a statement: `?` or `%s`."""
+    """Placeholder of a parameter in a statement: `?` or `%s`."""
 
     where: str
-    """The database, as messages name it; without a password."""
+    """Name of the database for messages, without a password."""
 
     def connect(self, owner: str) -> Database:
         """Connect once.

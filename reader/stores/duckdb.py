@@ -1,4 +1,4 @@
-"""DuckDB: a file that one process has open at a time."""
+"""Store in a DuckDB file, which one process at a time can have open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
 }
-"""A file fetches no code from anywhere."""
+"""Settings of a connection: DuckDB downloads and loads no extension."""
 
 
 class Duckdb:

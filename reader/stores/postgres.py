@@ -1,4 +1,4 @@
-"""PostgreSQL."""
+"""Store in a PostgreSQL database."""
 
 from __future__ import annotations
 

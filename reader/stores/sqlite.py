@@ -1,4 +1,4 @@
-"""SQLite: a file on this machine."""
+"""Store in a SQLite file on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AWAY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 OURS: Final = "/* ratchet-reader */"
-"""Mark of the reader's own statements.
+"""Marker that distinguishes the reader's own statements from the program's.
 
 The authorizer sees each statement when it is compiled, and Python keeps compiled ones by their text: a
 program's COMMIT must not find ours.

@@ -29,11 +29,11 @@ class Place:
     option: str
     """Name of the option, for messages."""
     text: str
-    """Words of the operator."""
+    """Text as the operator wrote it."""
     timestamp_ms: int | None = None
-    """Milliseconds since 1970; None: the place is no time."""
+    """Milliseconds since 1970; None if the place is not given as a time."""
     offsets: Mapping[int, int] | None = None
-    """Named offsets; None: it names none."""
+    """Offsets by partition; None if the place names no offsets."""
 
     def __str__(self) -> str:
         return f"{self.option} {self.text}"

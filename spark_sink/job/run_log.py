@@ -30,7 +30,7 @@ def log_run(run: RunState) -> None:
         left = sum(run.lag.values())
         log.info("lag: %d offsets, the oldest record among them is %.1f s old", left, run.age_s)
     elif run.step == "failed" and isinstance(run.error, SparkFailed):
-        log.warning("%s; the job reads the table's offsets and goes on", run.error)
+        log.warning("%s; the job reads the table's offsets again and goes on", run.error)
     elif run.step == "failed":
         log.warning("%s; the job tries again, and goes on after an answer", run.error)
 

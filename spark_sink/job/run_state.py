@@ -78,23 +78,24 @@ class RunState:
         self._stalls_since: float | None = None
         """Start of a standstill by the clock of `_began`, see `stalled_s`; None: nothing waits."""
         self._blocked_since: dict[int, tuple[int, float]] = {}
-        """Last stable offset of each partition with an open transaction, and the time of its first sight."""
+        """Last stable offset of each partition with an open transaction, and the time at which the job first saw it."""
         self.failures = 0
         """Number of failed attempts."""
         self.step: Step = "starting"
         self.error: Exception | None = None
-        """Reason of the newest attempt's failure; None: it did not fail."""
+        """Reason why the newest attempt failed; None if it succeeded."""
         self.last_commit: Commit | None = None
         self.commits = 0
         self.rows = 0
         self.rejects = 0
         self.undeclared: tuple[str, ...] = ()
-        """Fields of the first values without a column, so that they are not kept."""
+        """Fields of the first values without a column in the table, so that they are lost."""
         self.commit_s = 0.0
         """Seconds of all commits together."""
         self.longest_commit_s = 0.0
         self.in_buckets = [0] * (len(BUCKETS_S) + 1)
-        """Commits by `BUCKETS_S`, each in the first bucket that it fits; the last is for longer ones."""
+        """Number of commits by duration: each counts in the first bucket of `BUCKETS_S` that it fits, or in the
+        last."""
         self.generation = 0
         self.offsets: dict[int, int] = {}
         """Next offset to read of each partition, as the store has it."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 PAUSE_S = 0.5
-"""Seconds between two looks, at least, while no value exists to infer columns from."""
+"""Least seconds between two checks of the topic, while it has no value to infer columns from."""
 
 
 FAILS_FOR_S = 600.0

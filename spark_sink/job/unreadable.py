@@ -28,10 +28,10 @@ log = logging.getLogger("spark_sink")
 Result = TypeVar("Result")
 
 READ_S: Final = 60.0
-"""Seconds without any record after which Kafka counts as away."""
+"""Seconds without any record after which Kafka counts as unreachable."""
 
 JOIN_OFFSETS: Final = 100
-"""Most readable records between two unreadable ones of one range: each range costs a commit."""
+"""Most readable records between two unreadable ones of one range. Each range costs a commit."""
 
 RANGE_RECORDS: Final = 20_000
 RANGE_BYTES: Final = 32 * 1024 * 1024
@@ -87,7 +87,7 @@ class Source(Protocol):
 
     @property
     def reads_headers(self) -> bool:
-        """Return true if the frame has headers."""
+        """Return True if the frame has headers."""
 
 
 def pieces(

@@ -172,7 +172,7 @@ class LastSequences:
         batch: RecordBatch | None,
     ) -> tuple[int, int, int]:
         if self.kept.fingerprints and batch is None:
-            raise ValueError("values are compared, and there is no batch to find them in")
+            raise ValueError("the rule compares values, so that judge() needs the batch with the values")
         slots, where = self.slots, np.empty(len(verdicts), np.int64)
         known = *slots.index, slots.pushed, slots.changed, slots.arena, slots.sizes
         kernels.locate(*identities, longest, reasons, verdicts, where, *known)
@@ -300,7 +300,7 @@ class LastSequences:
         self.slots.pushed[slots] = -1
         self._evicted += len(slots)
 
-    def told(self, identity: bytes) -> tuple[int | None, int | None]:
+    def activity_of(self, identity: bytes) -> tuple[int | None, int | None]:
         """Return an identity's last activity in seconds, and its number of missing sequences.
 
         The values include the changes of the open transaction.

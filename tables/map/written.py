@@ -33,7 +33,7 @@ def in_order(known: Slots, slots: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the slots ordered by the eight bytes of their identities after the common prefix."""
     first, second = np.empty(len(slots), np.uint64), np.empty(len(slots), np.uint64)
     entries.beginnings(known.starts, known.lengths, known.arena, slots, first, second)
-    return slots[np.argsort(telling(first, second))]
+    return slots[np.argsort(sort_keys(first, second))]
 
 
 def columns(known: Slots, slots: NDArray[np.int64], *, timed: bool) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
@@ -78,8 +78,8 @@ def _cut(room: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[bytes]:
     return [data[begin:end] for begin, end in zip([0, *at[:-1]], at, strict=True)]
 
 
-def telling(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return eight bytes of each identity, starting at the first byte that differs between identities.
+def sort_keys(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return eight bytes of each identity as a number to sort by, from the first byte that differs between identities.
 
     Args:
         first, second: uint64[n], first 16 bytes of each identity, as two numbers that sort as the bytes do.

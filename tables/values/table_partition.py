@@ -59,7 +59,7 @@ class _Gone(dict[Any, Any]):
 
 
 class _Shut(dict[Any, Any]):
-    """Substitute for `before` while no event is processed: a write would not be in a transaction."""
+    """Substitute for `before` while no event is processed; it refuses writes, which would be in no transaction."""
 
     def __contains__(self, key: object) -> NoReturn:
         raise TableError(

@@ -86,7 +86,7 @@ class TableView:
         return self._value(key) is not ABSENT
 
     def __iter__(self) -> NoReturn:
-        raise TableError(f"the view of table {self.table.name}: gives one key at a time, not all of them")
+        raise TableError(f"the view of table {self.table.name}: cannot be listed. Look up one key at a time")
 
     def _read_only(self, *args: Any) -> NoReturn:
         raise TableError(f"the view of table {self.table.name}: is read-only. Agents of the table's stream write to it")

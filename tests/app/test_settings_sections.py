@@ -52,15 +52,15 @@ def test_identity_of_one_word_is_told_as_before(tmp_path: Path, word: str) -> No
         ('identity = "field:a..b"', "'a..b' has an empty part"),
         ('identity = "function:os"', "'os' is not a function"),
         ('identity = ["header:a", ""]', "'' is not an identity"),
-        ('identity = ["header:a", "header:a"]', "a part of the identity is there twice"),
+        ('identity = ["header:a", "header:a"]', "the identity names one part twice"),
         ('identity = ["header:a", "producer"]', "producer cannot be one of several parts: write header:ratchet-prod"),
         ('identity = ["partition", "key"]', "partition cannot be one of several parts: state is kept per partition"),
-        (f"identity = {[f'header:{n}' for n in range(9)]}", "an identity of 9 parts; 8 are the most"),
+        (f"identity = {[f'header:{n}' for n in range(9)]}", "the identity has 9 parts, and at most 8 are possible"),
         ('sequence = "none"', 'sequence = "none" lets one record of each identity pass, and identity = "producer"'),
         ('sequence = "none"\nidentity = "partition"', 'and identity = "partition" gives many records the same one'),
         (
             'sequence = "none"\nidentity = "key"\nsequence_form = "text"',
-            'sequence_form is about sequences in a header, and sequence = "none"',
+            'sequence_form applies to sequences in a header, and this stream has sequence = "none"',
         ),
     ],
 )

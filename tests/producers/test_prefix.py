@@ -6,7 +6,7 @@ from kafka_ratchet.producers.prefix import REPORT_EVERY, AcknowledgedPrefix
 
 def send(prefix: AcknowledgedPrefix, partition: int, sequence: int) -> bool:
     reported = prefix.needs_report(partition)
-    prefix.sent(partition, sequence, is_reported=reported)
+    prefix.count_sent(partition, sequence, is_reported=reported)
     return reported
 
 

@@ -103,7 +103,7 @@ async def test_only_lanes_write(
 
 @pytest.mark.parametrize("all_of", [list, lambda t: list(t.keys()), lambda t: list(t.items()), lambda t: [*t.values()]])
 async def test_identities_are_looked_up_not_listed(table: SequenceTable, all_of: Callable[[object], object]) -> None:
-    with pytest.raises(StateError, match="can be read by identity, not listed"):
+    with pytest.raises(StateError, match="cannot be listed; look up one identity"):
         all_of(table)
 
 

@@ -58,7 +58,7 @@ def publish_blocks(
         first = 0 if from_start else resumed_after + 1
         for offset, text in source.read_blocks(first, producer.block_bytes):
             read = read_block(source, offset, text)
-            source.took(offset, read.text, read.last)  # its mark may be needed as soon as it is sent
+            source.track_block(offset, read.text, read.last)  # its mark may be needed as soon as it is sent
             crash_point("block-read")
             if read.records is not None:
                 producer.send_block(read.records)

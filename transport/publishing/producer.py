@@ -261,7 +261,7 @@ class BatchProducer(NamedProducer[BatchSender]):
         with self._lock:
             self._accumulator.put(batches)
             sent = ((each.partition, each.last, each.batch.count) for each in batches)
-            self._prefix.sent_block(sent, int(records.sequences[-1]), len(records.sequences), risen)
+            self._prefix.count_block(sent, int(records.sequences[-1]), len(records.sequences), risen)
 
     def _delivered(self, partition: int, seconds: float) -> None:
         self._accumulator.measures.acknowledged(seconds)

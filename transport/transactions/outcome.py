@@ -221,6 +221,8 @@ def require_current(
         cluster.forget_coordinator(TRANSACTION, transactional_id)
         raise kafka.NotCoordinatorForGroupError(
             f"{transactional_id}: open records, or the outcome recorded for them, show epoch {newest}, but this "
+            f"coordinator knows only epoch {last.epoch}: another broker is coordinator now. "
+            "The next attempt asks that one"
         )
 
 

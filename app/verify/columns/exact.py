@@ -39,7 +39,8 @@ from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.client.topic_id import id_text
 
 SIDE_BY_SIDE: Final = max(2, min(4, os.cpu_count() or 2))
-"""Partitions compared at the same time. Each needs up to some 80 MB for records, and memory for its identities."""
+"""Number of partitions compared at the same time. Each needs up to some 80 MB for records, and memory for its
+identities."""
 NOT_A_NAME: Final = "\ufffd"
 """Replacement character for undecodable bytes of a header's name."""
 

@@ -86,7 +86,7 @@ class EventLog:
 
 
 class LaneWatch:
-    """Detector of events: compares the lanes with their state at the previous check."""
+    """Detector of events, which compares the lanes with their state at the previous check."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock

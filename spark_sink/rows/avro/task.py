@@ -25,7 +25,8 @@ MALFORMED = (ValueError, IndexError, struct.error, OverflowError, RecursionError
 """Errors of reading for bytes that do not match the plan."""
 
 DAYS = (-719_162, 2_932_896)
-"""0001-01-01 and 9999-12-31, in days since 1970. Not every reader of a table supports years beyond."""
+"""First and last day of a table, 0001-01-01 and 9999-12-31, in days since 1970. Not every reader of a table supports
+years beyond."""
 
 MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 """First and last microsecond of those days."""

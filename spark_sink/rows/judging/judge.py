@@ -1,4 +1,4 @@
-"""New records of a slice, by its earlier records and the last sequences from before it.
+"""Deduplication of a slice of offsets, against earlier records of the slice and stored last sequences.
 
 State is kept per input partition, as in a worker: an identity that arrives in two partitions is two. Spark's Kafka
 source reads a partition in one task, in the order of its offsets. So a task can judge its records one after the other,

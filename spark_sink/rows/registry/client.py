@@ -49,7 +49,7 @@ class Schema:
     text: str
     """Text of the schema as JSON; for Protobuf a serialized FileDescriptorProto in base64."""
     references: Mapping[str, Schema] = field(default_factory=dict)
-    """Name by which the referring schema refers to it."""
+    """Schemas that this one refers to, by the name that it uses for each."""
 
     def needed(self) -> Iterator[tuple[str, Schema]]:
         """Yield the schemas that this one refers to, directly or not.

@@ -43,7 +43,7 @@ def test_every_line_is_an_object_and_says_whose_it_is(
     lines = [json.loads(line) for line in worker.text().splitlines()]
     of_lanes = [line for line in lines if line["event"] == "lane runs"]
     assert sorted(line["partition"] for line in of_lanes) == [0, 1]
-    failed = [line for line in lines if line["event"] == "extractor failed"]
+    failed = [line for line in lines if line["event"] == "the extractor of the settings failed on a record"]
     assert [line["offset"] for line in failed] == [0, 1, 2]
     for line in (*of_lanes, *failed):
         assert (line["stream"], line["topic"]) == ("events", topics[0])

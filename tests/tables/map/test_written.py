@@ -10,7 +10,7 @@ import pytest
 from kafka_ratchet.rule.identities import Identities
 from kafka_ratchet.rule.windows import Kept
 from kafka_ratchet.tables.map.map import LastSequences
-from kafka_ratchet.tables.map.written import telling
+from kafka_ratchet.tables.map.written import sort_keys
 
 
 def judged(table: LastSequences, names: list[bytes], sequences: list[int]) -> None:
@@ -79,8 +79,8 @@ def test_they_come_in_order_behind_what_all_begin_with(prefix: bytes) -> None:
 
 def test_the_bytes_that_tell() -> None:
     first, second = (np.array([n, n], np.uint64) for n in (0x0102030405060708, 0x1112131415161718))
-    assert telling(first, second).tolist() == second.tolist()
+    assert sort_keys(first, second).tolist() == second.tolist()
     first[1] += 0x100
-    assert [hex(n) for n in telling(first, second).tolist()] == ["0x708111213141516", "0x808111213141516"]
+    assert [hex(n) for n in sort_keys(first, second).tolist()] == ["0x708111213141516", "0x808111213141516"]
     first[1] += 1 << 63
-    assert telling(first, second).tolist() == first.tolist()
+    assert sort_keys(first, second).tolist() == first.tolist()

@@ -97,7 +97,7 @@ def in_blocks(source: FileSource) -> tuple[list[Record], str]:
     try:
         for offset, text in source.read_blocks(0):
             read = read_block(source, offset, text)
-            source.took(offset, read.text, read.last)
+            source.track_block(offset, read.text, read.last)
             if read.records is not None:
                 keys, values = (
                     [
@@ -159,7 +159,7 @@ def test_marks_of_blocks_are_those_of_lines(tmp_path: Path, monkeypatch: pytest.
         source.mark(-1)
     for offset, block in blocks.read_blocks(0):
         found = read_block(blocks, offset, block)
-        blocks.took(offset, found.text, found.last)
+        blocks.track_block(offset, found.text, found.last)
         if found.last is not None:
             read.append(found.last[0])
             mark = blocks.mark(found.last[0])

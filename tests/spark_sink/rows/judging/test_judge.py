@@ -259,7 +259,7 @@ def test_random_slices_have_the_workers_verdicts(
         ({"sequence": "none"}, "lets one record of each identity pass"),
         ({"late": "dead-letter"}, "this stream has none"),
         ({"reorder_window": 5000}, "between 0 and 4096"),
-        ({"identity": ("key",), "sequence": "none", "reorder_window": 5}, "are about numbers"),
+        ({"identity": ("key",), "sequence": "none", "reorder_window": 5}, "need numbered records"),
     ],
 )
 def test_what_spark_does_not_judge_by_is_refused_by_name(change: dict[str, Any], words: str) -> None:
