@@ -361,7 +361,7 @@ def plot(
     told: Annotated[Path, typer.Argument(help="Output of `ratchet bench compare --json`.")],
     picture: Annotated[Path, typer.Argument(help="SVG to write.")],
 ) -> None:
-    """Draw the JSON output of a comparison as an SVG picture."""
+    """Draw the output of `ratchet bench compare --json` as an SVG picture."""
     from bench.compare import plot as draw
 
     draw(told, picture)

@@ -148,7 +148,7 @@ def lost_checkpoint(kinds: list[str], load: Load, at_a_time: int, say: Callable[
 
 
 def driver_memory(records: int, sizes: list[int], at_a_time: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Return the driver's memory by number of identities, with the executors in other processes.
+    """Measure the driver's memory for each number of identities, with the executors in other processes.
 
     Args:
         records: records of each topic.

@@ -44,7 +44,7 @@ def committed_reader(bootstrap: str, topic: str, begins: list[int], **more: Any)
 
 
 def produce(producer: Producer, topic: str, value: bytes | str, key: bytes, **more: Any) -> None:
-    """Give a record to the client, and wait while the client's queue is full."""
+    """Pass a record to the client, and wait while the client's queue is full."""
     while True:
         try:
             producer.produce(topic, value, key, **more)

@@ -1,4 +1,4 @@
-"""A real database server for tests and fault runs: what PostgreSQL's and MariaDB's share."""
+"""Base class of the real database servers for tests and fault runs, PostgreSQL and MariaDB."""
 
 from __future__ import annotations
 

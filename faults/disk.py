@@ -1,4 +1,4 @@
-"""Small disk that can be filled: a tmpfs, or where mounting is not allowed a file-size limit of 0.
+"""Small disk that a fault can fill: a tmpfs, or, without the right to mount one, a file-size limit of 0.
 
 A full tmpfs reports ENOSPC, as a full disk does. Mounting one needs root. Without root the process under test may not
 write to files at all (RLIMIT_FSIZE, EFBIG): another error number with the same effect on RocksDB and Kafka.

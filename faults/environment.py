@@ -42,14 +42,15 @@ from kafka_ratchet.transport.transactions.crash_points import VARIABLE as CRASH_
 log = structlog.get_logger(__name__)
 
 SESSION_TIMEOUT_MS = 3_000
-"""Milliseconds, so few that a run can wait for many sessions to end; Kafka's own default is 45 s."""
+"""Session timeout in milliseconds. It is short, because a run waits for the end of many sessions; Kafka's default is 45
+s."""
 COMMIT_INTERVAL_MS = 20
-"""Milliseconds, so few that a fault finds a transaction in every one of its states."""
+"""Commit interval in milliseconds: short, so that faults meet transactions in each of their states."""
 PATIENCE_S = 180.0
 """Seconds after which a step has hung: the slowest one, a broker's return, takes ten."""
 ASK_EVERY_S = 0.1
 TRIES = 2
-"""Further restarts of a halted partition; none may forward or commit anything."""
+"""Number of restarts of a halted partition that a run waits for; none of them may forward or commit anything."""
 ORPHANS_S = 130.0
 """Seconds until processes of a killed parent end (kafka_ratchet.app.worker.processes.KILL_AFTER_S)."""
 ANSWER_S = 60.0
@@ -199,7 +200,7 @@ class Worker:
         path = self.environment.folder / f"{self.name}.log"
         return path.read_text("utf-8", "replace") if path.exists() else ""
 
-    def said(self, words: str) -> bool:
+    def has_logged(self, words: str) -> bool:
         """Return True if the worker has logged `words` since its last start, or since `mark`."""
         return words in self.output_since_mark()
 
@@ -218,7 +219,7 @@ class Worker:
         return {(table["input"], each["partition"]): each for table in tables for each in table["partitions"]}
 
     def mark(self) -> None:
-        """Let `said` search only later log lines."""
+        """Let `has_logged` search only later log lines."""
         self._seen = len(self.output())
 
 
@@ -339,7 +340,7 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
         """
 
         def halted(least: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int] | None:
-            """Return the restarts of each partition, at least `least`; None until all have halted so."""
+            """Return the restarts by partition; None until each has halted and restarted `least` times."""
             found = {place: status for place, status in worker.partitions().items() if place[0] in words}
             are_halted = len(found) == PARTITIONS * len(words) and all(
                 words[place[0]] in (status["error"] or "") and status["restarts"] >= least.get(place, 1)

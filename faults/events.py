@@ -40,7 +40,7 @@ TRICKLE = 100
 TRICKLE_EVERY_S = 0.3
 QUEUE_FULL_PAUSE_S = 0.5
 DELIVERED_WITHIN_MS = 300_000
-"""Milliseconds, longer than any fault lasts; if an event is not delivered by then, the run is invalid."""
+"""Milliseconds until Kafka must have an event, longer than any fault lasts. Otherwise the run is invalid."""
 
 
 class Event(NamedTuple):

@@ -19,11 +19,11 @@ KINDS: Final = (*IDENTITIES, "all")
 TABLES: Final = ("counts", "remainders", "balance", "windows")
 
 Window = tuple[int, str, int]
-"""Partition, key, and first sequence of the window; partition 0 where only the key matters."""
+"""A window: (partition, key, first sequence); partition 0 if only the key matters."""
 Row = tuple[int, str, Any]
-"""Partition, key and value."""
+"""An entry of a table: (partition, key, value)."""
 Entries = Counter[tuple[str, str, str]]
-"""Table, key and value of entries, as JSON; an entry found in two partitions counts twice."""
+"""Number of each entry: (table, key, value), as JSON. An entry found in two partitions counts twice."""
 
 
 class Read(NamedTuple):

@@ -21,7 +21,8 @@ log = structlog.get_logger(__name__)
 
 ASK_S = 10.0
 LET_IN_LIMIT_S = START_LIMIT_S / 2
-"""Seconds for nodes to become known to the others, before a restart and after it. Idle, this takes under one."""
+"""Seconds to wait until the cluster knows all nodes, before a restart of the missing ones and again after it. Idle,
+this takes under one."""
 CLUSTER_ID = "cmF0Y2hldC1mYXVsdHMtIQ"
 """Id of the cluster, the same for all nodes: any 16 bytes in base64."""
 
@@ -155,7 +156,7 @@ class EmbeddedKafka(Kafka):
         # Seen once, on a busy machine, and unexplained. A run does not prove a start: the nodes are
         # restarted, and their output until then is shown.
         for node in missing:
-            log.warning("a node was not let in, it is restarted", node=node.describe())
+            log.warning("the cluster does not accept a node; restarting it", node=node.describe())
             node.kill()
             node.start()
         if missing := self._missing(LET_IN_LIMIT_S):

@@ -62,7 +62,7 @@ def _a_rule_edited(environment: Environment, worker: Worker) -> int:
     text = environment.config.read_text("utf-8")
     environment.config.write_text(text.replace('identity = "key"', 'identity = "producer"'), "utf-8")
     worker.start()
-    environment.wait_for(lambda: worker.said("status_address"), "its address of today")
+    environment.wait_for(lambda: worker.has_logged("status_address"), "its address of today")
     environment.wait_for_halts(worker, {f"{environment.app}.key.in": "it was judged with identity"})
     worker.stop()
     environment.config.write_text(text, "utf-8")

@@ -28,11 +28,12 @@ INPUT, OUTPUT = "producer.in", "producer.out"
 NAME = "under-fire"
 GROUP = "faults-producer"
 LIFE_S = 0.8
-"""Seconds that a publisher needs for its share; it is killed before, during, or shortly after sending."""
+"""Seconds that a publisher needs for its share of the file; the run kills it before, during or shortly after
+sending."""
 EARLY = 0.2
 """Share of publishers killed before or while they take over their name."""
 EARLY_S = 1.5
-"""Seconds until such a publisher is killed at the latest; its process has to start first."""
+"""Most seconds until such a publisher is killed. Its process has to start first."""
 KILLS_PER_RESTART = 8
 PATIENCE_S = 180.0
 """Seconds after which a step has hung."""

@@ -32,9 +32,10 @@ They are before, inside and after the agent. Its outputs and table writes are th
 committed, or in the local store.
 """
 STATE_DISK = 64 << 20
-"""Bytes: RocksDB needs a few for twelve partitions with little data."""
+"""Bytes of the disk for local stores: enough for RocksDB with twelve partitions and little data."""
 BROKER_DISK = 400 << 20
-"""Bytes: Kafka preallocates ten megabytes of index for each log, but a tmpfs stores only touched pages."""
+"""Bytes of the broker's disk. Kafka preallocates ten megabytes of index for each log, but a tmpfs stores only touched
+pages."""
 
 
 def three_nodes(folder: Path, restarts: int, seed: int, *, style: Style = Style.RECORDS) -> tuple[Difference, int]:

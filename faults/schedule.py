@@ -26,9 +26,10 @@ log = structlog.get_logger(__name__)
 
 SESSION_S = SESSION_TIMEOUT_MS / 1000
 CLOCK_SHIFT_S = 4_000
-"""Seconds, a little over an hour: the most that a timestamp may be ahead (message.timestamp.after.max.ms)."""
+"""Error of a worker's clock in seconds: a little over an hour. A timestamp may be an hour ahead
+(message.timestamp.after.max.ms)."""
 FEED_CLOCK_SHIFT_S = 3_500
-"""Seconds, a little less than an hour: Kafka itself refuses events further ahead."""
+"""Lead of the events' timestamps in seconds: a little less than an hour, because Kafka refuses events further ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,8 @@ class Schedule:
         process = worker.process()
         worker.thaw()
         self.environment.wait_for(
-            lambda: not process.is_running or worker.said("partitions assigned"), f"{worker.name} rejoining or ending"
+            lambda: not process.is_running or worker.has_logged("partitions assigned"),
+            f"{worker.name} rejoining or ending",
         )
         self.environment.wait_for_progress(self.environment.positions(), f"progress after {worker.name} was thawed")
         return f"{worker.name} frozen and thawed: " + (
@@ -202,7 +204,7 @@ class Schedule:
         self.environment.wait_for_progress(since, f"progress of {worker.name} with its clock {shift:+} s off")
         process = worker.process()
         self.environment.wait_for(
-            lambda: worker.said("partitions assigned") or not process.is_running, f"{worker.name} joining"
+            lambda: worker.has_logged("partitions assigned") or not process.is_running, f"{worker.name} joining"
         )
         for pid in tree(worker.process().pid):  # those with a clock of their own
             os.kill(pid, signal.SIGHUP)
@@ -226,7 +228,7 @@ class Schedule:
             worker.mark()
         named = f"wait for an open transaction (transactional id '{name}'"
         waited_s = self.environment.wait_for(
-            lambda: any(worker.said(named) for worker in workers), f"the sentence about {name}, open in {topic}"
+            lambda: any(worker.has_logged(named) for worker in workers), f"the sentence about {name}, open in {topic}"
         )
         producer.abort_transaction(60)
         self.environment.wait_for_progress(since, f"progress after {name} was rolled back")
@@ -279,7 +281,7 @@ class Schedule:
 
         def are_refused() -> bool:
             stranger.poll(0.2)
-            return all(worker.said("client id 'stranger'") for worker in self.home)
+            return all(worker.has_logged("client id 'stranger'") for worker in self.home)
 
         self.environment.wait_for(are_refused, "the sentence about the stranger")
         stranger.close()
@@ -328,7 +330,8 @@ class Schedule:
         worker.mark()
         os.kill(pid, signal.SIGCONT)
         self.environment.wait_for(
-            lambda: worker.said("partitions assigned"), f"process {number} of {worker.name} rejoining or being replaced"
+            lambda: worker.has_logged("partitions assigned"),
+            f"process {number} of {worker.name} rejoining or being replaced",
         )
         self.environment.wait_for_progress(self.environment.positions(), "progress after that")
         again = "rejoined" if worker.child(number) == pid else "ended, and was replaced"

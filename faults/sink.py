@@ -60,13 +60,13 @@ DISK = 2 << 30
 """Bytes of the disk to fill, enough for a table of thousands of small commits."""
 
 GOES_ON = "and goes on"
-"""Text in a stream's log about a passing failure."""
+"""Text in a job's log after a failure that it survives."""
 
 Say = Callable[[str], None]
 Modes = Callable[[], tuple[str, ...]]
 """Function that returns the modes of the next fault."""
 Step = tuple[str, Callable[[], None]]
-"""One fault, as words for the log and as a function that injects it."""
+"""One fault: (words for the log, function that injects it)."""
 
 
 @dataclass

@@ -39,7 +39,7 @@ def batches(data: bytes | memoryview) -> Iterator[tuple[int, EncodedBatch]]:
 
 
 async def lane(cluster: Cluster, task: Task, partition: int) -> None:
-    """Copy one partition from the input to the output, without end."""
+    """Copy one partition from the input to the output until cancelled."""
     clock = asyncio.get_running_loop().time
     fetching = ("fetch", partition)
     places = [(task.output, partition)]

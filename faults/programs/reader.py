@@ -20,11 +20,11 @@ TABLE: Final = "bill"
 NAME: Final = "billing"
 
 BEFORE: Final = "before-commit"
-"""Moment when the rows are written and the positions are not."""
+"""Moment to die at: the rows are written and the positions are not."""
 IN: Final = "in-commit"
-"""Moment when rows and positions are written, and the transaction is open."""
+"""Moment to die at: rows and positions are written, and the transaction is still open."""
 AFTER: Final = "after-commit"
-"""Moment when the database has committed, and the program does not know it yet."""
+"""Moment to die at: the database has committed, and the program does not know it yet."""
 
 MOST: Final = 40
 """Largest number of records of a transaction: few, for many commits and many moments to kill at."""

@@ -33,9 +33,9 @@ def test_kafka_goes_away_while_the_topics_are_prepared(tmp_path: Path, monkeypat
             kafka.line(0, Line.DELAYED)
             worker.start()
             # The first of six that it makes, each with several requests: the others take seconds on this line.
-            environment.wait_for(lambda: worker.said("topic created"), "the first topic")
+            environment.wait_for(lambda: worker.has_logged("topic created"), "the first topic")
             kafka.line(0, Line.CUT)
-            environment.wait_for(lambda: worker.said("Kafka went away"), "the word that Kafka went away")
+            environment.wait_for(lambda: worker.has_logged("Kafka went away"), "the word that Kafka went away")
             kafka.line(0, Line.OPEN)
             environment.wait_for_progress(environment.positions(), "the first commits")
             worker.process()
@@ -63,14 +63,14 @@ def _slow_from_the_topics_on(folder: Path) -> Iterator[tuple[EmbeddedKafka, Envi
 @pytest.mark.matrix
 def test_kafka_goes_away_right_after_the_first_assignment(tmp_path: Path) -> None:
     with _slow_from_the_topics_on(tmp_path) as (kafka, environment, worker):
-        environment.wait_for(lambda: worker.said("partitions assigned"), "the assignment")
+        environment.wait_for(lambda: worker.has_logged("partitions assigned"), "the assignment")
         kafka.line(0, Line.CUT)
         # By then Faust's recovery has waited too long for an answer, which once ended it. The start waited for it all
         # the same, and nobody looked whether the worker was to stop.
         time.sleep(SESSION_TIMEOUT_MS / 1000 + REQUEST_SLACK_S + 2)
         kafka.line(0, Line.OPEN)
         environment.wait_for_progress(environment.positions(), "the first commits")
-        environment.wait_for(lambda: worker.said("worker runs"), "the end of the start")
+        environment.wait_for(lambda: worker.has_logged("worker runs"), "the end of the start")
         worker.stop()
 
 
@@ -78,11 +78,11 @@ def test_kafka_goes_away_right_after_the_first_assignment(tmp_path: Path) -> Non
 def test_a_worker_that_is_only_starting_stops_when_it_is_told_to(tmp_path: Path) -> None:
     with _slow_from_the_topics_on(tmp_path) as (kafka, environment, worker):
         environment.wait_for(
-            lambda: worker.said("status_address"), "the address, which stands before the group is joined"
+            lambda: worker.has_logged("status_address"), "the address, which stands before the group is joined"
         )
         kafka.line(0, Line.CUT)
         worker.stop()
-        assert worker.said("worker stops")
+        assert worker.has_logged("worker stops")
 
 
 def test_no_request_of_the_preparation_waits_without_a_name_for_what_happened(
