@@ -28,7 +28,7 @@ INPUT, OUTPUT = "producer.in", "producer.out"
 NAME = "under-fire"
 GROUP = "faults-producer"
 LIFE_S = 0.8
-"""Seconds that a publisher needs for its share of the file; the run kills it before, during or shortly after
+"""Seconds that a publisher needs for its share of the file. The run kills it before, during or shortly after
 sending."""
 EARLY = 0.2
 """Share of publishers killed before or while they take over their name."""

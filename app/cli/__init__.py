@@ -152,7 +152,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         from kafka_ratchet.app.log_setup import say_error
 
         say_error(str(error))
-        if isinstance(error, SettingsError) and not _has_settings(given):
+        if isinstance(error, SettingsError) and given[:1] != ["init"] and not _has_settings(given):
             typer.echo(FIRST_STEPS, err=True)
         return 2
     except ModuleNotFoundError as error:

@@ -120,10 +120,13 @@ def publish(
     from kafka_ratchet.app.local.broker import choose_broker
     from kafka_ratchet.app.repartition import arrives_in
     from kafka_ratchet.app.settings import load
+    from kafka_ratchet.errors import SettingsError
     from kafka_ratchet.producers import Producer
 
     decided = _topic_decision(topic_replaced)
     settings = load(config)
+    if topic is None and stream is None and not settings.streams:
+        raise SettingsError("the topic is not named, and the settings have no stream with an input. Give --topic NAME")
     topic = topic or arrives_in(settings.streams, settings.stream(stream)[0])
     fields = _Fields(format, key, sequence_field, delimiter)
     source = _source(files, follow=follow, fields=fields)

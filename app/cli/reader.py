@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from kafka_ratchet.reader.stores.database import Store
 
 reader = typer.Typer(
-    help="Look at programs that read a topic into a database of their own (kafka_ratchet.reader), and decide where one "
-    "goes on.",
+    help="Show how far programs have read a topic into their own database (kafka_ratchet.reader), and move one to "
+    "other offsets.",
     no_args_is_help=True,
 )
 

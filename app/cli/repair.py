@@ -42,7 +42,7 @@ def repair(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Mend the rows that `ratchet verify --results` reports in a result table.
+    """Correct the rows that `ratchet verify --results` reports as lost, doubled or altered.
 
     Missing rows are read again from the topic, doubled ones go, altered ones get their values.
 

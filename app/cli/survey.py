@@ -279,7 +279,7 @@ def init(
     force: Force = False,
     limit: LastRecords = INIT_LIMIT,
 ) -> None:
-    """Write a commented ratchet.toml: look at a topic, and take the settings that fit.
+    """Survey a topic, and write a commented ratchet.toml with settings that fit it.
 
     \b
     Example:

@@ -130,7 +130,8 @@ class KafkaChecks:
                 text = f"stream {name}: partition counts differ: {counts}; they must be equal. "
                 yield _error("topics", f"{text}If the input got more, add none to the others: docs/guide/partitions.md")
             elif there:
-                yield _ok("topics", f"stream {name}: {len(there)} topics of {max(there.values())} partitions")
+                count = max(there.values())
+                yield _ok("topics", f"stream {name}: {len(there)} of its topics exist, each with {count} partitions")
             for topic in sorted(there):
                 yield from self._config(name, topic)
         yield from self._timeout()

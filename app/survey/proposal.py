@@ -91,7 +91,10 @@ def propose(report: Report) -> Proposal:
     """Propose settings for a stream that reads the surveyed topic."""
     proposal = Proposal(stream_name(report.topic))
     if report.records < RECORDS_LEAST:
-        proposal.refused = f"{report.records:,} records are too few: at least {RECORDS_LEAST:,} are needed"
+        proposal.refused = (
+            f"{report.records:,} records are too few: at least {RECORDS_LEAST:,} are needed. Publish more, or write "
+            "ratchet.toml by the example in README"
+        )
         return proposal
     whole = report.findings[0]
     chosen = _best(report)

@@ -307,7 +307,7 @@ class Report(Findings[FindingKind, Finding], Document):
         waiting = {
             "pending": self.pending,
             "halted partitions": len(self.halted),
-            "never judged intervals": sum(not each.deleted for each in self.never_judged),
+            "intervals of input that no worker has judged": sum(not each.deleted for each in self.never_judged),
             "not yet in the table": self.results.waiting if self.results else 0,
             "not yet published": self.source.unpublished if self.source else 0,
             "of the source pending": self.source.pending if self.source else 0,

@@ -126,7 +126,7 @@ def test_a_bound_that_keeps_nothing_is_refused(tmp_path: Path, bound: str) -> No
 def test_what_is_late_needs_a_window(tmp_path: Path) -> None:
     said = refusal(tmp_path, STREAM + 'late = "dead-letter"')
     assert "streams.events" in said
-    assert "this stream has none. Set reorder_window, or remove it" in said
+    assert "this stream has none. Set reorder_window, or remove late" in said
 
 
 @pytest.mark.parametrize("size", [-1, 4097])

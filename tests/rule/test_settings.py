@@ -43,7 +43,7 @@ def test_an_owner_entry_and_group_rules_are_read_back(example: Example) -> None:
     [
         ({"reorder_window": -1}, f"reorder_window -1 is not between 0 and {WINDOW_MOST}"),
         ({"reorder_window": WINDOW_MOST + 1}, f"reorder_window 4097 is not between 0 and {WINDOW_MOST}"),
-        ({"late": "dead-letter"}, "this stream has none. Set reorder_window, or remove it"),
+        ({"late": "dead-letter"}, "this stream has none. Set reorder_window, or remove late"),
         ({"identity": "key", "sequence": "none", "reorder_window": 5}, "need numbered records"),
         ({"sequence": "none"}, "lets one record of each identity pass"),
         ({"identity": "key", "sequence": "none", "sequence_form": "text"}, "sequence_form applies to sequences"),

@@ -81,6 +81,16 @@ def test_a_named_file_or_faust_program_needs_no_first_steps(
         assert "There is no ratchet.toml" not in capsys.readouterr().err
 
 
+def test_a_refusal_of_init_does_not_advise_init(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["init", "orders"]) == 2
+    err = capsys.readouterr().err
+    assert "--bootstrap is missing" in err
+    assert "There is no ratchet.toml" not in err
+
+
 def test_a_worker_without_a_stream_is_refused_before_any_kafka_is_started(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

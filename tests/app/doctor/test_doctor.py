@@ -80,7 +80,9 @@ def test_topics_that_fit_and_topics_that_do_not(
     assert run(["doctor", "--json"]) == 0
     answer = told(capfd)
     assert answer["counts"]["error"] == 0
-    assert "stream events: 3 topics of 2 partitions" in [each["sentence"] for each in answer["checks"]]
+    assert "stream events: 3 of its topics exist, each with 2 partitions" in [
+        each["sentence"] for each in answer["checks"]
+    ]
 
     wrong = [new_topic(1), topics[1], f"{topics[2]}-missing"]
     more = "create_topics = false\ntransaction_timeout_ms = 900000\n"
