@@ -74,7 +74,7 @@ def test_a_worker_without_the_program_neither_joins_nor_goes_on(ratchet_worker: 
     other.start()
     other.wait_for("agents of orders is 'add_up' there and not set here")
     worker.stop()
-    other.wait_for("its output was what agents yield, and is records as they came here")
+    other.wait_for("its output topic contains what agents yield, but this worker would write records as they came")
     other.stop()
 
 
