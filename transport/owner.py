@@ -187,7 +187,9 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
         found += self.rule_differences(now)
         held, holds = self.rule.get("output", RECORDS), now.rule.get("output", RECORDS)
         if UNDECIDED not in (held, holds) and held != holds:
-            found.append(f"its output topic contains {held}, but this worker would write {holds} (`ratchet worker --app`)")
+            found.append(
+                f"its output topic contains {held}, but this worker would write {holds} (`ratchet worker --app`)"
+            )
         for part in (INPUT, OUTPUT, CHANGELOG, POLICY):
             if self.has_other_topic(part, now):
                 found.append(f"its {part} was {self.topics[part]}, and is {now.topics[part]} now")

@@ -70,27 +70,27 @@ def options(
     """Exactly-once stream processing for Kafka: events that arrive more than once count exactly once."""
 
 
-for command in (
-    demo,
-    broker,
-    init,
-    survey,
-    doctor,
-    worker,
-    web,
-    publish,
-    tables,
-    producers,
-    status,
-    gaps,
-    forget,
-    resume,
-    verify,
-    repair,
-    why,
-    setup,
+for command, example in (
+    (demo, "demo"),
+    (broker, "broker --port 9092 --folder kafka"),
+    (init, "init orders --bootstrap 127.0.0.1:9092"),
+    (survey, "survey orders --bootstrap 127.0.0.1:9092"),
+    (doctor, "doctor"),
+    (worker, "worker --processes 2"),
+    (web, "web --port 8080"),
+    (publish, "publish orders.ndjson --producer till-4 --key user"),
+    (tables, "tables --stream orders --identity till-4"),
+    (producers, "producers --stream orders"),
+    (status, "status --producer till-4 --sequence 29"),
+    (gaps, "gaps orders --limit 10"),
+    (forget, "forget --stream orders --identity till-4 --reason 'new till'"),
+    (resume, "resume --stream orders --partition 0 --from earliest --reason 'retention' --execute"),
+    (verify, "verify --stream orders --results"),
+    (repair, "repair --results --reason 'lost rows' --execute"),
+    (why, "why --producer till-4 --sequence 29"),
+    (setup, "setup"),
 ):
-    cli.command()(command)
+    cli.command(epilog=f"Example: ratchet {example}")(command)
 cli.add_typer(policy, name="policy")
 cli.add_typer(sink, name="sink")
 cli.add_typer(reader, name="reader")

@@ -29,7 +29,7 @@ LISTED = 50
 """Most reasons listed in the terminal; --json has all of them."""
 
 
-@dead_letters.command("list")
+@dead_letters.command("list", epilog="Example: ratchet dead-letters list --stream orders")
 def list_(stream: Stream = None, reason: Reason = None, config: Config = None, json: Json = False) -> None:
     """Count the dead letters by reason, with partitions, times and replays."""
     import asyncio
@@ -66,7 +66,7 @@ def list_(stream: Stream = None, reason: Reason = None, config: Config = None, j
         typer.echo(f"{len(counts.reasons) - LISTED} more reasons: --json has all of them")
 
 
-@dead_letters.command()
+@dead_letters.command(epilog="Example: ratchet dead-letters show --reason sequence-missing --limit 3")
 def show(
     stream: Stream = None,
     reason: Reason = None,
@@ -112,7 +112,7 @@ def show(
         typer.echo("There is no such dead letter.")
 
 
-@dead_letters.command()
+@dead_letters.command(epilog="Example: ratchet dead-letters replay --reason 'agent add_up' --dry-run")
 def replay(
     stream: Stream = None,
     reason: Reason = None,

@@ -29,7 +29,7 @@ class OnOff(StrEnum):
     OFF = "off"
 
 
-@policy.command()
+@policy.command(epilog="Example: ratchet policy get")
 def get(stream: OneStream = None, globally: All = False, config: Config = None, json: Json = False) -> None:
     """Show whether each stream is deduplicated, and which policy or setting decides it."""
     from kafka_ratchet.app.local.broker import named_broker
@@ -42,7 +42,7 @@ def get(stream: OneStream = None, globally: All = False, config: Config = None, 
         _show(read_policies(settings, bootstrap), stream, globally, json)
 
 
-@policy.command("set")
+@policy.command("set", epilog="Example: ratchet policy set off --stream orders")
 def set_(
     deduplicate: Annotated[OnOff, typer.Argument(help="on; or off: every record is forwarded, duplicates included.")],
     stream: OneStream = None,
@@ -54,7 +54,7 @@ def set_(
     _write(stream, globally, config, json, deduplicate is OnOff.ON)
 
 
-@policy.command()
+@policy.command(epilog="Example: ratchet policy unset --stream orders")
 def unset(stream: OneStream = None, globally: All = False, config: Config = None, json: Json = False) -> None:
     """Remove a policy. Then the setting, or the global policy, decides."""
     _write(stream, globally, config, json, None)

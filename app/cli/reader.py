@@ -49,7 +49,7 @@ Dsn = Annotated[
 ]
 
 
-@reader.command()
+@reader.command(epilog="Example: ratchet reader status --store postgres")
 def status(kind: Kind, path: File = None, dsn: Dsn = "", config: Config = None, as_json: Json = False) -> None:
     """Show how far each reader of a database is behind its topic. Running readers are not disturbed.
 
@@ -97,7 +97,7 @@ def status(kind: Kind, path: File = None, dsn: Dsn = "", config: Config = None, 
     raise typer.Exit(1 if any(gone) else 0)
 
 
-@reader.command()
+@reader.command(epilog="Example: ratchet reader resume shop --topic orders --from earliest --store postgres")
 def resume(
     name: Annotated[str, typer.Argument(help="The reader's name.", show_default=False)],
     topic: Annotated[str, typer.Option("--topic", help="The topic that it reads.", show_default=False)],

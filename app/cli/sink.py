@@ -61,6 +61,7 @@ sink = typer.Typer(
     r"of section \[sinks.NAME].",  # without the backslash it is markup to rich, and left out
     invoke_without_command=True,
     subcommand_metavar="[NAME] | COMMAND [ARGS]...",
+    epilog="Example: ratchet sink --mode stream",
 )
 
 Name = Annotated[
@@ -182,7 +183,7 @@ def _run(
     raise typer.Exit(code)
 
 
-@sink.command()
+@sink.command(epilog="Example: ratchet sink replay --from 0:100 --to 0:200")
 def replay(
     begin: Annotated[
         str,
@@ -205,7 +206,7 @@ def replay(
     _run(name, config, stream, from_input=False, mode="replay", start=begin, until=end, print_json=as_json)
 
 
-@sink.command()
+@sink.command(epilog="Example: ratchet sink status")
 def status(
     name: Name = None,
     config: Config = None,
@@ -322,7 +323,7 @@ def _show_status(found: Mapping[str, Any]) -> None:
     )
 
 
-@sink.command()
+@sink.command(epilog="Example: ratchet sink resume --from table --reason 'restored' --execute")
 def resume(
     source: Annotated[
         str,
@@ -375,7 +376,7 @@ def resume(
         print(f"done, with generation {generation}; recorded: {plan.decision.who}, {plan.decision.at}, {reason!r}")
 
 
-@sink.command()
+@sink.command(epilog="Example: ratchet sink vacuum --dry-run")
 def vacuum(
     name: Name = None,
     config: Config = None,
@@ -397,7 +398,7 @@ def vacuum(
     print(json.dumps(as_dict(place, found, dry_run=dry_run)) if as_json else summary(place, found, dry_run=dry_run))
 
 
-@sink.command()
+@sink.command(epilog="Example: ratchet sink compact --execute")
 def compact(
     name: Name = None,
     config: Config = None,
@@ -419,7 +420,7 @@ def compact(
     print(json.dumps(as_dict(found, execute=execute)) if as_json else summary(found, execute=execute))
 
 
-@sink.command()
+@sink.command(epilog="Example: ratchet sink package job.zip")
 def package(
     file: Annotated[Path, typer.Argument(help="The zip to write, such as spark_sink.zip.", show_default=False)],
     jars: Annotated[

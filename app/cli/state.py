@@ -15,7 +15,7 @@ state = typer.Typer(no_args_is_help=True, help="Export and import the state of a
 File = Annotated[Path, typer.Argument(help="Its name ends with .parquet or .ndjson.")]
 
 
-@state.command("export")
+@state.command("export", epilog="Example: ratchet state export orders.ndjson --stream orders")
 def export(file: File, stream: Stream = None, config: Config = None, json: Json = False) -> None:
     """Write the last sequence of each identity in each partition to a new file. Workers may run."""
     import json as json_text
@@ -36,7 +36,7 @@ def export(file: File, stream: Stream = None, config: Config = None, json: Json 
         typer.echo(f"{count:,} rows of {export.partitions} partitions are in {file}")
 
 
-@state.command("import")
+@state.command("import", epilog="Example: ratchet state import orders.ndjson --stream orders --dry-run")
 def import_(
     file: Annotated[Path | None, typer.Argument(help="Its name ends with .parquet or .ndjson.")] = None,
     faust: Annotated[

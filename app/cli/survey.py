@@ -279,12 +279,7 @@ def init(
     force: Force = False,
     limit: LastRecords = INIT_LIMIT,
 ) -> None:
-    """Survey a topic, and write a commented ratchet.toml with settings that fit it.
-
-    \b
-    Example:
-      ratchet init orders --bootstrap 127.0.0.1:9092
-    """  # noqa: D301 - click keeps the lines after a \\b as they are
+    """Survey a topic, and write a commented ratchet.toml with settings that fit it."""
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.survey.proposal import propose

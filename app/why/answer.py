@@ -87,7 +87,9 @@ class Result:
         if self.rows is None:
             return f"counted in {where}, {job}"
         if self.kind == "append":
-            return f"no row of {where} comes from it now, {job}, although no job replaces rows there: see verify --results"
+            return (
+                f"no row of {where} comes from it now, {job}, although no job replaces rows there: see verify --results"
+            )
         return f"no row of {where} comes from it now, {job}: a later record of its key may have replaced it"
 
 

@@ -55,7 +55,10 @@ def test_an_answer_is_safe_in_a_terminal_and_tells_where_the_table_stands() -> N
         (Result("delta t", "results", 3, 2, None), "row of delta t (2 rows), job results"),
         (Result("delta t", "results", 3, 0, 1), "rejected: its value did not parse; in the rejects of delta t"),
         (Result("delta t", "results", 3), "counted in delta t, job results"),
-        (Result("delta t", "results", 3, 0), "no row of delta t comes from it now, job results: a later record of its key"),
+        (
+            Result("delta t", "results", 3, 0),
+            "no row of delta t comes from it now, job results: a later record",
+        ),
         (
             Result("delta t", "results", 3, 0, kind="append"),
             "no row of delta t comes from it now, job results, although no job replaces rows there",
