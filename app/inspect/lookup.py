@@ -32,8 +32,8 @@ def lookup_notices(found: Lookup) -> list[str]:
         said.append(silent_partitions(found.not_asked))
     if found.deduplicate is False:
         said.append(
-            f"deduplication is off ({found.origin}): records are forwarded unjudged and leave no sequence, so unseen "
-            "does not mean not forwarded"
+            f"deduplication is off ({found.origin}): records are forwarded unjudged and leave no sequence here, so "
+            "unseen does not mean not forwarded"
         )
     elif found.unjudged:
         said.append(
