@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
@@ -21,8 +22,11 @@ from typing import Any, Final
 
 import coverage
 
-LIMIT_S: Final = 30.0
-"""Seconds added to ten times the usual time of a test; a longer one counts as an endless loop."""
+LIMIT_S: Final = 60.0
+"""Seconds added to four times the measured time of a test; a longer one counts as an endless loop.
+
+The first test of a process that calls a compiled function waits for Numba to load it.
+"""
 AT_IMPORT: Final = ""
 """Coverage context of lines that run while modules are imported and tests are collected."""
 SERVERS: Final = ("broker", "spark", "postgres", "mariadb", "s3", "kafka_jars")
@@ -198,7 +202,7 @@ class _Server:
             os.close(write)
             code = _ended(child, sum(self._limit(item) for item in chosen))
             with os.fdopen(read) as failed:
-                answer = (number, code == 0, time.monotonic() - began, failed.read() if code else "")
+                answer = (number, code == 0, time.monotonic() - began, failed.read() or "endless" if code else "")
             os.write(self.answers, json.dumps(answer).encode() + b"\n")
         return True
 
@@ -210,21 +214,20 @@ class _Server:
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=None if len(items) == 1 else items[0])
 
     def _limit(self, item: Any) -> float:
-        return LIMIT_S + 10 * self.seconds[item.nodeid]
+        return LIMIT_S + 4 * self.seconds[item.nodeid]
 
     def _run(self, session: Any, items: list[Any], trial: Trial, failed: int) -> int:
-        import pytest
-
         _own_connections()
         if not change(trial.file, trial.code):
             os.write(failed, b"not changed")
             return 70
         for item, following in zip(items, [*items[1:], items[0]], strict=True):  # Spark stays for the next mutant
-            item.add_marker(pytest.mark.timeout(self._limit(item)), append=False)
+            faulthandler.dump_traceback_later(self._limit(item), exit=True)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if session.testsfailed:
                 os.write(failed, item.nodeid.encode())
                 return 1
+        faulthandler.cancel_dump_traceback_later()
         return 0
 
 
