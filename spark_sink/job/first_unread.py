@@ -53,7 +53,7 @@ def first_unread_timestamps(
     found: dict[int, int] = {}
     if not waiting:
         return found
-    consumer = _consumer(bootstrap, options, committed=committed)
+    consumer = open_consumer(bootstrap, options, committed=committed)
     deadline = time.monotonic() + timeout_s
     try:
         with suppress(KafkaException):  # a lasting error runs into the deadline
@@ -86,7 +86,7 @@ def first_unread_timestamps(
     return found
 
 
-def _consumer(bootstrap: str, options: Mapping[str, str], *, committed: bool) -> Consumer:
+def open_consumer(bootstrap: str, options: Mapping[str, str], *, committed: bool) -> Consumer:
     """Return a client that reads single records, reports a partition's end, and joins no group."""
     from confluent_kafka import Consumer
 

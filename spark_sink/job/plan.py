@@ -6,13 +6,17 @@ import logging
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OffsetsLost, TopicMissing, TopicRecreated
-from kafka_ratchet.spark_sink.job.first_unread import first_unread_timestamps
+from kafka_ratchet.spark_sink.job.first_unread import first_unread_timestamps, open_consumer
 from kafka_ratchet.spark_sink.stores.store import NEW_TOPIC
 from kafka_ratchet.spark_sink.topic_ids import of_halves, text
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
 
 log = logging.getLogger("spark_sink")
 
@@ -29,6 +33,9 @@ ANOTHER_S = 1.0
 
 NO_RECORD = -1
 """Answer of Kafka for a partition without a record of a time or later."""
+
+ASK_S = 10.0
+"""Seconds to wait for the offsets of all partitions before the leaders are requested again."""
 
 LEADER_PAUSE_S = 0.2
 """Seconds between two requests about a partition without a leader; an election takes about as long."""
@@ -91,6 +98,8 @@ class TopicPlanner:
         self._options = dict(options)
         self._refused = ""
         self._first_id: int | None = None
+        self._consumers: dict[bool, Consumer] = {}
+        """Clients for offsets, by whether they read only committed records."""
         try:
             self._admin = AdminClient(
                 {"bootstrap.servers": bootstrap, "error_cb": self._hear, **options},
@@ -116,13 +125,13 @@ class TopicPlanner:
             TopicMissing: there is no such topic.
             KafkaUnavailable: Kafka did not answer, or a partition has no leader.
         """
-        from confluent_kafka.admin import OffsetSpec
+        from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
         topic = self._describe()
         partitions = [partition.id for partition in topic.partitions]
         # Earliest first: retention may move it in between, and a range that begins too early is noticed later.
-        earliest = self._offsets(partitions, cast(Any, OffsetSpec).earliest())
-        end = self._offsets(partitions, cast(Any, OffsetSpec).latest())
+        earliest = self._offsets(partitions, OFFSET_BEGINNING)
+        end = self._offsets(partitions, OFFSET_END)
         return OffsetRange(self._topic, earliest, end, _topic_id(topic))
 
     def offsets_at(self, timestamp_ms: int) -> dict[int, int | None]:
@@ -138,10 +147,8 @@ class TopicPlanner:
             TopicMissing: there is no such topic.
             KafkaUnavailable: Kafka did not answer, or a partition has no leader.
         """
-        from confluent_kafka.admin import OffsetSpec
-
         partitions = [partition.id for partition in self._describe().partitions]
-        found = self._offsets(partitions, cast(Any, OffsetSpec).for_timestamp(timestamp_ms), least=NO_RECORD)
+        found = self._offsets(partitions, timestamp_ms, least=NO_RECORD)
         return {partition: None if offset == NO_RECORD else offset for partition, offset in found.items()}
 
     def high_watermarks(self) -> dict[int, int]:
@@ -163,10 +170,10 @@ class TopicPlanner:
         return self._ends(committed=True)
 
     def _ends(self, *, committed: bool) -> dict[int, int]:
-        from confluent_kafka.admin import OffsetSpec
+        from confluent_kafka import OFFSET_END
 
         partitions = [partition.id for partition in self._describe().partitions]
-        return self._offsets(partitions, cast(Any, OffsetSpec).latest(), committed=committed)
+        return self._offsets(partitions, OFFSET_END, committed=committed)
 
     def require_first_topic(self, topic_id: int, offsets: Mapping[int, int]) -> None:
         """Check that the topic still has the id of the planner's first answer, which the store also has.
@@ -219,9 +226,9 @@ class TopicPlanner:
                 ) from None
             raise self._unavailable(f"topic {self._topic}", error) from None
 
-    def _offsets(self, partitions: list[int], spec: Any, *, committed: bool = True, least: int = 0) -> dict[int, int]:
+    def _offsets(self, partitions: list[int], at: int, *, committed: bool = True, least: int = 0) -> dict[int, int]:
         """Return one offset of each partition; wait for partitions without a leader."""
-        from confluent_kafka import KafkaError
+        from confluent_kafka import KafkaError, KafkaException
 
         passing = {
             KafkaError.LEADER_NOT_AVAILABLE,
@@ -229,10 +236,16 @@ class TopicPlanner:
             KafkaError.OFFSET_NOT_AVAILABLE,
             KafkaError.FENCED_LEADER_EPOCH,
             KafkaError.UNKNOWN_LEADER_EPOCH,
+            KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - new, and not in this client's metadata yet
+            KafkaError._TIMED_OUT,  # noqa: SLF001
+            KafkaError._TRANSPORT,  # noqa: SLF001
         }
         deadline = time.monotonic() + self._timeout_s
+        if committed not in self._consumers:
+            self._consumers[committed] = open_consumer(self._bootstrap, self._options, committed=committed)
+        asked = self._consumers[committed]
         while True:
-            offsets, failures = self._ask(partitions, spec, committed=committed, least=least)
+            offsets, failures = self._ask(asked, partitions, at, least)
             if not failures:
                 return offsets
             lasting = [p for p, error in failures.items() if error is not None and error.args[0].code() not in passing]
@@ -240,34 +253,36 @@ class TopicPlanner:
                 partition = lasting[0] if lasting else next(iter(failures))
                 raise self._unavailable(f"{self._topic}/{partition}", failures[partition])
             time.sleep(LEADER_PAUSE_S)
+            with suppress(KafkaException):  # the client may not refresh its metadata by itself
+                asked.list_topics(self._topic, timeout=ASK_S)
 
     def _ask(
-        self, partitions: list[int], spec: Any, *, committed: bool, least: int
+        self, asked: Consumer, partitions: list[int], at: int, least: int
     ) -> tuple[dict[int, int], dict[int, Exception | None]]:
-        """Ask once for the offsets.
+        """Ask once for the offsets at a time, OFFSET_BEGINNING or OFFSET_END.
+
+        The administration client has a call for them too, but in librdkafka 2.16 it connects thousands of times a
+        second, without any backoff, to a leader that is away and still in the metadata.
 
         Returns the offsets found, and the failed partitions; a failure of None is an answer with neither error nor
         offset.
         """
-        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+        from confluent_kafka import KafkaException, TopicPartition
 
-        requests = self._admin.list_offsets(
-            {TopicPartition(self._topic, partition): spec for partition in partitions},
-            isolation_level=IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED,
-            request_timeout=self._timeout_s,
-        )
+        wanted = [TopicPartition(self._topic, partition, at) for partition in partitions]
+        try:
+            answers = asked.offsets_for_times(wanted, timeout=min(ASK_S, self._timeout_s)) if wanted else []
+        except KafkaException as error:
+            return {}, dict.fromkeys(partitions, error)
         offsets: dict[int, int] = {}
         failures: dict[int, Exception | None] = {}
-        for partition, answer in requests.items():
-            try:
-                offset = int(self._answer(answer).offset)
-            except KafkaException as error:
-                failures[partition.partition] = error
-                continue
-            if offset < least:  # librdkafka's -1001 while the leader is away; no partition begins or ends there
-                failures[partition.partition] = None
+        for each in answers:
+            if each.error is not None:
+                failures[each.partition] = KafkaException(each.error)
+            elif each.offset < least:  # librdkafka's -1001 while the leader is away; no partition begins or ends there
+                failures[each.partition] = None
             else:
-                offsets[partition.partition] = offset
+                offsets[each.partition] = each.offset
         return offsets, failures
 
     def _hear(self, error: Any) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka import OFFSET_END, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from faults.kafka import EmbeddedKafka
 from kafka_ratchet.spark_sink.errors import (
     KafkaUnavailable,
     OffsetsLost,
@@ -96,30 +98,55 @@ class _Leaderless:
     def __init__(self, times: int) -> None:
         self.left = times
 
-    def list_offsets(self, asked: Mapping[TopicPartition, object], **_: object) -> dict[TopicPartition, Future[Any]]:
+    def offsets_for_times(self, asked: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         self.left -= 1
-        return {place: self._answer(-1001 if place.partition == 1 and self.left >= 0 else 9) for place in asked}
+        away = self.left >= 0
+        return [TopicPartition("t", each.partition, -1001 if each.partition == 1 and away else 9) for each in asked]
 
-    def poll(self, _: float) -> None:
+    def list_topics(self, topic: str, timeout: float) -> None:
         pass
-
-    @staticmethod
-    def _answer(offset: int) -> Future[Any]:
-        found: Future[Any] = Future()
-        found.set_result(SimpleNamespace(offset=offset))
-        return found
 
 
 def test_a_negative_offset_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kafka_ratchet.spark_sink.job.plan.LEADER_PAUSE_S", 0)
-    planner = TopicPlanner("127.0.0.1:1", "t", {}, timeout_s=60)
-    planner._admin = client = _Leaderless(times=3)
-    assert planner._offsets([0, 1], OffsetSpec.latest()) == {0: 9, 1: 9}
+    planner, client = TopicPlanner("127.0.0.1:1", "t", {}, timeout_s=60), _Leaderless(times=3)
+    planner._consumers[True] = cast("Any", client)
+    assert planner._offsets([0, 1], OFFSET_END) == {0: 9, 1: 9}
     assert client.left == -1
     planner = TopicPlanner("127.0.0.1:1", "t", {}, timeout_s=0)
-    planner._admin = _Leaderless(times=1_000_000)
+    planner._consumers[True] = cast("Any", _Leaderless(times=1_000_000))
     with pytest.raises(KafkaUnavailable, match=r"t/1: .*does not give its offsets \(no leader has answered\)"):
-        planner._offsets([0, 1], OffsetSpec.latest())
+        planner._offsets([0, 1], OFFSET_END)
+
+
+@pytest.mark.matrix
+def test_a_leader_that_is_away_is_not_connected_to_without_a_pause(tmp_path: Path) -> None:
+    """Without a majority, the metadata keeps the dead leaders."""
+    connects: dict[str, int] = {}
+
+    def note(statistics: str) -> None:
+        told = json.loads(statistics)
+        connects[told["name"]] = sum(each["connects"] for each in told["brokers"].values())
+
+    options: dict[str, Any] = {"stats_cb": note, "statistics.interval.ms": 200}
+    with EmbeddedKafka(tmp_path, nodes=3, workers=0) as kafka:
+        admin = kafka.admin()
+        admin.create_topics([NewTopic("t", 3, 3)])["t"].result(60)
+        planner, deadline = TopicPlanner(kafka.bootstrap, "t", options, timeout_s=5), time.monotonic() + 60
+        while True:  # not every node knows a new topic
+            try:
+                assert planner.offset_range().end == {0: 0, 1: 0, 2: 0}
+                break
+            except (TopicMissing, KafkaUnavailable):
+                assert time.monotonic() < deadline
+        for node in kafka.nodes[1:]:
+            node.kill()
+        with pytest.raises(KafkaUnavailable, match="does not give its offsets"):
+            planner._offsets([0, 1, 2], OFFSET_END)
+        for client in (planner._admin, *planner._consumers.values()):
+            client.poll(1)
+    assert connects
+    assert max(connects.values()) < 100
 
 
 @pytest.mark.parametrize(("stored", "lag", "trouble"), [(90, 0, False), (100, None, True), (4, None, True)])
