@@ -82,7 +82,10 @@ def groups(table: Table, tasks: Sequence[FileScanTask], key: Sequence[str]) -> l
 
 
 def _ordered(table: Table, tasks: Sequence[FileScanTask], name: str) -> list[FileScanTask]:
-    """Sort files by the least value of a column; small files come last, because new keys are added to the last."""
+    """Sort files by the least value of a column, with small files last.
+
+    New keys are added to the last file.
+    """
     from pyiceberg.conversions import from_bytes
     from pyiceberg.types import PrimitiveType
 
