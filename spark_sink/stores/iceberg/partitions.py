@@ -53,7 +53,7 @@ def require_partitions(where: object, table: Table, fields: Sequence[PartitionFi
 
 
 def sorted_by(table: Table, dataframe: DataFrame) -> tuple[int | None, list[Column]]:
-    """Return the id of the table's sort order, and the expressions that sort a task's rows.
+    """Return id and expressions of the table's sort order, for the rows of a task.
 
     The id is None, and there are no expressions, if the table has no order or one with a transform that Spark cannot
     compute without Iceberg's functions (`bucket`, `truncate`).
@@ -66,7 +66,10 @@ def sorted_by(table: Table, dataframe: DataFrame) -> tuple[int | None, list[Colu
 
 
 def _expression(table: Table, field: SortField, dataframe: DataFrame) -> list[Column] | None:
-    """Return the sort expressions of a field: none for a column that the rows lack; None for an unknown transform."""
+    """Return the sort expressions of a field; None for an unknown transform.
+
+    A column that the rows lack has none.
+    """
     from pyspark.sql import functions as F
     from pyspark.sql.types import DateType, TimestampType
 
