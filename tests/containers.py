@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -83,7 +84,12 @@ def s3() -> Iterator[dict[str, str]]:
     """Storage options of an S3 with one bucket, `results`."""
     from testcontainers.community.localstack import LocalStackContainer
 
-    with LocalStackContainer(S3).with_services("s3") as container:
+    container = LocalStackContainer(S3, region_name="us-east-1").with_services("s3")
+    try:
+        with warnings.catch_warnings():
+            # The module itself waits with the function that its package has deprecated.
+            warnings.filterwarnings("ignore", "The wait_for_logs function", DeprecationWarning)
+            container.start()
         container.get_client("s3").create_bucket(Bucket="results")
         yield {
             "AWS_ENDPOINT_URL": container.get_url(),
@@ -92,3 +98,5 @@ def s3() -> Iterator[dict[str, str]]:
             "AWS_SECRET_ACCESS_KEY": "testcontainers-localstack",
             "AWS_ALLOW_HTTP": "true",
         }
+    finally:
+        container.stop()
