@@ -23,6 +23,7 @@ from tests.folders import ROOT
 from tests.spark_sink.test_twenty_lines import FORMS, RECORDS, OwnJob, fill
 from tests.spark_sink.under_delta_spark import __file__ as CHECKS
 from tests.spark_sink.under_delta_spark import delta_spark_settings
+from tests.spark_sink.under_delta_spark_upserts import __file__ as UPSERTS
 
 NewTopic = Callable[..., str]
 
@@ -43,8 +44,12 @@ def test_what_the_engine_cannot_do_is_refused(target: str, options: dict[str, An
     ("target", "options", "named"),
     [
         ("s3://lake/t", {}, "never run on a bucket"),
-        ("/lake/t", {"kind": "upsert", "key": "id"}, "engine spark appends.*kind upsert"),
-        ("/lake/t", {"kind": "totals", "key": "id"}, "engine spark appends.*kind totals"),
+        (
+            "/lake/t",
+            {"kind": "upsert", "key": "id", "partition_by": ["town"]},
+            "upserts into tables without partition_by",
+        ),
+        ("/lake/t", {"kind": "totals", "key": "id"}, "engine spark appends and upserts.*kind totals"),
         ("/lake/t", {"partition_by": ["day(at)"]}, "by plain columns, and not by days or hours"),
     ],
 )
@@ -67,9 +72,10 @@ def test_a_session_without_delta_spark_and_spark_connect(
 
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
-def test_the_checks_in_a_spark_with_delta_spark(broker: str) -> None:
+@pytest.mark.parametrize("checks", [CHECKS, UPSERTS], ids=["appends", "upserts"])
+def test_the_checks_in_a_spark_with_delta_spark(broker: str, checks: str) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", CHECKS]
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", checks]
     done = subprocess.run(
         words,
         cwd=ROOT,
@@ -106,6 +112,34 @@ def test_killed_around_each_commit_and_without_its_checkpoint(
     shutil.rmtree(tmp_path / "checkpoint")
     assert job.run(FORMS[0]) == 0, job.log.read_text()
     assert ids(table) == list(range(total))
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(3600)  # five starts of Spark
+def test_an_upsert_killed_around_its_commits(
+    broker: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic, table = new_topic(2), tmp_path / "orders"
+    spark.createDataFrame([(0, "a"), (1, "b"), (2, "c")], "town int, name string").write.parquet(
+        str(tmp_path / "towns")
+    )
+    (folder := tmp_path / "job").mkdir()
+    names = [broker, topic, str(tmp_path / "towns"), str(tmp_path / "checkpoint"), str(table)]
+    options = json.dumps({"engine": "spark", "kind": "upsert", "key": "id"})
+    settings, environment = delta_spark_settings(), {"PYTHONPATH": str(ROOT)}
+    job = OwnJob(Path(sys.executable), folder, [*names, options], settings, environment)
+    fill(broker, topic, range(RECORDS))
+    fill(broker, topic, range(RECORDS))  # every key once more
+    sink, seen = exactly_once(str(table), job="orders", kind="upsert", key="id"), []
+    for point in ("before-commit:2", "in-commit:2", "after-commit:2"):
+        assert job.run(FORMS[1], point) == -signal.SIGKILL, job.log.read_text()
+        seen.append(sum(sink.offsets(topic).values()))
+    assert seen == [100, 200, 400]
+    assert job.run(FORMS[1]) == 0, job.log.read_text()
+    assert ids(table) == list(range(RECORDS))
+    assert sum(sink.offsets(topic).values()) == 2 * RECORDS
+    found = DeltaTable(str(table)).to_pyarrow_table(columns=["_kafka_offset"])["_kafka_offset"].to_pylist()
+    assert min(found) >= RECORDS // 2  # the later record of each key
 
 
 def ids(table: Path) -> list[int]:

@@ -26,6 +26,9 @@ COMPUTED = ("delta.generationExpression", "delta.identity.")
 APPEND_ONLY = "delta.appendOnly"
 """Table property that forbids changing and deleting rows."""
 
+CHANGE_DATA = "delta.enableChangeDataFeed"
+"""Table property that asks each writer for the changed rows."""
+
 FOLLOWED = frozenset(
     {
         "appendOnly",
@@ -79,6 +82,11 @@ def require_no_rules(table: DeltaTable, folder: Folder, merges: bool, *, by_spar
         raise OptionRefused(
             f"{folder}: the table has the property {APPEND_ONLY} = 'true', and upserts and totals change its rows. "
             "Nothing was added and no offset moved. Remove the property, or choose another path"
+        )
+    if merges and by_spark and properties.get(CHANGE_DATA, "false").lower() == "true":
+        raise OptionRefused(
+            f"{folder}: the table has the property {CHANGE_DATA} = 'true', and engine spark writes no change data when "
+            "it merges rows. Nothing was added and no offset moved. Leave engine out"
         )
     followed = FOLLOWED | CHECKED_BY_SPARK if by_spark else FOLLOWED
     unknown = sorted(set(table.protocol().writer_features or ()) - followed)

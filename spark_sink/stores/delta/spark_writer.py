@@ -119,7 +119,7 @@ class SparkWriter:
                 f"{folder}: engine {ENGINE} writes partitions by plain columns, and not by days or hours. Leave engine "
                 "out"
             )
-        self._folder, self._path, self._fields = folder, f"file:{folder.path}", fields
+        self.folder, self.path, self._fields = folder, f"file:{folder.path}", fields
 
     def write(
         self,
@@ -138,7 +138,10 @@ class SparkWriter:
             RuleBroken: a row breaks a rule of the table.
             StoreError: delta-spark did not count the rows, or a partition value cannot be stored in the log.
         """
-        transaction = self._begin(dataframe.sparkSession, table, look_again)
+        return self.write_in(self.begin(dataframe.sparkSession, table, look_again), table, dataframe)
+
+    def write_in(self, transaction: Any, table: DeltaTable, dataframe: DataFrame) -> SparkFiles:
+        """Write the rows into new files by a transaction of `begin`; see `write`."""
         rules = rules_of(table)
         try:
             # The files alone: the transaction is never committed.
@@ -151,9 +154,7 @@ class SparkWriter:
         files, partitions = [], {}
         for action in found:
             if set(action) != {"add"} or action["add"].get("deletionVector"):
-                raise StoreError(
-                    f"{self._folder}: delta-spark wrote {sorted(action)} for appended rows. Leave engine out"
-                )
+                raise StoreError(f"{self.folder}: delta-spark wrote {sorted(action)} for new rows. Leave engine out")
             file = self._written(action["add"])
             files.append(file)
             partitions[file.name] = dict(action["add"]["partitionValues"])
@@ -162,7 +163,7 @@ class SparkWriter:
             for name in dates & values.keys():
                 if values[name] is not None and not DAY.match(values[name] or ""):
                     raise StoreError(
-                        f"{self._folder}: column {name} is a date outside the years 1 to 9999 in a row, which a "
+                        f"{self.folder}: column {name} is a date outside the years 1 to 9999 in a row, which a "
                         "partition of a Delta table cannot be. Nothing was committed"
                     )
         return SparkFiles(files, partitions, rules)
@@ -175,32 +176,32 @@ class SparkWriter:
         """
         if not rules_of(table).admit(written.rules):
             raise StoreError(
-                f"{self._folder}: the table was altered while Spark wrote rows for it, and they may break its new "
+                f"{self.folder}: the table was altered while Spark wrote rows for it, and they may break its new "
                 "rules. Nothing was added and no offset moved. Run the job again"
             )
 
-    def _begin(self, spark: SparkSession, table: DeltaTable, look_again: Callable[[], None]) -> Any:
+    def begin(self, spark: SparkSession, table: DeltaTable, look_again: Callable[[], None]) -> Any:
         """Start a transaction of delta-spark at the version of `table`, and return it."""
         jvm: Any = spark._jvm  # noqa: SLF001
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self._path)  # noqa: SLF001
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self.path)  # noqa: SLF001
         for _ in range(COMMIT_ATTEMPTS):
             transaction = log.startTransaction()
             if transaction.metadata().id() != str(table.metadata().id):
                 raise StoreError(
-                    f"{self._folder}: Spark finds another table here. Check that driver and executors share the folder"
+                    f"{self.folder}: Spark finds another table here. Check that driver and executors share the folder"
                 )
             if transaction.snapshot().version() == table.version():
                 return transaction
             look_again()
         raise StoreError(
-            f"{self._folder}: other writers committed first {COMMIT_ATTEMPTS} times in a row. Run the job again"
+            f"{self.folder}: other writers committed first {COMMIT_ATTEMPTS} times in a row. Run the job again"
         )
 
     def _written(self, added: dict[str, Any]) -> WrittenFile:
         rows = json.loads(added.get("stats") or "{}").get("numRecords")
         if rows is None:
             raise StoreError(
-                f"{self._folder}: delta-spark did not count the rows of {added['path']}. Nothing was added and no "
+                f"{self.folder}: delta-spark did not count the rows of {added['path']}. Nothing was added and no "
                 "offset moved. Set spark.databricks.delta.stats.collect to true"
             )
         return WrittenFile(unquote(added["path"]), int(rows), int(added["size"]), added["stats"])
@@ -216,7 +217,7 @@ class SparkWriter:
             self._refuse(found["rule"])
 
     def _refuse(self, rule: str) -> NoReturn:
-        refuse_rule(self._folder, rule.removesuffix(" violated by row with values:"))
+        refuse_rule(self.folder, rule.removesuffix(" violated by row with values:"))
 
 
 def rules_of(table: DeltaTable) -> Rules:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
@@ -50,6 +51,8 @@ from kafka_ratchet.spark_sink.stores.delta.partitions import (
 )
 from kafka_ratchet.spark_sink.stores.delta.repair import actions_of, require_repairable, rewrite
 from kafka_ratchet.spark_sink.stores.delta.rules import require_no_rules
+from kafka_ratchet.spark_sink.stores.delta.spark_merge import SparkMerge
+from kafka_ratchet.spark_sink.stores.delta.spark_merge import actions_of as replaced_files
 from kafka_ratchet.spark_sink.stores.delta.spark_writer import ENGINE, SparkFiles, SparkWriter
 from kafka_ratchet.spark_sink.stores.delta.table import (
     add_columns,
@@ -98,15 +101,19 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         self._where = self._folder = table_folder(location.path, location.storage_options)
         self._transactions = TransactionReader(self._folder)
         self._consistency = ConsistencyCheck(self._folder, self._name, self._topic, self._transactions)
-        if location.engine and self._write_mode.kind != "append":
+        if location.engine and self._write_mode.kind == "totals":
             raise OptionRefused(
-                f"engine {location.engine} appends: rows of kind {self._write_mode.kind} are merged by delta-rs in the "
+                f"engine {location.engine} appends and upserts: rows of kind totals are merged by delta-rs in the "
                 "driver. Leave engine out"
             )
+        if location.engine and self._write_mode.row_key and self._partition_by:
+            raise OptionRefused(f"engine {location.engine} upserts into tables without partition_by. Leave engine out")
         if location.engine:
             self._spark_writer = SparkWriter(self._folder, self._partition_by)
         self._by_spark: SparkFiles | None = None
         """Files that delta-spark wrote for the next commit."""
+        self._merge_by_spark: SparkMerge | None = None
+        """Merge of the next commit's rows by Spark."""
         self._attempt = -1
         self._table_id, self._version = "", -1
         """Id of the opened table, and version of this job's last entry in its log."""
@@ -309,7 +316,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     def _stage(self, table: DeltaTable, dataframe: DataFrame, generation: int) -> Staged:
         import pyarrow as pa
 
-        if self._spark_writer is not None:
+        if self._spark_writer is not None and not self._write_mode.row_key:
             return self._stage_by_spark(self._spark_writer, table, dataframe)
         inner = self._staging(generation)
         self._folder.make(*inner)
@@ -321,16 +328,22 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         if self._partition_by:
             return self._stage_partitions(table, dataframe, schema, name)
         written = write_files(dataframe, folder, schema, name, self._folder.filesystem)
+        if self._spark_writer is not None:
+            paths = [self._folder.inside(*inner, file.name) for file in written]
+            self._merge_by_spark = SparkMerge(
+                self._spark_writer, self._write_mode.row_key, dataframe.sparkSession, paths, schema.names
+            )
         return Staged(sum(file.rows for file in written), written, aside=bool(inner))
 
-    def _stage_by_spark(self, writer: SparkWriter, table: DeltaTable, dataframe: DataFrame) -> Staged:
-        def look_again() -> None:
-            self._refresh(table)
-            self._require_holder(table, None)
+    def _look_again(self, table: DeltaTable) -> None:
+        """Refresh the table and check that this run still holds it."""
+        self._refresh(table)
+        self._require_holder(table, None)
 
+    def _stage_by_spark(self, writer: SparkWriter, table: DeltaTable, dataframe: DataFrame) -> Staged:
         names = [field.name for field in table.schema().fields if field.name in self._columns]
         rows = dataframe.select(["`" + name.replace("`", "``") + "`" for name in names])
-        self._by_spark = writer.write(table, rows, look_again)
+        self._by_spark = writer.write(table, rows, partial(self._look_again, table))
         return Staged(sum(file.rows for file in self._by_spark.files), self._by_spark.files)
 
     def _stage_partitions(self, table: DeltaTable, dataframe: DataFrame, schema: pa.Schema, prefix: str) -> Staged:
@@ -396,6 +409,8 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
             require_files(self._folder, staged.files)  # a clean-up removes files that no entry names yet
 
     def _write(self, table: DeltaTable, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
+        # The merge comes first: delta-spark may find a newer version, and `table` is refreshed to it.
+        merged = self._merged_files(table) if self._merge_by_spark is not None and staged.files else None
         self._attempt = table.version() + 1
         stored = self._stored(table)
         moved = {partition: offset for partition, offset in end.items() if stored.get(partition) != offset}
@@ -405,6 +420,11 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         if staged.sequences:
             actions[sequences_key(self._name)] = staged.sequences
         entry = JobEntry(self._name, self._topic, generation, end, {}, actions)
+        if merged is not None:
+            crash_points.passing("in-commit")
+            # After a failure the files stay for vacuum: the version may exist all the same.
+            write_actions(table, entry, merged)
+            return
         partitions = {
             name: partition_values(self._folder, table, self._partition_by, values)
             for name, values in staged.partitions.items()
@@ -413,6 +433,17 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
             self._spark_writer.require_same_rules(table, self._by_spark)
             partitions = self._by_spark.partitions
         write_entry(table, self._folder, entry, staged.files, self._write_mode, partitions)
+
+    def _merged_files(self, table: DeltaTable) -> list[Any]:
+        """Write the merged rows of the commit by Spark, and return the actions that replace the files."""
+        if self._merge_by_spark is None:
+            raise RuntimeError("a merge of no staged rows")
+        try:
+            written, old = self._merge_by_spark.write(table, partial(self._look_again, table))
+        except Exception:
+            self._look_again(table)  # a successor removes files staged before it
+            raise
+        return replaced_files(written, old)
 
     def _stage_replacement(self, table: DeltaTable, dataframe: DataFrame, generation: int) -> Staged:
         import pyarrow as pa
