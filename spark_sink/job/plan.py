@@ -253,7 +253,7 @@ class TopicPlanner:
                 partition = lasting[0] if lasting else next(iter(failures))
                 raise self._unavailable(f"{self._topic}/{partition}", failures[partition])
             time.sleep(LEADER_PAUSE_S)
-            with suppress(KafkaException):  # the client may not refresh its metadata by itself
+            with suppress(KafkaException):  # the client may not refresh its metadata unasked
                 asked.list_topics(self._topic, timeout=ASK_S)
 
     def _ask(
@@ -262,7 +262,7 @@ class TopicPlanner:
         """Ask once for the offsets at a time, OFFSET_BEGINNING or OFFSET_END.
 
         The administration client has a call for them too, but in librdkafka 2.16 it connects thousands of times a
-        second, without any backoff, to a leader that is away and still in the metadata.
+        second, without any backoff, to a leader still in the metadata that no longer answers.
 
         Returns the offsets found, and the failed partitions; a failure of None is an answer with neither error nor
         offset.
