@@ -50,6 +50,7 @@ from kafka_ratchet.spark_sink.stores.iceberg.table import (
     find_table,
     missing_columns,
     open_or_create,
+    require_format,
     require_same_columns,
 )
 from kafka_ratchet.spark_sink.stores.location import TableLocation
@@ -177,6 +178,7 @@ class IcebergStore(OptimisticStore["Table"]):
             self._refuse(error)
 
     def _require_fits(self, table: Table, schema: StructType) -> None:
+        require_format(self._catalog, table)
         require_partitions(self._catalog, table, self._partition_by)
         if self._evolve:
             missing_columns(self._catalog, table, schema)
@@ -237,6 +239,7 @@ class IcebergStore(OptimisticStore["Table"]):
         return SequenceFiles(self._catalog.data_folder(f"{table.location()}/data"), (FOLDER,), self._name, rule)
 
     def _require_holder(self, table: Table, start: Mapping[int, int] | None) -> None:
+        require_format(self._catalog, table)
         super()._require_holder(table, start)
         if self._schema is not None:
             require_partitions(self._catalog, table, self._partition_by)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.errors import StoreError, refuse
+from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError, refuse
 from kafka_ratchet.spark_sink.rows.partition_by import PartitionField
 from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
 from kafka_ratchet.spark_sink.stores.evolution import DECIMAL, Change, changes, is_larger
@@ -98,6 +98,22 @@ def open_or_create(
         return opened.load_table(whole)
     except Exception as error:
         refuse(catalog, error, "the folder and its rights")
+
+
+def require_format(where: object, table: Table) -> None:
+    """Refuse a table with a format version that pyiceberg cannot write.
+
+    Raises:
+        OptionRefused: the format version is newer.
+    """
+    from pyiceberg.table.metadata import SUPPORTED_TABLE_FORMAT_VERSION
+
+    if table.metadata.format_version > SUPPORTED_TABLE_FORMAT_VERSION:
+        raise OptionRefused(
+            f"{where}: the table has format version {table.metadata.format_version}, and pyiceberg writes versions up "
+            f"to {SUPPORTED_TABLE_FORMAT_VERSION}. Nothing was added and no offset moved. No statement lowers the "
+            "version: choose another table"
+        )
 
 
 def require_same_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 from pyspark.sql import SparkSession
 
+from kafka_ratchet.spark_sink.errors import OptionRefused
 from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import IcebergSite
 
@@ -79,3 +81,18 @@ def _ids(path: Path) -> dict[str, int]:
 
 def _named(schema: Schema) -> dict[str, int]:
     return {field.name: field.field_id for field in schema.fields}
+
+
+def test_a_format_that_cannot_be_written_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    site, columns = IcebergSite(tmp_path), struct_of("who string, _kafka_partition int, _kafka_offset long")
+    store, frame = site.make(), spark.createDataFrame([("ann", 0, 0)], columns)
+    store.open(columns)
+    catalog = SqlCatalog("ratchet", uri=f"sqlite:///{site.path / 'catalog.db'}", warehouse=f"file://{site.path}")
+    metadata = Path(catalog.load_table("ratchet.results").metadata_location.removeprefix("file://"))
+    catalog.close()
+    # As another tool upgrades the table; pyiceberg cannot.
+    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "format-version": 3, "next-row-id": 0}))
+    for refused in (lambda: store.commit(frame, {0: 0}, {0: 1}), lambda: site.make().open(columns)):
+        with pytest.raises(OptionRefused, match=r"format version 3, and pyiceberg writes versions up to 2"):
+            refused()
+    assert site.rows() == []
