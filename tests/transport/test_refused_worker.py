@@ -57,3 +57,10 @@ async def test_the_pause_of_a_refused_worker_is_bounded(error: kafka.KafkaError)
     assert max(pauses) <= REFUSED_MOST_S
     assert ALIVE_EVERY_S + REFUSED_MOST_S < JOINS_WITHIN_S  # the time that a sentence promises
     assert not lanes.has_joined
+
+
+async def test_a_task_that_has_ended_is_forgotten() -> None:
+    lanes = Lanes(app(), {}, {}, {}, None)
+    await lanes._spawn(asyncio.sleep(0))
+    await asyncio.sleep(0)
+    assert not lanes._tasks
