@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from kafka_ratchet.spark_sink.errors import SparkFailed
 from kafka_ratchet.spark_sink.job.run_state import RunState
@@ -35,13 +36,17 @@ def log_run(run: RunState) -> None:
         log.warning("%s; the job tries again, and goes on after an answer", run.error)
 
 
+ENDS: Final = {"batch": "is up to date", "replay": "has the replayed rows"}
+"""Description of the table after a run, by mode; other modes run until they are stopped."""
+
+
 def log_end(run: RunState, where: object, mode: str) -> None:
     """Log the last line of a run without an error."""
     log.info(
         "%s %s: %d rows added in %d commits, %d rejects, %.1f s (%.1f s in commits, the longest %.2f s), "
         "generation %d, %d offsets left",
         where,
-        "is up to date" if mode == "batch" else "was stopped after a commit",
+        ENDS.get(mode, "was stopped after a commit"),
         run.rows,
         run.commits,
         run.rejects,

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from kafka_ratchet.spark_sink.job import commit
+from kafka_ratchet.spark_sink.job.run_log import log_end, log_run
 from kafka_ratchet.spark_sink.job.run_state import RunState
 from kafka_ratchet.spark_sink.log_lines import announced
 from kafka_ratchet.spark_sink.spark import terminal
@@ -91,3 +92,13 @@ def test_a_slow_commit_is_announced_with_its_offsets(lines: Lines, monkeypatch: 
     store: Any = SimpleNamespace(commit=slow_commit)
     commit.commit_records(nothing, {0: 0, 1: 7}, {0: 5, 1: 7}, nothing, store, RunState(lambda _: None))
     assert lines.texts[0].startswith("reading and committing offsets 0: 0-5; ")
+
+
+@pytest.mark.parametrize(
+    ("mode", "end"),
+    [("batch", "is up to date"), ("replay", "has the replayed rows"), ("stream", "was stopped after a commit")],
+)
+def test_the_last_line_names_the_end_of_each_mode(mode: str, end: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "spark_sink"):
+        log_end(RunState(log_run), "/lake/orders", mode)
+    assert f"/lake/orders {end}: 0 rows added" in caplog.text
