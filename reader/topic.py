@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, Final
 
 import structlog
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.errors import BrokerUnavailable, ReaderError, TopicMissing, TopicReplaced
 from kafka_ratchet.producers import (
@@ -27,9 +35,12 @@ log = structlog.get_logger(__name__)
 
 Options = Mapping[str, str | int | bool]
 
-_NOT_YET: Final = PASSING | {KafkaError._NO_OFFSET}  # noqa: SLF001
+_NOT_YET: Final = PASSING | {KafkaError._NO_OFFSET, KafkaError._UNKNOWN_PARTITION}  # noqa: SLF001
 """Error codes of a partition while it elects a leader."""
 
+
+NO_RECORD: Final = -1
+"""Answer of Kafka for a partition without a record of a time or later."""
 
 LEADERS_S: Final = 5.0
 """Seconds to wait for an answer about leaders, without a second try."""
@@ -48,7 +59,7 @@ class TopicReading:
     """
 
     def __init__(self, topic: str, options: Options, timeout_s: float) -> None:
-        self.topic, self._timeout_s = topic, timeout_s
+        self.topic, self._options, self._timeout_s = topic, options, timeout_s
         self._admin: AdminClient = admin_client(options)
 
     def shape(self) -> TopicShape:
@@ -99,7 +110,7 @@ class TopicReading:
 
     def beginnings(self, partitions: Sequence[int]) -> dict[int, int]:
         """Return the first offset that each partition still holds; raises the errors of `ends`."""
-        return self._offsets(partitions, OffsetSpec.earliest())
+        return self._offsets(partitions, OFFSET_BEGINNING)
 
     def ends(self, partitions: Sequence[int]) -> dict[int, int]:
         """Return the last stable offset of each partition.
@@ -108,7 +119,7 @@ class TopicReading:
             BrokerUnavailable: Kafka does not answer within the limit.
             ReaderError: Kafka refuses the request.
         """
-        return self._offsets(partitions, OffsetSpec.latest())
+        return self._offsets(partitions, OFFSET_END)
 
     def leaderless(self) -> frozenset[int]:
         """Return the partitions without a leader; empty if Kafka does not answer."""
@@ -123,32 +134,55 @@ class TopicReading:
 
         It sends one request; a partition without an answer is missing in the result.
         """
-        wanted = {TopicPartition(self.topic, each): OffsetSpec.for_timestamp(ms) for each in partitions}
-        found = {}
-        for place, answer in self._admin.list_offsets(wanted, request_timeout=LEADERS_S).items() if wanted else ():
-            with suppress(KafkaException):
-                found[place.partition] = int(answer.result().offset)
-        return found
+        with closing(self._consumer(committed=True)) as client:
+            answers = self._ask(client, partitions, ms)
+        return {number: answer for number, answer in answers.items() if isinstance(answer, int) and answer >= NO_RECORD}
 
     def high_watermarks(self, partitions: Sequence[int]) -> dict[int, int]:
         """Return the high watermark of each partition; raises the errors of `ends`."""
-        return self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+        return self._offsets(partitions, OFFSET_END, committed=False)
 
-    def _offsets(
-        self, partitions: Sequence[int], which: Any, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
-    ) -> dict[int, int]:
+    def _consumer(self, *, committed: bool) -> Consumer:
+        """Return a client for offsets, which joins no group.
+
+        The administration client has a request for offsets too, but connects thousands of times a second to a leader
+        that is away, without backoff.
+        """
+        return Consumer(
+            {
+                "log_level": 0,
+                **self._options,
+                "group.id": "ratchet-reader-offsets",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
+            }
+        )
+
+    def _ask(self, client: Consumer, partitions: Sequence[int], at: int) -> dict[int, Answer]:
+        """Request the offsets at a time, OFFSET_BEGINNING or OFFSET_END."""
+        places = [TopicPartition(self.topic, each, at) for each in partitions]
+        try:
+            answers = client.offsets_for_times(places, timeout=LEADERS_S) if places else []
+        except KafkaException as failure:
+            return dict.fromkeys(partitions, failure.args[0])
+        return {each.partition: int(each.offset) if each.error is None else each.error for each in answers}
+
+    def _offsets(self, partitions: Sequence[int], at: int, *, committed: bool = True) -> dict[int, int]:
+        asked_before = False
+
         def ask(missing: list[int]) -> dict[int, Answer]:
-            wanted = {TopicPartition(self.topic, each): which for each in missing}
-            try:
-                answers = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=5)
-            except KafkaException as failure:
-                return dict.fromkeys(missing, failure.args[0])
-            return {place.partition: _answer(answer) for place, answer in answers.items()}
+            nonlocal asked_before
+            if asked_before:  # the client may not refresh its metadata by itself
+                with suppress(KafkaException):
+                    client.list_topics(self.topic, timeout=LEADERS_S)
+            asked_before = True
+            return self._ask(client, missing, at)
 
         def patience_s(error: KafkaError | None) -> float:
             return self._timeout_s if error is None or error.code() in _NOT_YET else 0.0
 
-        offsets, failures = ask_offsets(ask, partitions, patience_s)
+        with closing(self._consumer(committed=committed)) as client:
+            offsets, failures = ask_offsets(ask, partitions, patience_s)
         for partition, error in failures.items():
             where = f"topic {self.topic!r} partition {partition}"
             if error is not None and error.code() not in _NOT_YET:
@@ -161,11 +195,3 @@ class TopicReading:
                 "bootstrap.servers"
             )
         return offsets
-
-
-def _answer(request: Future[Any]) -> Answer:
-    try:
-        return int(request.result().offset)
-    except KafkaException as failure:
-        error: KafkaError = failure.args[0]
-        return error

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from concurrent.futures import Future
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka.admin import NewTopic
 
+from faults.kafka import EmbeddedKafka
 from kafka_ratchet.errors import BrokerUnavailable, ReaderError
 from kafka_ratchet.producers import offsets
 from kafka_ratchet.reader.topic import TopicReading
@@ -23,16 +27,20 @@ class _Client:
     def __init__(self, *answers: Mapping[int, Answer]) -> None:
         self.answers = list(answers)
 
-    def list_offsets(self, asked: Mapping[TopicPartition, object], **_: Any) -> dict[TopicPartition, Future[Any]]:
+    def offsets_for_times(self, asked: list[TopicPartition], timeout: float) -> list[SimpleNamespace]:
         told = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        found = {}
+        found = []
         for place in asked:
-            found[place] = answer = Future[Any]()
-            if isinstance(error := told[place.partition], KafkaError):
-                answer.set_exception(KafkaException(error))
-            else:
-                answer.set_result(SimpleNamespace(offset=error))
+            answer = told[place.partition]
+            error, offset = (answer, -1001) if isinstance(answer, KafkaError) else (None, answer)
+            found.append(SimpleNamespace(partition=place.partition, offset=offset, error=error))
         return found
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +50,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def reading(client: _Client, timeout_s: float = 60) -> TopicReading:
     found = TopicReading("t", {"bootstrap.servers": "127.0.0.1:1"}, timeout_s)
-    found._admin = client
+    found._consumer = lambda *, committed: cast("Any", client)  # type: ignore[method-assign]
     return found
 
 
@@ -58,3 +66,33 @@ def test_a_leader_that_stays_away_is_named() -> None:
         reading(_Client({0: 3, 1: -1001}), timeout_s=0).ends(range(2))
     with pytest.raises(ReaderError, match=r"'t' partition 0: Kafka refuses to return its offsets"):
         reading(_Client({0: KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)})).ends([0])
+
+
+@pytest.mark.matrix
+def test_a_leader_that_is_away_is_not_connected_to_without_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a majority, the metadata keeps the dead leaders."""
+    connects: dict[str, int] = {}
+
+    def note(statistics: str) -> None:
+        told = json.loads(statistics)
+        connects[told["name"]] = sum(each["connects"] for each in told["brokers"].values())
+
+    options: dict[str, Any] = {"stats_cb": note, "statistics.interval.ms": 200}
+    with EmbeddedKafka(tmp_path, nodes=3, workers=0) as kafka:
+        admin = kafka.admin()
+        admin.create_topics([NewTopic("t", 3, 3)])["t"].result(60)
+        monkeypatch.setattr("kafka_ratchet.reader.topic.closing", nullcontext)
+        found = TopicReading("t", {"bootstrap.servers": kafka.bootstrap, **options}, 5)
+        client = found._consumer(committed=True)
+        found._consumer = lambda *, committed: client  # type: ignore[method-assign]
+        assert found.ends(range(3)) == {0: 0, 1: 0, 2: 0}
+        for node in kafka.nodes[1:]:
+            node.kill()
+        with pytest.raises(BrokerUnavailable, match="returned no offset"):
+            found.ends(range(3))
+        for each in (client, found._admin):
+            each.poll(1)
+        client.close()
+    assert 0 < max(connects.values()) < 100
