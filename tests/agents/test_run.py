@@ -326,3 +326,18 @@ async def test_a_replayed_record_goes_to_the_agents_that_rejected_it_and_to_no_o
         assert not await taken(program, (key, value, [*own, *other, ("ratchet-replayed-for", b'["third"]')], time))
         assert [name for name, _ in met] == ["first", "second", "third"]
         met.clear()
+
+
+async def test_a_replayed_record_with_unreadable_agents_goes_to_the_only_agent() -> None:
+    app = App()
+    numbers, met = app.stream("numbers"), list[bytes]()
+
+    @app.agent(numbers)
+    async def only(stream: Any) -> None:
+        async for event in stream.events():
+            met.append(event.key)
+
+    program = PartitionProgram(numbers.agents, [], PartitionTables(nowhere, nothing))
+    key, value, own, time = ROW
+    assert not await taken(program, (key, value, [*own, *REPLAYED, ("ratchet-replayed-for", b"{")], time))
+    assert met == [key]

@@ -144,3 +144,4 @@ def test_hostile_names_come_through_an_entry_as_they_are() -> None:
     edit = Edit("id", "forget", "now", "me", 'be"cause\n\x1b[31m', 7, b"\xff\x00'".hex(), None, 3, -1)
     assert Edit.unpack(*edit.pack(4)) == (4, edit)
     assert "\x1b" not in str(edit)
+    assert r'be"cause\n\x1b[31m' in str(edit)

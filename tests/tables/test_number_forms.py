@@ -166,6 +166,20 @@ def test_misreading_is_noticed_before_a_drop(name: str) -> None:
     assert "sequence_form" in seen[1]
 
 
+@pytest.mark.parametrize("text", [b"1234567:", b"/1234567", b"       1", b"~~~~~~~~"])
+def test_eight_printable_bytes_that_are_no_decimal_number_are_noticed(text: bytes) -> None:
+    assert by_worker([text], [0], 1) == (0, LETTERS)
+    seen = by_verify([text], [0])
+    assert seen is not None
+    assert EXPECTED[LETTERS] in seen[1]
+
+
+@pytest.mark.parametrize("text", [b"09090909", b"-9999999", b"1234567\x7f", b"\x1f1234567"])
+def test_decimal_numbers_and_unprintable_bytes_raise_no_alarm(text: bytes) -> None:
+    assert by_worker([text], [0], 1) is None
+    assert by_verify([text], [0]) is None
+
+
 def _is_dropped(text: bytes, last: int) -> bool:
     number = number_of(text)
     return number is not None and 0 <= number <= last

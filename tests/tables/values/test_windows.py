@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import structlog
@@ -12,9 +12,19 @@ import structlog
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.errors import AgentFailed, SettingsError, TableError
 from kafka_ratchet.tables.values.table import Table
+from kafka_ratchet.tables.values.windowed_partition import LateReport
 from kafka_ratchet.tables.values.windowed_table import WindowedTable
 from kafka_ratchet.tables.values.windows import window_of
 from kafka_ratchet.testing import Ran, Record, run
+from tests.clock import Clock
+
+
+class Late(NamedTuple):
+    """Event of an expired window, without its program."""
+
+    timestamp: int | None
+    stream_time: int
+    place: str
 
 
 def clicks(*stamps: float) -> list[Record]:
@@ -190,6 +200,16 @@ def test_an_event_far_ahead_is_named(batch: int) -> None:
     assert (far["offset"], far["event_timestamp"], far["stream_time"]) == (1, 5_000_000, 0)
     (late,) = [each for each in logs if "a late event is left out" in each["event"]]
     assert (late["at"], late["windows"]) == ("clicks, partition 0, offset 2", 1)
+
+
+def test_late_events_are_logged_together_every_ten_seconds() -> None:
+    clock = Clock()
+    report, began = LateReport(clock), clock.now
+    with structlog.testing.capture_logs() as logs:
+        for passed_s in (0, 1, 9.5, 10, 19.5, 20):
+            clock.now = began + passed_s
+            report.note("counts", 2, Late(1_000, 9_000, "clicks, partition 0, offset 2"))
+    assert [each["windows"] for each in logs] == [2, 6, 4]
 
 
 def test_values_are_set_deleted_and_looked_for() -> None:
