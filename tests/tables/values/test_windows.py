@@ -196,7 +196,7 @@ def test_an_event_far_ahead_is_named(batch: int) -> None:
     with structlog.testing.capture_logs() as logs:
         ran = counted(clicks(0, 5000, 10, 5001), lambda table: table.tumbling(60, expires=60), batch=batch)
     assert ran.values == [1, 1, 0, 2]
-    (far,) = [each for each in logs if "far ahead of all before it" in each["event"]]
+    (far,) = [each for each in logs if "far ahead of all earlier ones" in each["event"]]
     assert (far["offset"], far["event_timestamp"], far["stream_time"]) == (1, 5_000_000, 0)
     (late,) = [each for each in logs if "a late event is left out" in each["event"]]
     assert (late["at"], late["windows"]) == ("clicks, partition 0, offset 2", 1)
