@@ -145,8 +145,8 @@ class TopicReading:
     def _consumer(self, *, committed: bool) -> Consumer:
         """Return a client for offsets, which joins no group.
 
-        The administration client has a request for offsets too, but connects thousands of times a second to a leader
-        that is away, without backoff.
+        The administration client has a request for offsets too, but connects to an absent leader thousands of times a
+        second, without backoff.
         """
         return Consumer(
             {
