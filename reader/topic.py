@@ -172,7 +172,7 @@ class TopicReading:
 
         def ask(missing: list[int]) -> dict[int, Answer]:
             nonlocal asked_before
-            if asked_before:  # the client may not refresh its metadata by itself
+            if asked_before:  # the client may not refresh its metadata unasked
                 with suppress(KafkaException):
                     client.list_topics(self.topic, timeout=LEADERS_S)
             asked_before = True
