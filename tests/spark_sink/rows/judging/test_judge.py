@@ -251,7 +251,7 @@ def test_random_slices_have_the_workers_verdicts(
         ({"identity": ("field:id",)}, "identity 'field:id': with from_input, Spark reads"),
         ({"identity": ("function:m:f",)}, "Spark reads"),
         ({"identity": ("producer", "key")}, "producer cannot be one of several parts"),
-        ({"identity": ("key", "key")}, "there twice"),
+        ({"identity": ("key", "key")}, "one part twice"),
         ({"identity": ()}, "1 to 8 parts"),
         ({"sequence": "field:n"}, "reads sequences from header:NAME or none"),
         ({"sequence": "function:m:f"}, "Or let workers judge"),
