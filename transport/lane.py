@@ -29,7 +29,9 @@ import structlog
 
 from kafka_ratchet.errors import (
     Aborted,
+    BatchTooLarge,
     ChangelogLost,
+    CorruptBatch,
     Fenced,
     ForeignOffset,
     LogTruncated,
@@ -535,6 +537,10 @@ class Lane:
     async def _fetched(self, fetch: asyncio.Task[RecordBatch]) -> RecordBatch:
         try:
             return fetch.result()
+        except (BatchTooLarge, CorruptBatch):
+            if self._producer.state is State.OPEN:
+                await self._commit()  # or each try would process the records before, and roll them back
+            raise
         except PositionLost:
             # Or a successor has read it, and retention has deleted it, while this one slept.
             await self._producer.still_owns()

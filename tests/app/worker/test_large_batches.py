@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import signal
 import uuid
 from pathlib import Path
 
@@ -72,8 +73,11 @@ def test_a_batch_beyond_the_bound_halts_its_partition_alone_and_raising_it_leads
     try:
         worker.start()
         worker.wait_for(lambda: worker.text().count("lane runs") == 2, "two lanes")
+        # Stopped meanwhile: it meets the large batch before the commit of the record before it is due.
+        worker.process.send_signal(signal.SIGSTOP)
         for sequence, size in enumerate((10, 3 * MIB, 20), 1):
             publish(site, 0, sequence, bytes(size))
+        worker.process.send_signal(signal.SIGCONT)
         worker.wait_for(lambda: "max_batch_mb is 2" in worker.text(), "the halt")
         publish(site, 1, 1, bytes(30))
         worker.wait_for(lambda: site.position(topic) == 2, "one record of each partition")
