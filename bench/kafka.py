@@ -28,7 +28,14 @@ def ends(bootstrap: str, topic: str, partitions: int) -> list[int]:
 
 
 def committed_reader(bootstrap: str, topic: str, begins: list[int], **more: Any) -> Consumer:
-    """Return a reader of committed records, from an offset of each partition on. more: client options, `_` for `.`."""
+    """Return a consumer of committed records.
+
+    Args:
+        bootstrap: address of Kafka.
+        topic: topic to read.
+        begins: first offset to read, by partition.
+        more: client options, with `_` in place of `.`.
+    """
     reader = Consumer(
         {
             "bootstrap.servers": bootstrap,

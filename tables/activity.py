@@ -95,7 +95,8 @@ class Tally:
         """Add the counts of the committed transaction to the producers' activity.
 
         Args:
-            moved: producers with fresh records in the transaction, whether or not a sample contained them.
+            moved: all producers with fresh records in the transaction. Counts come from samples of the batches, which
+                may miss some of these producers.
         """
         now = self._now()
         for name in moved:

@@ -186,7 +186,7 @@ class KafkaView:
 
 
 def partition_of_key(settings: Settings, bootstrap: str, stream: str, key: bytes, partitioner: Partitioner) -> int:
-    """Return a producer's partition for a record with this key.
+    """Return the partition that a partitioner chooses for a record key.
 
     Raises:
         TopicMissing: the input does not exist.

@@ -101,7 +101,7 @@ class NothingStore:
         return 0
 
     def check(self) -> StoreCheck:
-        """Return an empty check, because nothing is kept."""
+        """Return a check without offsets, because this peer stores no results."""
         return StoreCheck({}, {}, "")
 
     def other_sources(self) -> list[str]:

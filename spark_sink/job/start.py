@@ -201,9 +201,10 @@ def wait_for_columns(
     stop: Event,
     run: RunState,
 ) -> Job | None:
-    """Return the job with columns like `with_columns`, for a job that runs until stopped.
+    """Add the columns to a job as `with_columns` does, and wait where that fails.
 
-    It waits until the topic has a value, and while Kafka or Spark fail.
+    For a job that runs until stopped: the call waits for the topic's first value, and tries again while Kafka or Spark
+    fails.
 
     Args:
         job: topic and pipeline.

@@ -187,7 +187,7 @@ class Codec:
         return not kinds & {int, float} and all(type(value) is not str or value.isascii() for value in values)
 
     def value_bytes(self, kept: Any) -> bytes:
-        """Return the bytes of a value, from the form that the table stores."""
+        """Encode a value as bytes for the changelog. kept: the value in the form that the table holds in memory."""
         return bytes(kept) if type(kept) is Encoded else self._encode(kept)
 
     def many_value_bytes(self, kept: Collection[Any]) -> list[bytes | None] | None:

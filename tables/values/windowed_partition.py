@@ -40,7 +40,7 @@ class LateReport:
         self._clock, self._said_at, self._unsaid = clock, -SAY_AGAIN_S, 0
 
     def note(self, table: str, windows: int, event: EventAtHand) -> None:
-        """Count a write dropped from so many expired windows, and log it from time to time."""
+        """Count a write that came too late for expired windows, and log the count at intervals."""
         self._unsaid += windows
         if self._clock() - self._said_at >= SAY_AGAIN_S:
             log.warning(
@@ -205,7 +205,7 @@ class WindowedPartition(TablePartition):
         return late_writes(self._own(), self.codec.table)
 
     def note_late(self, windows: int, event: EventAtHand) -> None:
-        """Count a write dropped from so many expired windows, and log it from time to time."""
+        """Count a write that came too late for expired windows, and log the count at intervals."""
         self._own().set(late_key(self.codec.table), self.late + windows)
         self.report.note(self.codec.table, windows, event)
 

@@ -257,10 +257,10 @@ class _Unpacked:
 
     Attributes:
         buffer: uint8[bytes], read-only.
-        rows: for `read_records` (start, end, base offset, last offset delta, base timestamp, append time, count) of
-            each batch.
-        next: the offset after the last of these batches.
-        epoch: leader epoch of the last batch before `next`, control and aborted batches included.
+        rows: one tuple for each batch, as `read_records` takes it: (start, end, base offset, last offset delta, base
+            timestamp, append time, count).
+        next: offset after the last batch that was read, which may be a control batch or an aborted one.
+        epoch: leader epoch of that batch.
         codec: compression codec of the last batch.
     """
 
