@@ -259,7 +259,7 @@ class _Unpacked:
         buffer: uint8[bytes], read-only.
         rows: one tuple for each batch, as `read_records` takes it: (start, end, base offset, last offset delta, base
             timestamp, append time, count).
-        next: offset after the last batch that was read, which may be a control batch or an aborted one.
+        next: offset after the last batch read, which may be a control batch or an aborted one.
         epoch: leader epoch of that batch.
         codec: compression codec of the last batch.
     """
