@@ -241,6 +241,13 @@ def test_an_entry_that_is_not_ours_halts_the_partition(
     assert content(state) == ([(-1, -1)] * (len(NAMES) + 1), 0, None, None)
 
 
+def test_an_entry_that_is_not_ours_halts_the_partition_as_the_first_of_a_batch(state: SequencePartition) -> None:
+    batch = fetched([Sent(b"hello", b"world"), Sent(b"ib", NUMBER)], 1_000, CHANGELOG, PARTITION)
+    with pytest.raises(StateError, match="offset 1000: not an entry that Ratchet wrote"):
+        state.apply(batch)
+    assert state.position == 0
+
+
 def test_a_store_with_an_entry_that_is_not_ours_is_begun_anew(tmp_path: Path) -> None:
     store = Store(tmp_path / "0")
     store.write([(b"igood", NUMBER), (b"ishort", b"1")], 7, 2)

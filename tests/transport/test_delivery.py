@@ -27,6 +27,16 @@ async def test_a_stop_amid_the_end_of_a_call_reaches_nothing_that_has_ended(monk
     assert failures == []
 
 
+async def test_a_call_that_has_ended_is_not_watched_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    batch = SimpleNamespace(topic="orders", partition=0, start=7, count=1)
+    delivery = SimpleNamespace(batch=batch, held_by=None, spec=SimpleNamespace(transaction_timeout_ms=60_000))
+    patience = Patience(delivery, asyncio.get_running_loop().create_future(), None)  # type: ignore[arg-type]
+    async with patience:
+        pass
+    assert patience._next.cancelled()
+
+
 def test_quick_agents_soon_get_all_that_is_fetched() -> None:
     share = Share(SHARE_AT_FIRST, 60_000)
     for _ in range(10):

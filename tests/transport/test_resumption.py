@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 
 from kafka_ratchet.errors import ChangelogLost, ForeignOffset, OwnerDiffers, TopicReplaced
 from kafka_ratchet.transport.client.cluster import Committed
@@ -44,6 +45,13 @@ def changelog(position: int | None, owner: Owner | None = None) -> Any:
 )
 def test_where_they_agree(committed: Committed | None, known: int | None, position: int | None) -> None:
     assert agreed_position(SPEC, changelog(known), committed, HERE) == position
+
+
+@pytest.mark.parametrize(("offset", "warnings"), [(7, 0), (6, 1)])
+def test_only_an_older_committed_offset_is_logged(offset: int, warnings: int) -> None:
+    with structlog.testing.capture_logs() as logs:
+        agreed_position(SPEC, changelog(7), Committed(offset, OURS), HERE)
+    assert [each["event"] for each in logs] == ["committed offset is older than the changelog"] * warnings
 
 
 @pytest.mark.parametrize("known", [None, 6])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from kafka_ratchet.errors import SettingsError, TableError
-from kafka_ratchet.tables.values.partition import PartitionTables
+from kafka_ratchet.tables.values.partition import ENTRY_BYTES, SMALL_BYTES, PartitionTables
 from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.tables.values.table_partition import nothing
 from kafka_ratchet.transport.batch.chunk import read_chunk
@@ -412,6 +412,16 @@ def test_large_values_leave_memory_as_small_ones_do() -> None:
     assert table[7] == "x" * 50_000
     kept.save(3_500)
     assert list(kept.partition.of("t").values) == [7]
+
+
+@pytest.mark.parametrize(("beyond", "values"), [(ENTRY_BYTES - 1, 1), (ENTRY_BYTES, 0)])
+def test_a_large_value_takes_the_memory_of_as_many_small_ones(beyond: int, values: int) -> None:
+    kept = Kept(Table("t", default=str))
+    quotes = len('""')
+    kept.tables[0]["a"] = "x" * (SMALL_BYTES + beyond - quotes)
+    kept.commit()
+    kept.save(1)
+    assert len(kept.partition.of("t").values) == values
 
 
 def test_a_table_that_a_later_version_adds_says_where_it_begins() -> None:

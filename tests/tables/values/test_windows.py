@@ -118,6 +118,19 @@ def test_a_program_may_look_for_the_timestamp() -> None:
     assert ran.tables["counts"] == {("page", (-60, 0)): 1}
 
 
+def test_there_is_no_newest_window_before_the_first_timestamp() -> None:
+    app = App()
+    stream, table = app.stream("clicks"), app.Table("counts", default=int).tumbling(60)
+
+    @app.agent(stream)
+    async def count(pages: Any) -> AsyncIterator[Any]:
+        async for page in pages:
+            yield table[page].now()
+
+    with pytest.raises(AgentFailed, match="table counts: there is no current event with a timestamp"):
+        run(app, {"clicks": [Record("page", timestamp=-1)]})
+
+
 def test_a_timestamp_before_all_windows_is_refused() -> None:
     with pytest.raises(AgentFailed, match=r"timestamp -9223372036854775808 ms is before -9007199254740992 ms"):
         counted([Record("page", timestamp=-(2**63))], lambda table: table.tumbling(60))

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,6 +82,38 @@ async def test_a_negative_offset_is_asked_for_again(
     assert await cluster.offset(topic, 0, LATEST, "here") == 3
     assert refused == [0]
     assert await cluster.offset(topic, 0, 2**60, "here") == -1  # no record is as late
+
+
+async def test_offsets_are_asked_of_each_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, asked = Cluster({}), dict[int, list[tuple[int, int]]]()
+
+    async def leader(_topic: str, partition: int) -> int:
+        return partition % 2
+
+    async def send(node: int, request: Any, _connection: object) -> Any:
+        [(topic, asked[node])] = request._topics
+        return SimpleNamespace(topics=[(topic, [(partition, 0, -1, 100 + partition) for partition, _ in asked[node]])])
+
+    monkeypatch.setattr(cluster, "leader", leader)
+    monkeypatch.setattr(cluster, "send", send)
+    assert await cluster.offsets("in", [2, 0, 1], LATEST, "here") == {0: 100, 1: 101, 2: 102}
+    assert asked == {0: [(0, LATEST), (2, LATEST)], 1: [(1, LATEST)]}
+
+
+async def test_a_closed_cluster_has_closed_its_connections() -> None:
+    class Client:
+        closed = 0
+
+        async def close(self) -> None:
+            self.closed += 1
+
+    cluster, client = Cluster({}), Client()
+    cluster._client = client  # type: ignore[assignment]
+    await cluster.close()
+    await cluster.close()
+    assert client.closed == 1
+    with pytest.raises(kafka.KafkaConnectionError, match="the connection to Kafka is closed"):
+        _ = cluster.client
 
 
 async def test_offsets_and_what_is_fetched_from_them(cluster: Cluster, broker: str, new_topic: NewTopic) -> None:

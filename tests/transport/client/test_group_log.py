@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kafka_ratchet.transport.client.cluster import Cluster
-from kafka_ratchet.transport.client.group_log import Commit, GroupHistory, group_log, partition_of
+from kafka_ratchet.transport.batch.rows import encode_pairs
+from kafka_ratchet.transport.client.cluster import LATEST, Cluster, Fetched
+from kafka_ratchet.transport.client.group_log import Commit, GroupHistory, GroupLog, group_log, partition_of
 from kafka_ratchet.transport.client.groups import Member
+from kafka_ratchet.transport.client.topic_id import TopicState
 
 NewTopic = Callable[..., str]
 KEY = b"\x00\x01\x00\x04shop\x00\x02in\x00\x00\x00\x03"
@@ -87,6 +90,38 @@ def test_bytes_that_cannot_be_read_are_left_out(key: bytes, value: bytes) -> Non
     history = GroupHistory("shop")
     history.take(key, value, 1)
     assert history.commits == {}
+
+
+class Recreated:
+    """A cluster with a log of one partition, deleted and created again by another `id`."""
+
+    def __init__(self) -> None:
+        self.id, self.pairs = b"first", list[tuple[bytes, bytes | None]]()
+        self.fetched_from: list[int] = []
+
+    async def topics(self, names: list[str]) -> dict[str, TopicState]:
+        return {name: TopicState(self.id, 1) for name in names}
+
+    async def offset(self, _topic: str, _partition: int, which: int, _connection: object) -> int:
+        return len(self.pairs) if which == LATEST else 0
+
+    async def fetch(self, _topic: str, _partition: int, position: int, *_: Any, **__: Any) -> Fetched:
+        self.fetched_from.append(position)
+        data = b"".join(bytes(each.as_fetched(position)) for each in encode_pairs(self.pairs[position:], 1 << 20))
+        return Fetched(data, [], len(self.pairs), len(self.pairs))
+
+
+async def test_a_log_is_read_on_until_it_is_created_again() -> None:
+    there = Recreated()
+    cluster, log = cast("Cluster", there), GroupLog("shop")
+    there.pairs = [(KEY, VALUE)]
+    assert await log.commit(cluster, "in", 3, 94, "test") is not None
+    there.pairs.append((b"another key", VALUE))
+    assert await log.commit(cluster, "in", 3, 94, "test") is not None
+    assert there.fetched_from == [0, 1]
+    there.id, there.pairs = b"second", [(b"another key", VALUE)] * 3
+    assert await log.commit(cluster, "in", 3, 94, "test") is None
+    assert there.fetched_from == [0, 1, 0]
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
