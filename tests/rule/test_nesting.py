@@ -22,5 +22,5 @@ def test_a_stack_that_is_used_up_is_exchanged_for_another() -> None:
 
 
 def test_an_error_on_the_other_stack_is_that_of_the_caller() -> None:
-    with pytest.raises(ValueError, match="invalid literal for int.*'seven'"):
+    with pytest.raises(ValueError, match=r"invalid literal for int.*'seven'"):
         decoded(on_another_stack, "seven")
