@@ -152,7 +152,9 @@ class Tests:
         import pytest
 
         options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *self.selection]
-        return int(pytest.main([*options, *paths], [plugin] if plugin else ["-x"]))
+        if plugin is None:
+            return int(pytest.main([*options, "-x", *paths]))
+        return int(pytest.main([*options, *paths], [plugin]))
 
 
 class _Recorder:

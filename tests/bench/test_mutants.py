@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,9 @@ from types import ModuleType
 import coverage
 import pytest
 
-from bench.mutants import drawing
+from bench.mutants import drawing, trials
 from bench.mutants.drawing import Mutant, code_of, mutants_of
-from bench.mutants.trials import Measured, change
+from bench.mutants.trials import Measured, Trial, change
 
 SOURCE = '''
 def counted(values):
@@ -78,3 +79,16 @@ def test_a_mutant_meets_the_passing_tests_of_its_lines_the_quickest_file_first(t
     everything, at_import = measured.tests_of(file, (1, 1))
     assert set(everything) == {"a.py::slow", "a.py::quick", "b.py::quick", "b.py::other"}
     assert at_import
+
+
+@pytest.mark.parametrize(("limit", "lives"), [(7, True), (8, False)])
+def test_a_mutant_of_an_import_meets_the_tests_of_its_line(tmp_path: Path, limit: int, lives: bool) -> None:
+    module, test = tmp_path / "with_a_limit.py", tmp_path / "test_limit.py"
+    module.write_text("LIMIT = 7\n")
+    test.write_text("from with_a_limit import LIMIT\ndef test_limit(): assert LIMIT == 7\n")
+    tests = trials.Tests("limit", [], ["-c", os.devnull, "--rootdir", str(tmp_path)], [], plain=False)
+    trial = Trial(
+        str(module), compile(f"LIMIT = {limit}", str(module), "exec"), [f"{test}::test_limit"], at_import=True
+    )
+    number, survived, _, failed = tests._try_at_import(5, trial, tmp_path)
+    assert (number, survived, failed) == (5, lives, "" if lives else "at import")
