@@ -102,6 +102,8 @@ PLAIN: Final = (
     "tests/rule/",
     "tests/tables/map/",
     "tests/tables/test_activity.py",
+    "tests/tables/test_number_forms.py::test_eight_printable_bytes",
+    "tests/tables/test_number_forms.py::test_decimal_numbers",
     "tests/transport/batch/",
 )
 """Tests of compiled passes, which run as plain Python too, so that coverage sees them, ..."""
