@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
@@ -101,6 +102,19 @@ def test_what_is_read_is_what_delta_rs_says(tmp_path: Path, more: int) -> None:
     DeltaTable(str(path)).create_checkpoint()
     commit(store, dict.fromkeys(range(4), 10))
     compared()
+
+
+def test_a_checkpoint_of_the_first_version_is_read(tmp_path: Path) -> None:
+    DeltaTable.create(
+        str(tmp_path),
+        pa.schema([("n", pa.int64())]),
+        commit_properties=CommitProperties(app_transactions=[Transaction("ratchet-sink/job/events/0", 7)]),
+    )
+    table = DeltaTable(str(tmp_path))
+    table.create_checkpoint()
+    known = TransactionReader(LocalFolder(tmp_path)).of(table)
+    assert known is not table
+    assert known.transaction_version("ratchet-sink/job/events/0") == 7
 
 
 def test_a_table_that_was_made_again_is_read_from_its_beginning(tmp_path: Path) -> None:

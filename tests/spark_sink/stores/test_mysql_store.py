@@ -6,6 +6,7 @@ With `-m long` every test over `site` runs on it as well.
 from __future__ import annotations
 
 import datetime
+import hashlib
 import itertools
 import json
 import signal
@@ -31,6 +32,7 @@ from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.mysql import connection
 from kafka_ratchet.spark_sink.stores.mysql.connection import literal, quoted, read_url
+from kafka_ratchet.spark_sink.stores.mysql.job_state import JobState
 from kafka_ratchet.spark_sink.stores.mysql.store import MysqlStore
 from kafka_ratchet.spark_sink.stores.mysql.tables import key_column
 from kafka_ratchet.spark_sink.stores.mysql.types import key_expression, table_parts, widens
@@ -64,6 +66,12 @@ class Died(BaseException):
 @pytest.fixture
 def site(mariadb: MariadbServer, tmp_path: Path) -> MysqlSite:
     return MysqlSite(mariadb, f"base of {tmp_path.name}"[:56])
+
+
+def test_an_older_version_knows_the_locks_and_staging_tables_of_a_job() -> None:
+    state = JobState(TableLocation("mysql", "", "results", "mysql://user@host/base"), "job", "events", 0)
+    digest = hashlib.sha256(b"base\0results\0job").hexdigest()[:12]
+    assert (state._lock, state.staging) == (f"ratchet:{digest}:", f"ratchet_stage_{digest}_")
 
 
 def ddl(text: str = SIMPLE) -> StructType:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.table import Table
+from pyiceberg.table import FileScanTask, Table
 
 from kafka_ratchet.spark_sink.files.local import LocalFolder
 from kafka_ratchet.spark_sink.rows.aggregates import COUNT_COLUMN
@@ -168,3 +168,23 @@ def test_files_without_a_key_of_the_commit_stay(folder: Path, monkeypatch: pytes
     commit.write(table, pa.table([[None, 40_000], [1, 1]], schema=schema), {}, 0)
     commit.write(table, pa.table([[None], [2]], schema=schema), {}, 0)  # a key like others, and in no bounds
     assert table.scan().count() == 10_004
+
+
+def test_files_beyond_the_bounds_are_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEAST_BYTES", 16_000)
+    monkeypatch.setattr(module, "FOLDED_BYTES", 0)
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    table = made(folder, schema)
+    commit = commit_of(table, WriteMode("upsert", ("k",)))
+    commit.write(table, pa.table([range(0, 20_000, 2), range(10_000)], schema=schema), {}, 0)
+    read: list[str] = []
+
+    def has(of: Table, task: FileScanTask, keys: pa.Table) -> bool:
+        read.append(task.file.file_path)
+        return plain(of, task, keys)
+
+    plain = module._has
+    monkeypatch.setattr(module, "_has", has)
+    commit.write(table, pa.table([[4000, 4002], [-1, -2]], schema=schema), {}, 0)
+    assert len(read) == 1
+    assert len(written(table)) == 10
