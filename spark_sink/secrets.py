@@ -95,14 +95,14 @@ class HidingFormatter(logging.Formatter):
 def hide_in_tracebacks() -> None:
     """Hide kept values in the tracebacks that end this process or one of its threads, too."""
 
-    def said(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    def write_hidden(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt):
             sys.__excepthook__(kind, error or kind(), trace)
             return
         sys.stderr.write(hidden("".join(traceback.format_exception(kind, error, trace))))
 
-    sys.excepthook = said
-    threading.excepthook = lambda told: said(told.exc_type, told.exc_value, told.exc_traceback)
+    sys.excepthook = write_hidden
+    threading.excepthook = lambda args: write_hidden(args.exc_type, args.exc_value, args.exc_traceback)
 
 
 def _password(value: str) -> str | None:

@@ -86,9 +86,9 @@ def require_columns_of(fields: Sequence[PartitionField], schema: StructType) -> 
                 "column of that name. Rename the column"
             )
     if fields and not types.keys() - {field.column for field in fields if not field.unit}:
-        raise OptionRefused(f"{said(fields)}: the result has no other columns. Remove a field from partition_by")
+        raise OptionRefused(f"{option_text(fields)}: the result has no other columns. Remove a field from partition_by")
 
 
-def said(fields: Sequence[object]) -> str:
+def option_text(fields: Sequence[object]) -> str:
     """Return the option `partition_by` as text for messages."""
     return f"partition_by {[str(field) for field in fields]}" if fields else "no partition_by"

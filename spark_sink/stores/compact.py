@@ -43,7 +43,7 @@ class Compaction:
     written: int = 0
     """Number of new files that replaced them."""
     given_up: int = 0
-    """Groups left alone because another writer changed their files; the next run reads them again."""
+    """Groups that the run left alone because another writer changed their files; the next run reads them again."""
 
 
 def compact(location: TableLocation, target_bytes: int = TARGET_BYTES, *, execute: bool = False) -> list[Compaction]:
@@ -148,5 +148,6 @@ def _replaced(compactor: Compactor, ready: Sequence[Replacement], generation: in
         if not ready or compactor.replace(ready, generation):
             return list(ready)
     raise StoreError(
-        f"other writers committed first {ATTEMPTS} times in a row. Compact again when they have less to do"
+        f"other writers of the table committed first {ATTEMPTS} times in a row. Run the compaction again when they "
+        "commit less often"
     )

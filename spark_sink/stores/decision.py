@@ -25,7 +25,7 @@ TABLE, STORED, EARLIEST, LATEST = "table", "stored", "earliest", "latest"
 
 @dataclass(frozen=True)
 class StoreCheck:
-    """State of a store, as an operator needs it for a decision; reading it fences no running job."""
+    """State of a store, read for an operator's decision without fencing the running job."""
 
     stored: dict[int, int]
     """Stored next offset of each partition."""
@@ -34,7 +34,7 @@ class StoreCheck:
     trouble: str
     """Sentence that states why the job refuses to run without a decision; empty: the table is in order."""
     is_other_topic: bool = False
-    """The stored offsets belong to a topic of the same name with another id."""
+    """True if the stored offsets belong to a topic of the same name with another id."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Replacement:
         if rows != self.count:
             raise StoreError(
                 f"{where}: only {rows} of the {self.count} rows of the repair were read from the topic. Nothing was "
-                "committed; run the repair again, and check whether retention deletes records meanwhile"
+                "committed; run the repair again, and check whether Kafka's retention deletes records of the range"
             )
 
 

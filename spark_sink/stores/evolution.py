@@ -48,13 +48,14 @@ def changes(
     for column, found in present.items():
         if column not in expected:
             raise SchemaDiffers(
-                f'{where}: column {column} is {found} in the table and absent in this job, and evolve = "add" takes no '
-                "column away. Give the job the table's columns too, or another table"
+                f'{where}: column {column} is {found} in the table and absent in this job, and evolve = "add" removes '
+                "no "
+                "column. Add the column to the job, or choose another table"
             )
         if found != expected[column] and not widens(found, expected[column]):
             raise SchemaDiffers(
                 f"{where}: column {column} is {found} in the table and {expected[column]} in this job, and evolve = "
-                f'"add" cannot make one of the other: {why_not}. Give the job the table\'s type, or another table'
+                f'"add" cannot change the type: {why_not}. Give the job the table\'s type, or choose another table'
             )
     return [
         Change(column, wanted, column not in present)

@@ -96,7 +96,7 @@ class TableAddress:
         return cls(scheme, _url(scheme, parts, left), table)
 
     def without_password(self) -> str:
-        """Return the place for messages: of a server's url without user, password and options."""
+        """Return the place for messages; a server's url loses user, password and options."""
         if self.scheme not in SERVERS:
             return self.place
         parts = urlsplit(self.place)
@@ -112,7 +112,7 @@ def _table(query: str, scheme: str) -> tuple[str, list[tuple[str, str]]]:
     options = parse_qsl(query, keep_blank_values=True)
     tables = [value for name, value in options if name == "table"]
     if len(tables) > 1:
-        raise OptionRefused(f"{scheme}: the address names {len(tables)} tables: {', '.join(tables)}. Name one")
+        raise OptionRefused(f"{scheme}: the address names {len(tables)} tables: {', '.join(tables)}. Name only one")
     return "".join(tables), [each for each in options if each[0] != "table"]
 
 

@@ -36,7 +36,7 @@ class Dialect(Generic[Sql]):
     union: LiteralString
     """Template: sorted list of the `HASHES` smallest different elements of {target} and {source}."""
     size: LiteralString
-    """Template: number of elements of the list {hashes}."""
+    """Template: length of the list {hashes}."""
     last: LiteralString
     """Template: element number `HASHES` of the list {hashes}; null if the list has fewer."""
 

@@ -50,20 +50,21 @@ def make_store(
     if partition_by and not kind.partitions:
         can = [name for name in STORES if store_class(name).partitions]
         raise OptionRefused(
-            f"store {location.kind} has no files that could be kept apart: partition_by is for {' and '.join(can)}. "
+            f"store {location.kind} cannot divide a table into partitions: partition_by is for {' and '.join(can)}. "
             "Leave it out (a database finds rows by its own statistics and indexes), or choose one of them"
         )
     if partition_by and pipeline.write_mode.kind != "append":
         raise OptionRefused(
-            f"partition_by goes with kind append: a row of kind {pipeline.write_mode.kind} is changed by its key, and "
-            "its partition could be another one each time. Leave it out"
+            f"partition_by is for kind append: later records change a row of kind {pipeline.write_mode.kind}, and "
+            "could "
+            "move it to another partition. Leave partition_by out"
         )
     judged = pipeline.write_mode.judged is not None
     if judged and not kind.keeps_sequences:
         can = [name for name in STORES if store_class(name).keeps_sequences]
         raise OptionRefused(
-            f"store {location.kind} does not keep last sequences with its rows: from_input is for "
-            f"{', '.join(can)}. Choose one of them, or let workers judge"
+            f"store {location.kind} cannot commit last sequences with its rows: from_input is for "
+            f"{', '.join(can)}. Choose one of them, or read the output topic of the workers"
         )
     rejects = rejects_schema(judged=judged) if pipeline.rejects else None
     options: dict[str, Any] = {"evolve": evolve, "partition_by": partition_by}
@@ -91,7 +92,7 @@ def require_path(location: TableLocation) -> None:
         OptionRefused: the path is empty.
     """
     if store_class(location.kind).needs_path and not location.path:
-        raise OptionRefused(f"store {location.kind} needs a path")
+        raise OptionRefused(f"store {location.kind} needs the option path")
 
 
 def reader(location: TableLocation, name: str = "reader") -> TableStore:

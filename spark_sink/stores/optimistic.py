@@ -66,18 +66,18 @@ class Staged:
     arrow: Any = None
     """Rows of the commit, if the driver writes them into the table."""
     aside: bool = False
-    """True if the files are outside the table, and the commit writes the table's own files."""
+    """True if the files are in a staging folder, and the commit writes the table's own files."""
     sequences: int = 0
     """Number of the manifest of last sequences, see `SequenceFiles`; 0: the job does not judge records."""
 
 
 def least_tasks(offsets: int) -> int:
-    """Return the minimum number of tasks for a commit of so many offsets."""
+    """Return the minimum number of tasks for a commit of the given number of offsets."""
     return math.ceil(offsets / TASK_OFFSETS)
 
 
 class OptimisticStore(TableStore, Generic[Table]):
-    """Base of such stores, for `pair.ExternallyNumbered` too; a subclass finds, reads and writes its tables."""
+    """Base of stores that commit versions of a table; a subclass finds, reads and writes its tables."""
 
     rejects_apart = True
 
@@ -152,7 +152,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _require_consistent(self, table: Table) -> None:
-        """Raise `RowsLost` if the table's rows are not those of the stored offsets."""
+        """Raise `RowsLost` if the table's rows do not match the stored offsets."""
         raise NotImplementedError
 
     def _row_offsets(self, table: Table) -> dict[int, int] | None:
@@ -166,7 +166,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _is_failure(self, error: Exception) -> bool:
-        """Return whether an error comes from the table or the disk; the version may exist nevertheless."""
+        """Return whether an error comes from the table or the disk; the version may have been written nevertheless."""
         return True
 
     def _write_take_over(
@@ -333,7 +333,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         self._attempt_until_written(table, staged, lambda: self._write(table, staged, generation, end), start, end)
         self._after_commit()
         if self._sequence_files is not None:
-            self._sequence_files.committed()
+            self._sequence_files.adopt_staged()
         crash_points.passing("after-commit")
         self._finish(table, staged)
         return staged.rows
@@ -375,9 +375,9 @@ class OptimisticStore(TableStore, Generic[Table]):
         Args:
             table: the table.
             staged: rows to write.
-            write: writes a version.
+            write: function that writes a version.
             start: expected stored offsets.
-            end: offsets, to recognise a version in place after a failure.
+            end: offsets that the version stores; they show after a failure whether the version is in place.
         """
         refused, generation = 0, self._generation
         for _ in range(COMMIT_ATTEMPTS):

@@ -99,7 +99,8 @@ class PairedStore:
         if reached and not self._rows.generation():
             raise StoreError(
                 f"the table of rejects has rejects up to offsets {reached}, and no job of this name has ever opened "
-                "the result table: it was removed, or moved. Put it back; or, to begin again, remove both; or "
+                "the result table: the result table was removed, or moved. Put it back; or, to begin again, remove "
+                "both tables; or "
                 "choose another path or table"
             )
 
@@ -148,7 +149,7 @@ class PairedStore:
         self._rows.require_write_mode()
 
     def open(self, schema: StructType) -> dict[int, int]:
-        """Open both tables with the same generation, so that of two jobs one gets both."""
+        """Open both tables with the same generation, so that one of two competing jobs gets both."""
         self._require_rejects_of_these_rows()  # and those of another topic, before any holder is fenced
         for _ in range(TAKE_OVER_ATTEMPTS):
             generation = max(self._rows.generation(), self._rejects.generation()) + 1
@@ -158,7 +159,10 @@ class PairedStore:
                 continue  # another take-over came in between; the next number is above it
             self._reached = self._rejects.open(self._rejects_schema, generation)
             return stored
-        raise StoreError(f"another job has taken over {TAKE_OVER_ATTEMPTS} times in a row. Run only one of the name")
+        raise StoreError(
+            f"another run of the job took over the tables of rows and rejects first {TAKE_OVER_ATTEMPTS} times in a "
+            "row. Start only one run of a job of this name"
+        )
 
     def require_sequences(self) -> None:
         """See `JudgingStore`."""
@@ -179,7 +183,7 @@ class PairedStore:
 
         Raises:
             Fenced: another job has taken over; no row of this call is visible, but its rejects may be, each once.
-            StoreError: a table cannot be written; the same holds.
+            StoreError: a table cannot be written; no row of this call is visible, but its rejects may be, each once.
         """
         self._commit_rejects(start, end, rejects)
         return self._rows.commit(dataframe, start, end, None, sequences)

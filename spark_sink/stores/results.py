@@ -69,13 +69,13 @@ def scan(
 ) -> Iterator[pa.RecordBatch]:
     """Yield columns of the table in batches, in the types of `schema`; the order of the rows is undefined.
 
-    No row becomes a Python object. Of a commit during the scan, either all rows are included or none; where the tasks
-    of a PostgreSQL store commit, this holds for each Kafka partition of the commit.
+    No row becomes a Python object. The scan includes all rows or no row of a commit that happens during the scan. If
+    the tasks of a PostgreSQL store commit, this is true for each Kafka partition of the commit.
 
     Args:
         location: location of the results.
         schema: names and types of the columns to read.
-        rejects: whether to read the table of rejects instead.
+        rejects: True reads the table of rejects instead.
         records: Kafka partition, first offset and last offset; the store may leave out rows of other records. None: all
             rows.
 

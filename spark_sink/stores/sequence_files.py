@@ -40,7 +40,7 @@ Iceberg skip names that begin with an underscore."""
 FORMAT: Final = 1
 
 FANOUT: Final = 8
-"""Number of runs of similar size to merge into one: each identity is rewritten once for each power of this number."""
+"""Number of runs of similar size to merge into one. Each identity is rewritten once per power of this number."""
 
 ROWS_PER_TASK: Final = 500_000
 """Approximate number of rows that one task merges; there are at most as many tasks as Kafka partitions."""
@@ -121,7 +121,7 @@ class Manifest:
         """
         found = json.loads(text)
         if found["format"] != FORMAT:
-            raise ValueError(f"format {found['format']} is a newer Ratchet's")
+            raise ValueError(f"format {found['format']} comes from a newer version of Ratchet")
         runs = [
             Run(int(run["rows"]), tuple(SequenceFile(str(name), *map(int, rest)) for name, *rest in run["files"]))
             for run in found["runs"]
@@ -154,7 +154,7 @@ class SequenceFiles:
         return self._folder.inside(*self._inner)
 
     def open(self, number: int, offsets: Mapping[int, int]) -> None:
-        """Start from the manifest of the store's last commit; see `require` for arguments and errors."""
+        """Continue from the manifest of the store's last commit; see `require` for arguments and errors."""
         self._number, self._manifest, self._written = number, self.require(number, offsets), 0
 
     def require(self, known: int, offsets: Mapping[int, int]) -> Manifest:
@@ -217,8 +217,8 @@ class SequenceFiles:
         partitions = [file.partition for file in written.files]
         if len(set(partitions)) < len(partitions):
             raise StoreError(
-                f"{self.where}: two tasks have read one Kafka partition of this commit, and neither knew which records "
-                "the other one had taken as new. Nothing was committed. Remove the option that makes Spark's Kafka "
+                f"{self.where}: two tasks read one Kafka partition of this commit, so that neither knew which records "
+                "the other one took as new. Nothing was committed. Remove the option that makes Spark's Kafka "
                 "source split partitions"
             )
         runs = [*self._manifest.runs, *([written] if written.rows else [])]
@@ -232,11 +232,12 @@ class SequenceFiles:
         self._staged = number, manifest
         return number
 
-    def committed(self) -> None:
+    def adopt_staged(self) -> None:
         """Adopt the last staged manifest as committed, and remove older files.
 
-        A frozen run may resume here after commits of its successor. The successor's files are not removed: those it
-        took over are named by this run's last manifest, and its own files have a later generation.
+        A frozen run may resume here after commits of its successor. No file of the successor is removed: this run's
+        last manifest names the files that the successor took over, and the successor's own files have a later
+        generation.
         """
         before, self._number, self._manifest = self._number, *self._staged
         kept = {_name(self._job, number) for number in (before, self._number)}
@@ -367,7 +368,7 @@ def looking(paths: list[tuple[str, int]], filesystem: Any, *, has_seen: bool) ->
     # A nested function, as above.
     look_rows = LOOK_ROWS
 
-    def needed(file: Any, asked: list[bytes]) -> Iterator[list[int]]:
+    def needed(file: Any, identities: list[bytes]) -> Iterator[list[int]]:
         """Yield groups of row groups that may contain one of the identities, about `LOOK_ROWS` rows in each."""
         from bisect import bisect_left
 
@@ -376,8 +377,8 @@ def looking(paths: list[tuple[str, int]], filesystem: Any, *, has_seen: bool) ->
             group = file.metadata.row_group(number)
             found = group.column(1).statistics
             if found is not None and found.has_min_max:
-                at = bisect_left(asked, found.min)
-                if at == len(asked) or asked[at] > found.max:
+                at = bisect_left(identities, found.min)
+                if at == len(identities) or identities[at] > found.max:
                     continue
             groups.append(number)
             rows += group.num_rows
@@ -393,15 +394,15 @@ def looking(paths: list[tuple[str, int]], filesystem: Any, *, has_seen: bool) ->
         import pyarrow.parquet as pq
 
         ordered = sorted(identities)
-        asked = pa.array(ordered, pa.binary())
+        wanted = pa.array(ordered, pa.binary())
         for path, of in paths:
             if of not in (partition, -1):
                 continue
             with pq.ParquetFile(path, filesystem=filesystem, page_checksum_verification=True) as file:
                 for groups in needed(file, ordered):
                     table = file.read_row_groups(groups)
-                    is_asked = pc.is_in(table["_identity"].cast(pa.binary()), value_set=asked)
-                    found = table.filter(pc.and_(is_asked, pc.equal(table["_kafka_partition"], partition)))
+                    is_wanted = pc.is_in(table["_identity"].cast(pa.binary()), value_set=wanted)
+                    found = table.filter(pc.and_(is_wanted, pc.equal(table["_kafka_partition"], partition)))
                     seen = found["_seen"].to_pylist() if has_seen else [None] * found.num_rows
                     yield from zip(found["_identity"].to_pylist(), found["_last"].to_pylist(), seen, strict=True)
 

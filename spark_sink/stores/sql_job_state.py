@@ -25,7 +25,7 @@ OF_JOB = "WHERE result = {result} AND job = {job} AND topic = {topic}"
 
 
 class Statements(NamedTuple):
-    """SQL statements that differ between databases; see `SqlJobState.text` for the braces."""
+    """SQL statements that differ between databases; see `SqlJobState.text` for their placeholders `{...}`."""
 
     stored: str
     """Query for each partition and its next offset, for one job and topic, ordered by partition."""
@@ -36,7 +36,7 @@ class Statements(NamedTuple):
     note_write_mode: str
     """Statement that stores `{write_mode}` for the job, whether or not it has one already."""
     decide: str
-    """Statement that adds `{decision}` for job and topic, with the time of now."""
+    """Statement that adds `{decision}` for job and topic, with the present time."""
 
 
 class Marks(Protocol[DatabaseIn]):
@@ -99,7 +99,7 @@ class SqlJobState(Generic[Database]):
         raise NotImplementedError
 
     def _composed(self, statement: str, parts: Mapping[str, Any]) -> Any:
-        """Replace the braces of a statement by names and values."""
+        """Replace the placeholders of a statement by names and values."""
         return statement.format(**parts)
 
     def is_same_table(self, result: str) -> bool:
@@ -113,7 +113,7 @@ class SqlJobState(Generic[Database]):
     # -- statements
 
     def text(self, statement: str, **parts: Any) -> Any:
-        """Return a statement with names and values in place of its braces.
+        """Return a statement with names and values in place of its placeholders `{...}`.
 
         Args:
             statement: SQL with `{...}` for each name or value.
@@ -160,7 +160,8 @@ class SqlJobState(Generic[Database]):
         if taken <= before:
             raise StoreError(
                 f"the generation of job {self._name} was not stored: it is {taken} and was {before}. A trigger or rule "
-                "of table ratchet_sink_jobs has refused or changed it. Nothing was committed. Drop it, then start the "
+                "of table ratchet_sink_jobs has refused or changed it. Nothing was committed. Drop that trigger or "
+                "rule, then start the "
                 "job again"
             )
         return taken
@@ -192,7 +193,8 @@ class SqlJobState(Generic[Database]):
         if wrong := [str(partition) for partition in end if stored.get(partition) != end[partition]]:
             raise StoreError(
                 f"the offsets of partitions {', '.join(wrong)} were not stored as given: a trigger or rule of table "
-                "ratchet_sink_offsets has refused or changed them. Nothing was committed. Drop it, then start the job "
+                "ratchet_sink_offsets has refused or changed them. Nothing was committed. Drop that trigger or rule, "
+                "then start the job "
                 "again"
             )
         self.marks.note(database)
@@ -218,10 +220,10 @@ class SqlJobState(Generic[Database]):
         """
         generation, before = self.take_over(database), self.stored(database)
         decision.require_seen(where, before)
-        told = decision.as_json(before, offsets, (self.write_mode(database), write_mode))
+        record = decision.as_json(before, offsets, (self.write_mode(database), write_mode))
         self.run(database, f"DELETE FROM {{offsets}} {OF_JOB}")  # noqa: S608
         self.commit(database, offsets, write_mode)
-        self.run(database, self.statements.decide, decision=self.literal(told))
+        self.run(database, self.statements.decide, decision=self.literal(record))
         return generation
 
     def note_repair(self, database: Database, note: RepairNote) -> None:
@@ -279,11 +281,11 @@ class SqlJobState(Generic[Database]):
                 raise StoreError(
                     f"table {name} still has {left} rows of partition {partition}, offsets {first[partition]} to "
                     f"{end - 1}, which were to be replaced: a trigger or rule has prevented their deletion. Nothing "
-                    "was changed. Drop it, then run again"
+                    "was changed. Drop that trigger or rule, then run the job again"
                 )
 
     def other_name(self, database: Database) -> str:
-        """Return another name under which a job already fills the result table; empty: there is none.
+        """Return another name under which a job already fills the result table; empty: no other name.
 
         The name that this job itself has used is preferred. Earlier versions let several jobs fill one table, each
         under another name; such jobs continue to run.

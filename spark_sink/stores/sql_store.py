@@ -120,7 +120,7 @@ class SqlStore(TableStore, Generic[Database, Columns]):
     def check(self) -> StoreCheck:
         with self._reading() as database:
             if not self._state.generation(database):
-                raise StoreError(f"{self._where}: this job has never opened the table. Run the sink first")
+                raise StoreError(f"{self._where}: this job has never opened the table. Run the job first")
             stored, (relation, what) = self._state.stored(database), self._state.inconsistency(database)
             is_other = self._state.known_topic(database).is_other(self._topic_id)
             row_offsets = None if is_other or relation not in {"", self._result} else {} if relation else stored
@@ -136,9 +136,10 @@ class SqlStore(TableStore, Generic[Database, Columns]):
     def _require_write_mode(self, database: Database) -> None:
         if name := self._state.other_name(database):
             raise StoreError(
-                f"{self._where}: the database knows table {self._state.result} as {name}, and its offsets are stored "
+                f"{self._where}: a job has already filled table {self._state.result} under the name {name}, and its "
+                "offsets are stored "
                 "under that name. Under another name the topic would be read from its beginning into the same table. "
-                f"Write table = {name!r} (--table)"
+                f"Nothing was added. Write table = {name!r} (--table)"
             )
         if gone := self._state.gone_table(database):
             raise StoreError(

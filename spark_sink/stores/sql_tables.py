@@ -82,7 +82,7 @@ class SqlTables(Generic[Database]):
             database: connection to the database.
             table: name of the table.
             columns: columns of the job.
-            evolves: whether to accept columns that evolution can add or widen.
+            evolves: True accepts missing or narrower columns that evolution can add or widen.
 
         Raises:
             SchemaDiffers: the columns differ.

@@ -68,7 +68,7 @@ class ResultStore(Protocol):
         ...
 
     def check(self) -> StoreCheck:
-        """Read the state of the table and any fault in it, for `ratchet sink resume`.
+        """Read the state of the table and its faults, for `ratchet sink resume`.
 
         Raises:
             StoreError: the store cannot be read, or there is no table.
@@ -199,7 +199,7 @@ class ResultStore(Protocol):
         """Replace the stored offsets and write mode by those of an operator's decision, and fence every run.
 
         Args:
-            offsets: next offset of each partition; partitions that it lacks have none.
+            offsets: next offset of each partition; the store forgets the offsets of all other partitions.
             decision: decision to store with the offsets.
 
         Returns:
@@ -252,7 +252,7 @@ def require_names(name: str, topic: str) -> None:
         OptionRefused: a name contains a forbidden character, is too long, or is reserved.
     """
     if name == COMPACTION:
-        raise OptionRefused(f"job name {name!r}: files that `ratchet sink compact` writes have it. Choose another")
+        raise OptionRefused(f"job name {name!r}: `ratchet sink compact` uses it for its files. Choose another name")
     if not JOB_NAME.fullmatch(name):
         raise OptionRefused(f"job name {name!r}: use a lower-case letter, then at most 62 letters, digits, '_' or '-'")
     if not TOPIC_NAME.fullmatch(topic) or topic in {".", ".."}:
@@ -280,8 +280,8 @@ def next_generation(newest: int, wanted: int | None, who: str) -> int:
     """
     if wanted is not None and newest >= wanted:
         raise Fenced(
-            f"{who}: generation {newest} has taken over from {wanted}. Let the other job go on, or give this one a "
-            "name of its own"
+            f"{who}: generation {newest} has taken over from {wanted}. Let the other job run on, or give this job "
+            "another name"
         )
     return newest + 1 if wanted is None else wanted
 
@@ -299,7 +299,7 @@ def rows_lost(where: object, what: str, known: bool = True) -> RowsLost:
     Args:
         where: the table, as messages name it.
         what: sentence about the change of the table, without a full stop.
-        known: whether the offsets that match the rows are known.
+        known: True if the table or its history shows the offsets that match the rows.
     """
     ways = [
         "--from table sets the offsets to the end of the table's rows, so that the rest is read again, each once"
@@ -338,7 +338,8 @@ def require_record_columns(where: object, present: Iterable[str], table: str | N
         f"ALTER TABLE {'TABLE' if table is None else table} RENAME COLUMN {name} TO _kafka{name}" for name in former
     )
     raise SchemaDiffers(
-        f"{where}: {named} has the columns {', '.join(former)}, and record columns begin with _kafka_ now. Rename "
+        f"{where}: {named} has the columns {', '.join(former)}, but the names of record columns now begin with "
+        "_kafka_. Rename "
         f"them, then start the job again: {statements}"
     )
 
@@ -373,8 +374,9 @@ def require_columns(
     for column in [*expected, *present]:
         if column not in expected:
             raise SchemaDiffers(
-                f"{where}: column {column}{of_table} is {present[column]} in the table and absent in this job, and may "
-                "not be left out. Let it be null or give it a default in the table, name it in columns, or choose "
+                f"{where}: column {column}{of_table} is {present[column]} in the table and absent in this job, but the "
+                "table requires a value in it. Let it be null or give it a default in the table, add it to columns, or "
+                "choose "
                 f"another {another}"
             )
         if present.get(column) != expected[column]:

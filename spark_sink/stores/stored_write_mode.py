@@ -1,7 +1,6 @@
 """Write mode of a job's rows in its table, stored as one text with the offsets.
 
-If a job went on with another mode, its existing rows would count twice or be overwritten, even though the columns are
-the same.
+If a job continued with another mode, its existing rows would count twice or be overwritten, even with the same columns.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def require_write_mode(where: object, job: str, stored: str, write_mode: WriteMo
     Args:
         where: the table, as messages name it.
         job: the job's name.
-        stored: text from `write_mode_text`; empty: the job has committed nothing, or a version that stored no text did.
+        stored: text from `write_mode_text`; empty: the store has no such text of the job.
         write_mode: write mode of the job.
 
     Raises:
@@ -60,16 +59,17 @@ def require_write_mode(where: object, job: str, stored: str, write_mode: WriteMo
     was, becomes = (json.loads(text).get("judged") for text in (stored, wanted))
     if was != becomes:
         raise RuleDiffers(
-            f"{where}: job {job} has committed {described(was)}, and is set to commit {described(becomes)}. Known "
-            "records would be added once more, or others left out: neither rule knows the other's records. Put the "
-            "settings back (from_input, and the stream's input, identity and sequence), or choose another table and "
+            f"{where}: job {job} has committed {described(was)}, and is set to commit {described(becomes)}. Records "
+            "that one rule has added would be added once more by the other, or others left out. Restore the former "
+            "settings (from_input, and the stream's input, identity and sequence), or choose another table and "
             "another `sink.name`"
         )
     raise WriteModeDiffers(
         f"{where}: job {job} has committed by {_described(stored)}, and is set to {_described(wanted)}. Existing rows "
-        "would count twice or be overwritten. Put the setting back, or choose another table or another `sink.name` "
-        "(both begin at the topic's beginning). `ratchet sink resume --from stored --reason TEXT --execute` decides "
-        "that the job goes on here with the new setting"
+        "would count twice or be overwritten. Restore the former setting, or choose another table or another "
+        "`sink.name` "
+        "(both read the topic from its beginning). `ratchet sink resume --from stored --reason TEXT --execute` lets "
+        "the job continue in this table with the new setting"
     )
 
 

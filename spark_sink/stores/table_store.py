@@ -30,8 +30,8 @@ class TableStore(ResultStore):
     """Base class of the kinds of stores that `registry.STORES` names.
 
     Such a store is a `ResultStore` with one table, which can be read without a job. Jobs of different names and topics
-    may share the table. A subclass states where it differs from these defaults; `docs/guide/own-store.md` describes it
-    step by step.
+    may share the table. A subclass changes the defaults below; `docs/guide/own-store.md` describes its
+        methods step by step.
 
     Args:
         location: location of the results.
@@ -40,8 +40,8 @@ class TableStore(ResultStore):
         topic_id: id from `TopicPlanner.topic_id()`; 0: it is not compared with the stored one.
         write_mode: effect of the rows on the table.
         rejects: columns of the rejects table; None: commits have no rejects. Always None with `rejects_apart`.
-        in_tasks: whether each row comes from one record, so that each task may commit its own Kafka partition.
-        evolve: whether `open` adds the job's columns to a table that lacks them; only with `evolves`.
+        in_tasks: True if each row comes from one record, so that each task may commit its own Kafka partition.
+        evolve: True if `open` adds the job's columns to a table that lacks them; only with `evolves`.
         partition_by: partition columns of the table's files; only with `partitions`.
 
     Raises:
@@ -97,8 +97,8 @@ class TableStore(ResultStore):
         require_names(name, topic)
         if write_mode.more_than_sums and not self.all_totals:
             raise OptionRefused(
-                f"store {location.kind} has totals of counts and sums only: it knows no windows, averages, minima, "
-                "maxima and distinct values. Leave them out, or choose delta, postgres, duckdb or iceberg"
+                f"store {location.kind} supports only counts and sums as totals, and no windows, averages, minima, "
+                "maxima or distinct values. Leave them out, or choose delta, postgres, duckdb or iceberg"
             )
         self._name, self._topic, self._topic_id, self._write_mode = name, topic, topic_id, write_mode
         self._rejects, self._in_tasks, self._evolve = rejects, in_tasks, evolve
@@ -148,7 +148,7 @@ class TableStore(ResultStore):
         raise NotImplementedError
 
     def scan_records(self, schema: pa.Schema, partition: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Scan as `scan` does, but possibly without records outside of a range of one Kafka partition."""
+        """Yield rows as `scan` does; rows of records outside of the range of one Kafka partition may be missing."""
         return self.scan(schema)
 
     def other_jobs(self) -> list[str]:
@@ -163,7 +163,7 @@ class TableStore(ResultStore):
         self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
         """Refuse the replacement: this kind of store cannot replace rows of single records."""
-        raise OptionRefused(f"{self._where}: this kind of store replaces no rows. Choose {REPLACING}")
+        raise OptionRefused(f"{self._where}: this kind of store cannot replace rows. Choose {REPLACING}")
 
     def require_repairable(self) -> None:
         """Refuse a repair if this kind of store does not implement `repair`."""
@@ -191,7 +191,7 @@ class TableStore(ResultStore):
         """Yield the orphans that fenced runs of any job left next to the table; see `vacuum`.
 
         Args:
-            needed: whether a missing table is an error.
+            needed: True if a missing table is an error.
 
         Raises:
             StoreError: there is no such table.
@@ -210,8 +210,8 @@ class TableStore(ResultStore):
             StoreError: there is no such table.
         """
         raise OptionRefused(
-            f"{self._where}: the table is not a folder of files, so there is nothing to compact. The "
-            "database itself keeps it in order"
+            f"{self._where}: the table is not a folder of files, so `ratchet sink compact` has nothing to do: the "
+            "database itself reorganises its tables"
         )
 
     # -- comparisons of subclasses
@@ -252,7 +252,7 @@ class TableStore(ResultStore):
     def _require_generation(
         self, generation: int | None, newest: int, stored: Mapping[int, int], start: Mapping[int, int] | None
     ) -> None:
-        """Refuse to go on if another run has taken over, or has moved the stored offsets.
+        """Refuse to continue if another run has taken over, or has moved the stored offsets.
 
         Only stored partitions are compared, because a partition added to the topic is not in the store yet.
 
@@ -269,8 +269,9 @@ class TableStore(ResultStore):
         if newest != generation or moved:
             raise Fenced(
                 f"job {self._name} on {self._where}: generation {newest} has taken over from {generation} (topic "
-                f"{self._topic} is read up to {dict(stored)}). This commit was not added; let the other job go on, or "
-                "give this one a name of its own"
+                f"{self._topic} is read up to {dict(stored)}). Nothing of this commit was added. Let the other job run "
+                "on, or "
+                "give this job another name"
             )
 
     def _require_topic_id(self, known: StoredId, stored: Mapping[int, int]) -> None:

@@ -28,7 +28,7 @@ def vacuum(location: TableLocation, older_than_s: float = OLDER_THAN_S, *, dry_r
         location: location of the result table.
         older_than_s: minimum age of files in seconds. PostgreSQL does not record when a staging table was written, so
             there only the generation matters.
-        dry_run: whether to list the orphans without removing them.
+        dry_run: True lists the orphans without removing them.
 
     Returns:
         Removed orphans; with `dry_run`, the orphans to remove.

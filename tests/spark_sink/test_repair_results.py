@@ -487,7 +487,7 @@ def test_a_table_without_a_way_to_replace_rows_is_not_taken_over(follow: Follow,
         DeltaTable(site.path).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     damaged, generation = in_order(site.rows()), followed.generation()
     for execute in (False, True):
-        with pytest.raises(SetupError, match=r"keep when it rewrites|cannot replace rows"):
+        with pytest.raises(SetupError, match=r"lose when it rewrites|cannot replace rows"):
             repaired(followed, execute=execute)
     assert (in_order(site.rows()), followed.generation()) == (damaged, generation)
 

@@ -43,7 +43,7 @@ def test_what_the_engine_cannot_do_is_refused(target: str, options: dict[str, An
 @pytest.mark.parametrize(
     ("target", "options", "named"),
     [
-        ("s3://lake/t", {}, "never run on a bucket"),
+        ("s3://lake/t", {}, "and not to buckets"),
         (
             "/lake/t",
             {"kind": "upsert", "key": "id", "partition_by": ["town"]},

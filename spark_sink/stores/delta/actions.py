@@ -21,7 +21,7 @@ IDENTITY_PARTS = ("identity", "identity-low", "identity-rest")
 def _write_mode_key(job: str) -> str:
     """Return the name of the `txn` action that stores the length of the write mode's text.
 
-    The names of the actions with the pieces of the text begin with this name. No topic can have it.
+    Further actions store the pieces of the text; their names begin with this name. No topic can have this name.
     """
     return f"ratchet-sink/{job}/rule"
 
@@ -44,7 +44,7 @@ def stored_write_mode(table: Transactions, job: str) -> str:
     """Return the text of a job's write mode, as the table stores it.
 
     Returns:
-        Empty if no job has written the table, or only a version of the job that stored no write mode.
+        Empty string if the table stores no write mode of the job.
     """
     key = _write_mode_key(job)
     size, data = table.transaction_version(key) or 0, b""
@@ -78,7 +78,7 @@ def version_key(job: str) -> str:
 
 
 def rows_key(job: str) -> str:
-    """Return the name of the `txn` action with the table's row count after that entry."""
+    """Return the name of the `txn` action with the table's row count after the job's newest log entry."""
     return f"ratchet-sink/{job}/rows"
 
 
@@ -88,7 +88,7 @@ def sequences_key(job: str) -> str:
 
 
 def newest_generation(table: Transactions, job: str) -> int:
-    """Return a job's newest generation; 0: no job has taken over yet."""
+    """Return a job's newest generation; 0: no run of the job has taken over the table yet."""
     return table.transaction_version(generation_key(job)) or 0
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 UNKNOWN_ROWS = 2**62
-"""Row count stored by an entry with a merge, where only the merge knows the real one. No table has as many rows."""
+"""Row count stored by an entry with a merge: the real count is unknown before the merge. No table has as many rows."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def write_actions(table: DeltaTable, entry: JobEntry, actions: list[Any]) -> Non
 
 
 Range = tuple[Mapping[int, int], Mapping[int, int]]
-"""First offset of each partition, and the offset after its last."""
+"""First offset of each partition, and the offset after the last one of each partition."""
 
 
 def replace_range(table: DeltaTable, folder: Folder, entry: JobEntry, files: Sequence[str], records: Range) -> None:

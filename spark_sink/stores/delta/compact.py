@@ -170,6 +170,6 @@ def require_plain_files(table: DeltaTable, folder: Folder) -> None:
     if named or old:
         what = ", ".join(sorted(named)) or f"writer version {protocol.min_writer_version}"
         raise OptionRefused(
-            f"{folder}: the table has {what}, which Ratchet does not keep when it rewrites files. Compact or change "
-            "it with the engine that has switched it on (OPTIMIZE)"
+            f"{folder}: the table has {what}, which Ratchet would lose when it rewrites files. Nothing was "
+            "changed. Compact the table with the engine that switched this on (OPTIMIZE)"
         )

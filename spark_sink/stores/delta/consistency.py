@@ -49,7 +49,7 @@ class ConsistencyCheck:
 
         Args:
             table: the table at its newest version.
-            may_be_emptied: an operator may delete all rows.
+            may_be_emptied: True accepts a table without rows, because an operator may delete all rows.
 
         Raises:
             OptionRefused: a property of the table would lose offsets or rows.
@@ -76,7 +76,10 @@ class ConsistencyCheck:
                     return
             is_known = self.row_offsets(table) is not None
         except OSError as error:
-            raise StoreError(f"{self._folder}: its log cannot be read ({first_line(error)})") from None
+            raise StoreError(
+                f"{self._folder}: its Delta log cannot be read ({first_line(error)}). Check that the files in "
+                "_delta_log are complete and readable"
+            ) from None
         raise rows_lost(self._folder, found.sentence, is_known)
 
     def _require_no_traces(self, table: DeltaTable) -> None:
@@ -89,7 +92,10 @@ class ConsistencyCheck:
         try:  # a merge's files have other names, but its entries name the job
             found = found or Log(self._folder, table, self._name).last_of_job() is not None
         except OSError as error:
-            raise StoreError(f"{self._folder}: its log cannot be read ({first_line(error)})") from None
+            raise StoreError(
+                f"{self._folder}: its Delta log cannot be read ({first_line(error)}). Check that the files in "
+                "_delta_log are complete and readable"
+            ) from None
         if found:
             raise rows_lost(
                 self._folder,
@@ -99,7 +105,7 @@ class ConsistencyCheck:
             )
 
     def require_same_table(self, table_id: str, version: int) -> None:
-        """Refuse a table made in place of the one that the job opened.
+        """Refuse a table that replaced the one that the job opened.
 
         Args:
             table_id: id of the opened table.
@@ -122,15 +128,18 @@ class ConsistencyCheck:
         ):
             raise RowsLost(
                 f"{self._folder}: the table was removed or recreated while job {self._name} wrote to it. Nothing more "
-                "was added; run the job again, and it begins at the present table's offsets"
+                "was added. Run the job again: it begins at the offsets that the present table stores"
             )
 
     def row_offsets(self, table: DeltaTable) -> dict[int, int] | None:
-        """Return the next offset of each partition after the present rows; None: the log no longer shows it."""
+        """Return the next offset of each partition after the present rows; None: the log no longer shows them."""
         try:
             return self._row_offsets(table)
         except OSError as error:
-            raise StoreError(f"{self._folder}: its log cannot be read ({first_line(error)})") from None
+            raise StoreError(
+                f"{self._folder}: its Delta log cannot be read ({first_line(error)}). Check that the files in "
+                "_delta_log are complete and readable"
+            ) from None
 
     def _row_offsets(self, table: DeltaTable) -> dict[int, int] | None:
         log = Log(self._folder, table, self._name)
@@ -156,11 +165,14 @@ def require_plain_log(table: DeltaTable, folder: Folder) -> None:
     if FORGETTING in properties:
         raise OptionRefused(
             f"{folder}: the table has the property {FORGETTING} = {properties[FORGETTING]!r}, which erases the job's "
-            f"offsets after that time; its rows would then be added once more. Remove it: ALTER TABLE "
+            f"offsets after that time; the job would then add its rows once more. Remove the property: ALTER TABLE "
             f"delta.`{folder}` UNSET TBLPROPERTIES ('{FORGETTING}')"
         )
     if properties.get(MAPPING, "none") != "none":
         raise OptionRefused(
             f"{folder}: the table has the property {MAPPING} = {properties[MAPPING]!r}, so that readers would not find "
-            "the job's columns in its files. Remove the property, or choose another path"
+            "the job's columns in its files. Nothing was added. Remove the mapping, which rewrites the files: "
+            f"ALTER TABLE delta.`{folder}` DROP FEATURE columnMapping (with a Delta release that can drop it); or "
+            "choose "
+            "another path"
         )

@@ -37,9 +37,9 @@ class Entry:
 
     @property
     def replaces_all(self) -> bool:
-        """Return whether the entry may leave no earlier row in the table.
+        """Return whether the entry may remove all earlier rows of the table.
 
-        It is recognised by the operation names of Delta's writers and delta-rs.
+        The name of its operation decides, as Delta's writers and delta-rs call it.
         """
         everything = str(self.parameters.get("predicate") or "") in {"", "[]", '["true"]', "true"}
         if self.operation == "WRITE":
@@ -62,7 +62,7 @@ class Break:
 
     kind: Literal["restored", "replaced", "unknown"]
     version: int
-    """Version of the entry that removed the rows; of kind `unknown`: version of the newest missing entry."""
+    """Version of the entry that removed the rows; for kind `unknown`: version of the newest missing entry."""
     operation: str = ""
     target: int | None = None
     """Restored version; None: unknown."""
@@ -130,7 +130,7 @@ class Log:
     def last_of_job(self) -> int | None:
         """Return the version of the job's newest log entry; None: no entry is left.
 
-        It is for a table with `txn` actions that store no such version.
+        It is for a table without a `txn` action that stores this version.
         """
         for version in range(self._table.version(), -1, -1):
             entry = read_entry(self._folder, version)
@@ -143,7 +143,7 @@ class Log:
 
         Args:
             version: version of the job's last entry.
-            may_be_emptied: an operator may delete all rows.
+            may_be_emptied: True accepts an entry that deletes all rows, as an operator may do.
 
         Returns:
             None if the table still contains the version's rows, except rows deleted singly.

@@ -36,7 +36,8 @@ def require_plain(write_mode: WriteMode) -> None:
     for name in [*write_mode.row_key, *(name for names in write_mode.lists.values() for name in names)]:
         if not PLAIN_NAME.fullmatch(name):
             raise OptionRefused(
-                f"column {name!r}: keys and sums of a Delta table have names of letters, digits and '_'. Rename it, "
+                f"column {name!r}: columns of the key and sums of a Delta table must have names of letters, digits and "
+                "'_'. Rename it, "
                 "or use another store"
             )
 
@@ -55,8 +56,8 @@ def merge(
         properties: properties of the commit.
 
     Returns:
-        Whether delta-rs committed. It does not if the merge changes nothing, as with deletions of missing keys; the
-        table then keeps its version.
+        True if delta-rs committed; False if the merge changed nothing, as with deletions of missing keys. The table
+        then keeps its version.
 
     Raises:
         CommitFailedError: another commit was first.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from kafka_ratchet.spark_sink.errors import SchemaDiffers, StoreError
 from kafka_ratchet.spark_sink.files.bucket import Folder
 from kafka_ratchet.spark_sink.files.parquet import Values
-from kafka_ratchet.spark_sink.rows.partition_by import PartitionField, said
+from kafka_ratchet.spark_sink.rows.partition_by import PartitionField, option_text
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -36,7 +36,7 @@ FIRST_DAY = (datetime.date.min - EPOCH).days
 
 
 def with_partitions(schema: StructType, fields: Fields) -> StructType:
-    """Return the columns of the table: those of the job, and a column for each day or hour."""
+    """Return the columns of the table: those of the job, and one for each partition by day or hour."""
     from pyspark.sql.types import DateType, StringType, StructField, StructType
 
     types = {"day": DateType(), "hour": StringType()}
@@ -72,9 +72,10 @@ def require_partitions(folder: Folder, table: DeltaTable, fields: Fields) -> Non
     present, wanted = list(table.metadata().partition_columns), [field.name for field in fields]
     if present != wanted:
         raise SchemaDiffers(
-            f"{folder}: the table is partitioned by {present or 'nothing'}, and this job has {said(fields)}, which "
-            f"makes {wanted or 'none'}. Partitions of an existing table do not change: give the job the table's, "
-            "or choose another path"
+            f"{folder}: the table is partitioned by {present or 'nothing'}, and this job has {option_text(fields)}, "
+            "which "
+            f"needs the partition columns {wanted or '(none)'}. Partitions of an existing table do not change: give "
+            "the job the partition_by of the table, or choose another path"
         )
 
 
@@ -97,7 +98,8 @@ def partition_values(folder: Folder, table: DeltaTable, fields: Fields, values: 
         if not text and value is not None:
             what = "a date outside the years 1 to 9999" if text is None else "an empty text"
             raise StoreError(
-                f"{folder}: column {field.column} is {what} in a row, which a partition of a Delta table cannot be. "
+                f"{folder}: column {field.column} is {what} in a row, and no partition of a Delta table can have that "
+                "value. "
                 f"Nothing was committed. Replace it in sql, such as nullif({field.column}, ''), or partition another "
                 "table by other columns"
             )

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """File of the table, and the new file with the rows of it that stay."""
+    """File of the table, and the new file with its remaining rows."""
 
     old: str
     """Path of the old file, as the log names it."""
     old_bytes: int
     partition: dict[str, str | None]
     new: WrittenFile | None
-    """File with the rows that stay; None: no row is left."""
+    """File with the remaining rows; None: no row remains."""
 
 
 def require_repairable(table: DeltaTable, folder: Folder) -> None:
@@ -88,7 +88,7 @@ def _has(fragment: ds.Fragment, schema: pa.Schema, gone: Identities) -> bool:
 
 
 def _kept(fragment: ds.Fragment, schema: pa.Schema, in_file: pa.Schema, gone: Identities) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file that stay, in the table's own types."""
+    """Yield the rows of a file without the removed identities, in the table's own types."""
     import pyarrow as pa
 
     for batch in fragment.to_batches(schema=schema, use_threads=False):

@@ -43,7 +43,7 @@ FOLLOWED = frozenset(
         "changeDataFeed",
     }
 )
-"""Writer features that the job supports, or that another check refuses where a table uses them."""
+"""Writer features that the job supports, or that another check refuses if a table uses them."""
 
 
 GENERATED = "delta.generationExpression"
@@ -59,8 +59,8 @@ def require_no_rules(table: DeltaTable, folder: Folder, merges: bool, *, by_spar
     Args:
         table: the table at its newest version.
         folder: the table's folder.
-        merges: whether the write mode changes existing rows.
-        by_spark: delta-spark writes the files, and checks constraints, invariants and generated columns.
+        merges: True if the write mode changes existing rows.
+        by_spark: True if delta-spark writes the files, and so checks constraints, invariants and generated columns.
 
     Raises:
         OptionRefused: the table has such a rule; the error names it.
@@ -92,7 +92,7 @@ def require_no_rules(table: DeltaTable, folder: Folder, merges: bool, *, by_spar
     unknown = sorted(set(table.protocol().writer_features or ()) - followed)
     if unknown:
         raise OptionRefused(
-            f"{folder}: the table has the writer feature {', '.join(unknown)}, which Ratchet does not follow. Nothing "
+            f"{folder}: the table has the writer feature {', '.join(unknown)}, which Ratchet does not support. Nothing "
             "was added and no offset moved. Drop the feature, or choose another path"
         )
 

@@ -117,13 +117,14 @@ class SparkMerge:
         paths = [path for path in _paths(all_files, self.spark) if unquote(path) in names]
         if len(paths) != len(names):
             raise StoreError(
-                f"{self.writer.folder}: the table has files outside its folder, as a shallow clone has. Leave engine "
-                "out"
+                f"{self.writer.folder}: the table has files outside its folder, as a shallow clone has, and engine "
+                f"{ENGINE} "
+                "cannot replace them. Nothing was added and no offset moved. Leave engine out"
             )
         return list(all_files.filter(F.col("path").isin(paths)._jc).collectAsList())  # noqa: SLF001
 
     def _bounds(self, keys: DataFrame) -> Column:
-        """Return a condition that each row with one of the keys fulfills, for the statistics in the log."""
+        """Return a condition that each row with one of the keys fulfills; Delta skips files by it."""
         from pyspark.sql import functions as F
 
         kinds = {field.name: field.dataType.simpleString() for field in keys.schema.fields}
@@ -151,7 +152,7 @@ class SparkMerge:
         if any(each.get("deletionVector") for each in old):
             raise StoreError(
                 f"{self.writer.folder}: a file to be changed has a deletion vector, which engine {ENGINE} does not "
-                "follow when it replaces files. Nothing was added and no offset moved. Run REORG TABLE delta."
+                "support when it replaces files. Nothing was added and no offset moved. Run REORG TABLE delta."
                 f"`{self.writer.folder}` APPLY (PURGE), and the job again"
             )
 

@@ -64,7 +64,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class SparkFiles:
-    """Files that delta-spark wrote for one commit, which is still to come."""
+    """Files that delta-spark wrote for a later commit."""
 
     files: list[WrittenFile]
     partitions: dict[str, dict[str, str | None]]
@@ -81,7 +81,7 @@ def require_delta_spark(spark: SparkSession) -> None:
     """
     if is_connect():
         raise OptionRefused(
-            f"engine {ENGINE}: a script cannot reach delta-spark's writer over Spark Connect. Leave engine out, or run "
+            f"engine {ENGINE}: Python cannot reach delta-spark's writer over Spark Connect. Leave engine out, or run "
             "the job by classic Spark"
         )
     from py4j.java_gateway import JavaClass
@@ -111,8 +111,8 @@ class SparkWriter:
     def __init__(self, folder: Folder, fields: Sequence[PartitionField]) -> None:
         if not isinstance(folder, LocalFolder):
             raise OptionRefused(
-                f"{folder}: engine {ENGINE} writes to folders that driver and executors share; it was never run on a "
-                "bucket. Leave engine out"
+                f"{folder}: engine {ENGINE} writes only to folders that driver and executors share, and not to "
+                "buckets. Leave engine out"
             )
         if any(field.unit for field in fields):
             raise OptionRefused(
@@ -141,7 +141,7 @@ class SparkWriter:
         return self.write_in(self.begin(dataframe.sparkSession, table, look_again), table, dataframe)
 
     def write_in(self, transaction: Any, table: DeltaTable, dataframe: DataFrame) -> SparkFiles:
-        """Write the rows into new files by a transaction of `begin`; see `write`."""
+        """Write the rows into new files within a transaction from `begin`; see `write`."""
         rules = rules_of(table)
         try:
             # The files alone: the transaction is never committed.
@@ -154,7 +154,10 @@ class SparkWriter:
         files, partitions = [], {}
         for action in found:
             if set(action) != {"add"} or action["add"].get("deletionVector"):
-                raise StoreError(f"{self.folder}: delta-spark wrote {sorted(action)} for new rows. Leave engine out")
+                raise StoreError(
+                    f"{self.folder}: for new rows delta-spark returned log actions {sorted(action)} instead of `add`. "
+                    "Nothing was committed. Leave engine out"
+                )
             file = self._written(action["add"])
             files.append(file)
             partitions[file.name] = dict(action["add"]["partitionValues"])
@@ -163,8 +166,8 @@ class SparkWriter:
             for name in dates & values.keys():
                 if values[name] is not None and not DAY.match(values[name] or ""):
                     raise StoreError(
-                        f"{self.folder}: column {name} is a date outside the years 1 to 9999 in a row, which a "
-                        "partition of a Delta table cannot be. Nothing was committed"
+                        f"{self.folder}: in a row, the date in column {name} is outside the years 1 to 9999, and no "
+                        "partition of a Delta table can have it. Nothing was committed. Replace such dates in sql"
                     )
         return SparkFiles(files, partitions, rules)
 
@@ -188,7 +191,8 @@ class SparkWriter:
             transaction = log.startTransaction()
             if transaction.metadata().id() != str(table.metadata().id):
                 raise StoreError(
-                    f"{self.folder}: Spark finds another table here. Check that driver and executors share the folder"
+                    f"{self.folder}: Spark and delta-rs find different tables in this folder. Nothing was added and no "
+                    "offset moved. Check that driver and executors share the folder"
                 )
             if transaction.snapshot().version() == table.version():
                 return transaction

@@ -366,7 +366,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         delta-rs would write the new rows without checking the table's rules.
         """
         if self._spark_writer is not None:
-            raise OptionRefused(f"{self._folder}: engine spark appends, and replaces no rows. Leave engine out")
+            raise OptionRefused(f"{self._folder}: engine spark only appends, and cannot replace rows. Leave engine out")
 
     def _require_repairable(self, table: DeltaTable) -> None:
         self._require_own_engine()

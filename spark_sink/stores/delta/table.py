@@ -33,7 +33,7 @@ def table_folder(path: str, storage_options: Mapping[str, str] | None = None) ->
         return BucketFolder(path, storage_options or {})
     if "%" in str(Path(path).absolute()):
         # delta-rs 1.6 reads %20 in a folder's name as a blank when it writes and not when it reads.
-        raise OptionRefused(f"path {path!r}: the folder's name may not contain '%'. Choose another")
+        raise OptionRefused(f"path {path!r}: the folder's name may not contain '%'. Choose another path")
     return LocalFolder(Path(path).absolute())
 
 
@@ -53,7 +53,10 @@ def open_table(folder: Folder) -> DeltaTable | None:
             return None
         return DeltaTable(folder.uri, storage_options=folder.options)
     except (DeltaError, OSError) as error:
-        raise StoreError(f"{folder}: the Delta table cannot be read: {first_line(error)}") from None
+        raise StoreError(
+            f"{folder}: the Delta table cannot be read: {first_line(error)}. Check that its _delta_log is readable and "
+            "complete"
+        ) from None
 
 
 def open_or_create(folder: Folder, schema: StructType, partitions: Sequence[str] = ()) -> DeltaTable:

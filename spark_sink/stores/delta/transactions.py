@@ -109,7 +109,10 @@ def _names(folder: Folder, table: DeltaTable) -> Mapping[str, int]:
     try:
         return _with_entries(folder, _from_checkpoint(folder, version), version).numbers
     except (OSError, ValueError, KeyError) as error:
-        raise StoreError(f"{folder}: its log cannot be read ({first_line(error)})") from None
+        raise StoreError(
+            f"{folder}: its Delta log cannot be read ({first_line(error)}). Check that the files in _delta_log are "
+            "complete and readable"
+        ) from None
 
 
 def _from_checkpoint(folder: Folder, version: int) -> KnownTransactions:

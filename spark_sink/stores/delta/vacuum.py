@@ -34,7 +34,9 @@ def orphans(folder: Folder, *, needed: bool) -> Iterator[Orphan]:
     staged = {name: folder.files(STAGING, name) for name in folder.folders(STAGING)}
     table = open_table(folder)
     if table is None:
-        raise StoreError(f"{folder}: the result table has just been removed")
+        raise StoreError(
+            f"{folder}: the result table was removed while vacuum listed its files. Nothing was removed; check the path"
+        )
     removed, unnamed = _without_a_reader(table)
     newest = partial(newest_generation, table)
     yield from files_of_older_holders(folder, [file for file in files if file.name in unnamed], newest)
@@ -48,7 +50,7 @@ def orphans(folder: Folder, *, needed: bool) -> Iterator[Orphan]:
 
 
 def _without_a_reader(table: DeltaTable) -> tuple[set[str], set[str]]:
-    """Return the names of files removed longer ago than the table keeps them, and of files in no version.
+    """Return the names of files removed before the table's retention time, and of files in no version.
 
     delta-rs only lists the files here. If it removed them itself, it would follow symbolic links and check no names.
     """

@@ -93,7 +93,8 @@ class DatabaseFile:
                 raise
             raise Interrupted(
                 f"{self.path}: a signal has interrupted a query of the job (Ctrl-C, or a time limit of the program "
-                "around it). Rows and offsets agree, with this commit or without it: run again to go on"
+                "around it). Rows and offsets agree: the commit is complete, or left no trace. Run the job again to "
+                "continue"
             ) from None
 
     def _connect(self, *, read_only: bool) -> DuckDBPyConnection:
@@ -120,7 +121,9 @@ class DatabaseFile:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"{self.path}: its folder cannot be made ({error.strerror}). Choose another") from None
+            raise StoreError(
+                f"{self.path}: its folder cannot be made ({error.strerror}). Choose another path"
+            ) from None
 
     def create_table(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
         """Create a table with the columns of `schema`, unless it exists."""

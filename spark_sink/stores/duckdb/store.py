@@ -84,7 +84,7 @@ def add(
         database: connection in the commit's transaction.
         table_name: the table.
         write_mode: effect of the rows on the table.
-        deletes: whether the view has a column `DELETED`.
+        deletes: True if the view has a column `DELETED`.
         columns: columns of the rows, if the table has further columns, which keep their values; empty: it has none.
 
     Returns:
@@ -160,9 +160,9 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         require_package("duckdb", "store duckdb needs duckdb")
         path, table = location.path, location.table
         if not table or "\0" in table:
-            raise OptionRefused(f"table {table!r} is not a table name. Write one without a NUL character")
+            raise OptionRefused(f"table {table!r} contains a NUL character. Choose a name without it")
         if "://" in path or path.startswith(":") or "\0" in path:
-            raise OptionRefused(f"path {path!r}: a DuckDB result is a file on this machine. Name one")
+            raise OptionRefused(f"path {path!r}: a DuckDB result is a file on this machine. Give the path of a file")
         self._where = self._path = Path(path).absolute()
         self._file = DatabaseFile(self._path)
         self._staging = staging_prefix(self._path, table, self._name)
@@ -315,7 +315,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if self._sequence_files is not None:
-            self._sequence_files.committed()
+            self._sequence_files.adopt_staged()
         crash_points.passing("after-commit")
         return staged.rows
 
@@ -434,7 +434,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         if stored != given:
             raise StoreError(
                 f"{self._path}: {table} has stored {stored} of {given} rows. Nothing was added and no offset moved. "
-                "Look for several rows of one key in the table, then run again"
+                "Look for keys with several rows in the table, then run the job again"
             )
 
     def _remove_staged(self, before: int) -> None:

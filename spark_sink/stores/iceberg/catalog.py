@@ -43,13 +43,18 @@ class IcebergCatalog:
                 )
         if "://" in path:
             if not catalog:
-                raise OptionRefused(f"path {path!r}: a bucket has no place for a SQLite file. Name a catalog")
+                raise OptionRefused(
+                    f"path {path!r}: a bucket cannot contain the SQLite file of the default catalog. Name another "
+                    "catalog"
+                )
             self._path = BucketFolder(path, storage_options).uri
             return
         # The path becomes part of URLs, which not all readers decode; these characters are the same either way.
         folder = Path(path).absolute()
         if any(character in str(folder) for character in "%?#;\0"):
-            raise OptionRefused(f"path {path!r}: name a folder on this machine, without any of % ? # ;")
+            raise OptionRefused(
+                f"path {path!r}: without a catalog, the path must be a folder on this machine, without any of % ? # ;"
+            )
         self._path = str(folder)
         if not catalog:
             self._file = folder / "catalog.db"
@@ -58,7 +63,7 @@ class IcebergCatalog:
         return self._path if self._file else self._catalog.get("warehouse", self._path)
 
     def is_there(self) -> bool:
-        """Return whether the catalog exists; one on a server counts as existing."""
+        """Return whether the catalog exists; a catalog on a server counts as existing."""
         return self._file is None or self._file.is_file()
 
     def make(self) -> None:

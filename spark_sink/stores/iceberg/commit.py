@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 KEEP_KEY = "history.expire.min-snapshots-to-keep"
 
 KEEP_SNAPSHOTS = 20
-"""Minimum number of snapshots to keep, whatever their age."""
+"""Number of newest snapshots to keep, whatever their age."""
 
 AGE_KEY = "history.expire.max-snapshot-age-ms"
 
@@ -100,8 +100,8 @@ class Commit:
         ]
         if isinstance(rows, list) and (written := sum(file.record_count for file in files)) != added:
             raise StoreError(
-                f"{table.location()}: the files of a commit have {written} of {added} rows. Nothing was committed; run "
-                "the job again"
+                f"{table.location()}: the files of a commit contain {written} rows instead of {added}. Nothing was "
+                "committed; run the job again"
             )
         with table.transaction() as transaction:
             if not isinstance(rows, list):

@@ -40,8 +40,9 @@ class IcebergCompactor:
         self._tasks: list[FileScanTask] = []
         if table.metadata.format_version > NEWEST_FORMAT:
             raise OptionRefused(
-                f"{where}: the table has format {table.metadata.format_version} with row numbers, which Ratchet does "
-                "not keep when it rewrites files. Compact it with the engine that has chosen it (rewrite_data_files)"
+                f"{where}: the table has format {table.metadata.format_version} with row numbers, which Ratchet would "
+                "lose when it rewrites files. Compact the table with the engine that chose this format "
+                "(rewrite_data_files)"
             )
 
     def look(self) -> list[DataFile]:

@@ -40,7 +40,7 @@ def arrow_schema_of(schema: Schema, *, with_ids: bool) -> pa.Schema:
 
     Args:
         schema: the table's schema.
-        with_ids: whether to include the id of each field; readers find a renamed column in the file by it.
+        with_ids: True includes the id of each field; readers find a renamed column in the file by its id.
     """
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 

@@ -29,7 +29,7 @@ def mark_key(job: str) -> str:
 
 
 def rows_key(job: str) -> str:
-    """Return the name of the table property with the row count after that commit."""
+    """Return the name of the table property with the row count after a job's newest commit."""
     return f"ratchet-sink-rows.{job}"
 
 
@@ -82,7 +82,7 @@ def _is_own(snapshot: Snapshot, mark: str) -> bool:
 
 
 def _emptied(table: Table, mark: str) -> bool:
-    """Return whether all rows were removed after the commit with that mark, which left some."""
+    """Return whether the commit with that mark left rows in the table, and later writers removed all of them."""
     for snapshot in _ancestors(table):
         if snapshot is None or _is_own(snapshot, mark):
             return False
@@ -92,7 +92,7 @@ def _emptied(table: Table, mark: str) -> bool:
 
 
 def replacement(table: Table, job: str, *, may_be_emptied: bool = False) -> str:
-    """Describe a snapshot of another writer that kept no earlier row; empty: there is none.
+    """Describe a snapshot of another writer that kept no earlier row; empty text: no such snapshot.
 
     A writer that changes one row of a single file makes such a snapshot too. The caller tells both apart by the rows
     left in the table.
@@ -114,13 +114,13 @@ def replacement(table: Table, job: str, *, may_be_emptied: bool = False) -> str:
 
 
 def inconsistency(table: Table, job: str, *, has_key: bool, may_be_emptied: bool = False) -> str:
-    """Describe why the rows are no longer those of the job's newest commit; empty: they still are.
+    """Describe why the rows are no longer those of the job's newest commit; empty text: they still are.
 
     Args:
         table: the refreshed table.
         job: the job's name.
-        has_key: whether commits change rows, so that an older snapshot may have the same row count.
-        may_be_emptied: an operator may delete all rows.
+        has_key: True if commits change rows, so that an older snapshot may have the same row count.
+        may_be_emptied: True accepts a table without rows, because an operator may delete all rows.
     """
     mark, found = table.properties.get(mark_key(job)), marks(table)
     noted = int(table.properties.get(rows_key(job), "-1"))

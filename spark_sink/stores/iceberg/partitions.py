@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import SchemaDiffers
 from kafka_ratchet.spark_sink.rows.distinct import quoted
-from kafka_ratchet.spark_sink.rows.partition_by import PartitionField, said
+from kafka_ratchet.spark_sink.rows.partition_by import PartitionField, option_text
 from kafka_ratchet.spark_sink.spark.dialect import in_utc
 
 if TYPE_CHECKING:
@@ -47,8 +47,9 @@ def require_partitions(where: object, table: Table, fields: Sequence[PartitionFi
     wanted = [str(field) for field in fields]
     if present != wanted:
         raise SchemaDiffers(
-            f"{where}: the table is partitioned by {present or 'nothing'}, and this job has {said(fields)}. "
-            "Partitions of an existing table do not change: give the job the table's, or choose another table"
+            f"{where}: the table is partitioned by {present or 'nothing'}, and this job has {option_text(fields)}. "
+            "Partitions of an existing table do not change: give the job the partition_by of the table, or choose "
+            "another table"
         )
 
 
@@ -66,10 +67,7 @@ def sorted_by(table: Table, dataframe: DataFrame) -> tuple[int | None, list[Colu
 
 
 def _expression(table: Table, field: SortField, dataframe: DataFrame) -> list[Column] | None:
-    """Return the sort expressions of a field; None for an unknown transform.
-
-    A column that the rows lack has none.
-    """
+    """Return the sort expressions of a field; empty: the rows lack the column; None: unknown transform."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import DateType, TimestampType
 

@@ -26,8 +26,8 @@ def require_repairable(where: object, table: Table) -> None:
     """
     if table.metadata.format_version > NEWEST_FORMAT:
         raise OptionRefused(
-            f"{where}: the table has format {table.metadata.format_version} with row numbers, which Ratchet does not "
-            "keep when it rewrites files. Nothing is repaired; repair it with the engine that has chosen the format"
+            f"{where}: the table has format {table.metadata.format_version} with row numbers, which Ratchet would "
+            "lose when it rewrites files. Nothing was repaired; repair the table with the engine that chose the format"
         )
 
 
@@ -56,8 +56,8 @@ def rewrite(
             continue
         if task.file.spec_id != table.metadata.default_spec_id:
             raise OptionRefused(
-                f"{where}: {task.file.file_path} has other partitions than the table's present ones. Nothing is "
-                "repaired; let the engine that has changed them rewrite the file (rewrite_data_files)"
+                f"{where}: {task.file.file_path} has other partitions than the table's present ones. Nothing was "
+                "repaired; let the engine that changed the partitions rewrite the file (rewrite_data_files)"
             )
         old.append(task)
         kept = _kept(table, task, gone)
@@ -70,7 +70,7 @@ def rewrite(
 
 
 def _kept(table: Table, task: FileScanTask, gone: Identities) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file that stay."""
+    """Yield the rows of a file without the removed identities."""
     import pyarrow as pa
 
     for batch in rows_of(table, [task]):

@@ -123,7 +123,8 @@ class IcebergStore(OptimisticStore["Table"]):
             )
         if not TABLE_NAME.fullmatch(location.table):
             raise OptionRefused(
-                f"table {location.table!r}: use letters, digits and '_', at most 100; NAMESPACE.TABLE names both"
+                f"table {location.table!r}: a table's name has at most 100 letters, digits and '_'. To name the "
+                "namespace too, write NAMESPACE.TABLE"
             )
         self._table_name = location.table
         self._topic_key = f"ratchet-sink.{self._name}.{self._topic}"
@@ -316,10 +317,10 @@ class IcebergStore(OptimisticStore["Table"]):
     ) -> None:
         properties = {**RETRIES, **self._properties(generation, offsets, self._stored_sequences(table))}
         if decision is not None and offsets is not None:
-            told = decision.as_json(
+            record = decision.as_json(
                 self._stored(table), offsets, (self._stored_write_mode(table), write_mode_text(self._write_mode))
             )
-            properties |= self._with_decision(table, json.loads(told))
+            properties |= self._with_decision(table, json.loads(record))
         self._commit_of(table, generation).write(table, [], properties, 0)
         self._refresh(table)
 
@@ -386,10 +387,10 @@ class IcebergStore(OptimisticStore["Table"]):
         crash_points.passing("in-commit")
         self._commit_of(table, generation).repair(table, old, new, properties)
 
-    def _with_decision(self, table: Table, told: dict[str, Any]) -> dict[str, str]:
+    def _with_decision(self, table: Table, decision: dict[str, Any]) -> dict[str, str]:
         """Return the table property with the newest decisions, including the given one."""
         key = f"ratchet-sink-decisions.{self._name}"
-        decisions = [*json.loads(table.properties.get(key, "[]")), told]
+        decisions = [*json.loads(table.properties.get(key, "[]")), decision]
         return {key: json.dumps(decisions[-DECISIONS_KEPT:])}
 
     def _stage_partitions(self, table: Table, dataframe: DataFrame, generation: int, order: Sequence[Column]) -> Staged:

@@ -107,7 +107,7 @@ def read_url(url: str, password: str | None) -> Address:
             f"{', '.join(sorted(OPTIONS))}"
         )
     if "ssl_verify_identity" in options and options["ssl_verify_identity"] not in {"true", "false"}:
-        raise OptionRefused("the url of the database: ssl_verify_identity is true or false")
+        raise OptionRefused("the url of the database: ssl_verify_identity must be true or false")
     parameters: dict[str, Any] = {**options, "host": parts.hostname or "localhost", "port": port}
     if "ssl_verify_identity" in options:
         parameters["ssl_verify_identity"] = options["ssl_verify_identity"] == "true"

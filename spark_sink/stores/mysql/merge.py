@@ -21,7 +21,7 @@ def staging_columns(defined: Iterable[str]) -> list[str]:
 def deletion(table: str, staging: str, tokens: Iterable[str], write_mode: WriteMode) -> str:
     """Return the statement that deletes the rows of keys marked as deleted; table names are already quoted.
 
-    It uses no aliases, because a DELETE would search them in the session's database.
+    It uses no aliases, because MySQL would look for an alias in the session's database.
     """
     same = f"{table}.{quoted(key_column(write_mode.key))} = {key_expression(tuple(sorted(write_mode.key)), staging)}"
     return (
@@ -38,7 +38,7 @@ def replacement(table: str, staging: str, tokens: Iterable[str], identity: tuple
         staging: the staging table.
         tokens: tokens of the tasks; only their staged rows belong to the commit.
         identity: names of the identity columns.
-        keyed: whether the identity is the table's key.
+        keyed: True if the identity is the table's key.
     """
     if keyed:
         return deletion(table, staging, tokens, WriteMode("upsert", identity))

@@ -111,7 +111,7 @@ class Tables(SqlTables["Database"]):
         creating = f"ratchet:{hashlib.sha256(self._state.schema.encode()).hexdigest()[:12]}:tables"
         if not self._state.get_lock(database, creating, LOCK_TIMEOUT_S):
             raise StoreError(
-                f"{self._state.where}: another job has been creating tables for {LOCK_TIMEOUT_S} s. Run again"
+                f"{self._state.where}: another job has been creating tables for {LOCK_TIMEOUT_S} s. Run the job again"
             )
         try:
             self.create_bookkeeping(database)
@@ -152,8 +152,8 @@ class Tables(SqlTables["Database"]):
             if error.args[0] != DUPLICATE_ENTRY:
                 raise
             raise StoreError(
-                f"{self._state.where}: the table has several rows of one key ({', '.join(key)}), so that it cannot be "
-                "the key. Leave one of each, or choose another table or key"
+                f"{self._state.where}: the table has several rows of one key ({', '.join(key)}), so that these columns "
+                "cannot be its key. Delete all rows of such a key but one, or choose another table or key"
             ) from None
 
     def require_key(self, database: Database, key: tuple[str, ...]) -> None:
@@ -166,8 +166,8 @@ class Tables(SqlTables["Database"]):
         """
         if not self._has_key(database, key):
             raise StoreError(
-                f"{self._state.where}: the index {key_column(key)} over the key ({', '.join(key)}) was dropped. The "
-                "next start of the job makes it again"
+                f"{self._state.where}: the index {key_column(key)} over the key ({', '.join(key)}) was dropped. "
+                "Start the job again: it creates the index"
             )
 
     def _has_key(self, database: Database, key: tuple[str, ...]) -> bool:
@@ -275,7 +275,7 @@ class Tables(SqlTables["Database"]):
         require_columns(self._state.where, present, expected, table)
 
     def _require_given(self, database: Database, table: str, columns: Mapping[str, str]) -> None:
-        """Require that the server stores the values it is given in these columns.
+        """Require that the server stores in these columns the values that the job inserts.
 
         Raises:
             StoreError: a column is generated, or numbered by the server.
@@ -292,7 +292,8 @@ class Tables(SqlTables["Database"]):
             if of == table and name in columns:
                 raise StoreError(
                     f"{self._state.where}: column {name} of {table} is {extra}, so that the server stores other values "
-                    f"than it is given. Nothing was added. Make it a plain {columns[name]}, or choose another table"
+                    f"than the job inserts. Nothing was added. Make the column a plain {columns[name]}, or choose "
+                    "another table"
                 )
 
     def free_columns(self, database: Database, table: str) -> set[str]:

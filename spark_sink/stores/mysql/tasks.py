@@ -119,7 +119,7 @@ def _staging(address: Address, insert: str) -> Task:
                     row = f"('{token}',{text})"
                     if head + len(row) >= packet:
                         raise RuntimeError(
-                            f"a row of {len(row)} bytes, as SQL writes it, is longer than the server takes "
+                            f"a row needs {len(row)} bytes as SQL, more than the server accepts "
                             f"(max_allowed_packet is {packet}). Raise max_allowed_packet, up to 1 GB"
                         )
                     if pending and size + len(row) + 1 > min(most, packet):

@@ -57,8 +57,8 @@ def column_types(schema: StructType) -> list[Column]:
     columns = [Column(_column_name(field.name), type_of(field.name, field.dataType, TYPES)) for field in schema.fields]
     if len({column.name.lower() for column in columns}) < len(columns):
         raise OptionRefused(
-            f"two columns have the same name ({', '.join(column.name for column in columns)}), because MySQL ignores "
-            "case. Rename one"
+            f"two columns have the same name ({', '.join(column.name for column in columns)}), as MySQL ignores "
+            "upper and lower case. Rename one"
         )
     return columns
 
@@ -134,8 +134,8 @@ def table_parts(table: str, database: str) -> tuple[str, str]:
 def _column_name(name: str) -> str:
     if not _is_name(name) or name.lower().startswith(KEY_COLUMN) or name.lower() == TOKEN:
         raise OptionRefused(
-            f"column {name!r}: MySQL has names of 1 to {MAX_NAME} characters of up to U+FFFF, without NUL and without "
-            f"a space at the end, and {KEY_COLUMN}... and {TOKEN} are Ratchet's own"
+            f"column {name!r}: a name in MySQL has 1 to {MAX_NAME} characters of up to U+FFFF, without NUL and without "
+            f"a space at the end; {KEY_COLUMN}... and {TOKEN} are Ratchet's own. Rename the column"
         )
     return name
 

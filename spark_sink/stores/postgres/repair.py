@@ -66,7 +66,9 @@ def replace_staged(state: JobState, database: Database, staged: Staged, replacem
     )
     [(gone, given)] = state.execute(database, counted)
     if (gone, given) != (replacement.gone.num_rows, replacement.count):
-        raise StoreError(f"{where}: the staging table {staged.staging} has lost rows. Nothing was committed; run again")
+        raise StoreError(
+            f"{where}: the staging table {staged.staging} has lost rows. Nothing was committed; run the repair again"
+        )
     by_identity = WriteMode("upsert", replacement.identity)
     for statement in deletions(state, staged.table, staged.staging, tokens, by_identity):
         database.execute(statement)

@@ -70,7 +70,9 @@ class PostgresStore(SqlStore["Database", list[Column]]):
 
     def _prepare(self, location: TableLocation) -> None:
         if self._in_tasks and (self._write_mode.kind != "append" or self._rejects is not None):
-            raise OptionRefused("only appended rows, without rejects, can be committed by the tasks")
+            raise OptionRefused(
+                "in_tasks: tasks can commit only rows of kind append, without rejects. Leave in_tasks out"
+            )
         table = location.table
         self._result, self._rejected = table_parts(table)[-1], table_parts(f"{table}_rejects")[-1]
         of_sequences, rule = table_parts(f"{table}_sequences")[-1], self._write_mode.judged

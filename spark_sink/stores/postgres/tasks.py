@@ -215,15 +215,15 @@ def _committing(
                 cursor.execute(statements["move"], (end[partition], partition))
                 if cursor.rowcount != 1:
                     raise RuntimeError(
-                        f"the offset of partition {partition} was not stored: a trigger or rule of the "
-                        "job's own tables has refused it. Drop it"
+                        f"the offset of partition {partition} was not stored: a trigger or rule of "
+                        "table ratchet_sink_offsets has refused it. Drop that trigger or rule"
                     )
                 cursor.execute(statements["deferred"])
                 kept = cursor.execute(statements["stored"], (partition,)).fetchone()
                 if kept is None or kept[0] != end[partition]:
                     raise RuntimeError(
                         f"the offset of partition {partition} was not stored as given ({kept}): a trigger or rule of "
-                        "table ratchet_sink_offsets has changed it. Drop it"
+                        "table ratchet_sink_offsets has changed it. Drop that trigger or rule"
                     )
                 cursor.execute(statements["filled"])
         schema = pa.schema([("partition", "int32"), ("rows", "int64")])

@@ -120,5 +120,7 @@ def conninfo(url: str, password: str | None) -> tuple[str, str]:
 
 def _column_name(name: str) -> str:
     if not name or len(name.encode()) > MAX_NAME_BYTES or "\0" in name:
-        raise OptionRefused(f"column {name!r}: PostgreSQL has names of 1 to {MAX_NAME_BYTES} bytes, without NUL")
+        raise OptionRefused(
+            f"column {name!r}: a name in PostgreSQL has 1 to {MAX_NAME_BYTES} bytes, without NUL. Rename the column"
+        )
     return name

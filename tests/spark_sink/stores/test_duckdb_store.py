@@ -112,7 +112,7 @@ def test_a_signal_amid_a_query_is_a_sentence_and_leaves_the_file_as_it_was(tmp_p
     # DuckDB raises RuntimeError for it, which is none of its own errors, and forgets what the handler raised.
     store = duckdb_store(str(tmp_path / "file"), "results", "job", "events")
     store.open(record_schema())
-    said = r"file: a signal has interrupted a query of the job \(Ctrl-C, .*run again to go on"
+    said = r"file: a signal has interrupted a query of the job \(Ctrl-C, .*Run the job again to continue"
     for opened, first in ((store._file.writing, "DELETE FROM ratchet_sink_jobs"), (store._file.reading, "SELECT 1")):
         with pytest.raises(StoreError, match=said), opened() as database:
             never_ends(database, first)
@@ -146,7 +146,7 @@ def test_one_table_has_one_name(tmp_path: Path) -> None:
     duckdb_store(path, "results", "job", "events").open(record_schema())
     other = duckdb_store(path, "Results", "job", "events")
     for ask in (other.require_write_mode, lambda: other.open(record_schema())):
-        with pytest.raises(StoreError, match="the database knows table Results as results"):
+        with pytest.raises(StoreError, match="a job has already filled table Results under the name results"):
             ask()
     duckdb_store(path, "results", "job", "events").open(record_schema())
     duckdb_store(path, "results2", "job", "events").open(record_schema())
@@ -161,7 +161,7 @@ def test_jobs_that_fill_one_table_by_two_names_go_on(tmp_path: Path) -> None:
     for table, job in (("results", "first"), ("Results", "second"), ("results", "third"), ("Results", "fourth")):
         duckdb_store(path, table, job, "events").require_write_mode()
     for table, job in (("Results", "first"), ("results", "second")):
-        with pytest.raises(StoreError, match=f"the database knows table {table} as"):
+        with pytest.raises(StoreError, match=f"a job has already filled table {table} under the name"):
             duckdb_store(path, table, job, "events").require_write_mode()
 
 

@@ -343,7 +343,7 @@ def test_one_table_has_one_name(postgres: PostgresServer, schema: StructType) ->
     first.open(schema)
     other = postgres_store(postgres.url, f"public.{table}", "job", "events", password=postgres.password)
     for ask in (other.require_write_mode, lambda: other.open(schema)):
-        with pytest.raises(StoreError, match=rf"the database knows table \S+ as {table}"):
+        with pytest.raises(StoreError, match=rf"a job has already filled table \S+ under the name {table}"):
             ask()
     first.require_write_mode()
     beside = PostgresSite(postgres, "schema of another name").make()

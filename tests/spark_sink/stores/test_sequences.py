@@ -273,7 +273,7 @@ def test_a_partition_that_two_tasks_have_judged_is_refused(site: Site, spark: Sp
         # Not a union: from 4.1 on, Spark gives two parts of one partition each to one task.
         return records.repartition(3, F.col("offset") < 25).sortWithinPartitions("offset")
 
-    with pytest.raises(StoreError, match=r"two tasks have read one Kafka partition of this commit|a second time"):
+    with pytest.raises(StoreError, match=r"two tasks read one Kafka partition of this commit|a second time"):
         raw.commit(store, stored, {0: 30, 1: 10}, split)
     assert raw.store().offsets() == stored
     raw.commit(store, stored, {0: 30, 1: 10})
@@ -389,7 +389,7 @@ def test_sequences_of_a_table_that_was_dropped_before_are_refused(site: Site, sp
 @pytest.mark.usefixtures("folder_store")
 def test_a_store_that_keeps_none_is_refused_by_name(tmp_path: Path) -> None:
     pipeline = RowPipeline(None, WriteMode(judged=RULES[0]), rejects=True)
-    with pytest.raises(OptionRefused, match=r"store folder does not keep last sequences .* delta, postgres"):
+    with pytest.raises(OptionRefused, match=r"store folder cannot commit last sequences .* delta, postgres"):
         make_store(TableLocation("folder", str(tmp_path)), "job", "t", 7, pipeline)
 
 

@@ -67,5 +67,5 @@ def test_a_store_that_goes_by_key_and_sums_refuses_more(more: dict[str, Any], mo
     DeltaStore(location, "job", "events", write_mode=WriteMode("totals", ("who",), ("n",), **more))
     monkeypatch.setattr(DeltaStore, "all_totals", False)
     DeltaStore(location, "job", "events", write_mode=WriteMode("totals", ("who",), ("n",)))
-    with pytest.raises(OptionRefused, match="store delta has totals of counts and sums only"):
+    with pytest.raises(OptionRefused, match="store delta supports only counts and sums as totals"):
         DeltaStore(location, "job", "events", write_mode=WriteMode("totals", ("who",), ("n",), **more))
