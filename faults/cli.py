@@ -155,11 +155,11 @@ def _speaker(json: bool) -> Callable[..., None]:
 
 
 def _tell(result: Result, say: Callable[..., None], tables: int | None = None, *, json: bool) -> None:
-    told = result.as_dict()
+    found = result.as_dict()
     if json:
-        print(json_text.dumps(told), flush=True)
+        print(json_text.dumps(found), flush=True)
     else:
-        say(", ".join(f"{name} {value}" for name, value in told.items()))
+        say(", ".join(f"{name} {value}" for name, value in found.items()))
         say(
             f"lost {result.lost}, doubled {result.doubled}, reordered {result.reordered}"
             + ("" if tables is None else f", tables {tables}"),

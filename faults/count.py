@@ -76,7 +76,7 @@ def fresh(sent: Iterable[Event], kind: str) -> Iterator[Event]:
     """Yield the events that the stream's rule has to forward.
 
     Written in the plainest form of the rules. By the last sequence, an event is fresh if its sequence is higher than
-    all before of its identity. Of ids the first event of each is fresh, which amounts to the same here. Within a
+    all before of its identity. By ids, the first event with each id is fresh; here these are the same events. Within a
     window, an event is fresh if its sequence is new and not too far below the highest. Of kind "all" every event is
     fresh.
     """
@@ -106,7 +106,7 @@ def _fresh_in_window(sent: Iterable[Event], kind: str) -> Iterator[Event]:
 
 
 def expected(sent: Iterable[Event], kind: str) -> SequencesByIdentity:
-    """Return the output that the sent events demand."""
+    """Return the output expected for the sent events."""
     kept: SequencesByIdentity = defaultdict(list)
     for event in fresh(sent, kind):
         kept[event.identity(kind)].append(event.sequence)
@@ -171,7 +171,7 @@ def compare_counts(wanted: CountsByKey, yielded: SequencesByIdentity, kept: Coun
     """Return the errors of a counting table, and of its agent's outputs.
 
     Args:
-        wanted: demanded count of each key
+        wanted: expected count of each key
         yielded: counts in the agent's output, in order, by key
         kept: count of each key in the table
     """
@@ -203,9 +203,9 @@ def messages(bootstrap: str, topic: str) -> Iterator[Message]:
     """
     options = {"bootstrap.servers": bootstrap}
     try:
-        with consumer(options, "ratchet-faults-count") as asked:
-            for number, held in enumerate(offset_ranges(asked, topic, partition_count(asked, topic))):
-                yield from records_between(asked, topic, {number: held}, timeout_s=READ_WITHIN_S)
+        with consumer(options, "ratchet-faults-count") as client:
+            for number, held in enumerate(offset_ranges(client, topic, partition_count(client, topic))):
+                yield from records_between(client, topic, {number: held}, timeout_s=READ_WITHIN_S)
     except RatchetError as error:
         raise FaultRunFailed(f"{topic}: cannot be read to its end: {error}") from error
 

@@ -16,7 +16,7 @@ class SmallDisk:
     """Folder on a disk of fixed size; `fill` uses up the remaining room, `free` releases it."""
 
     def __init__(self, folder: Path, size: int) -> None:
-        """Create the folder, and mount the disk there where mounting is allowed.
+        """Create the folder, and mount the disk there if mounting is allowed.
 
         folder: mount point, which must not exist yet; size: bytes.
         """

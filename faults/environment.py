@@ -47,7 +47,7 @@ s."""
 COMMIT_INTERVAL_MS = 20
 """Commit interval in milliseconds: short, so that faults meet transactions in each of their states."""
 PATIENCE_S = 180.0
-"""Seconds after which a step has hung: the slowest one, a broker's return, takes ten."""
+"""Seconds after which a step counts as hung: the slowest step, a broker's return, takes ten."""
 ASK_EVERY_S = 0.1
 TRIES = 2
 """Number of restarts of a halted partition that a run waits for; none of them may forward or commit anything."""
@@ -211,7 +211,7 @@ class Worker:
     def partitions(self) -> dict[tuple[str, int], dict[str, Any]]:
         """Return the status of each partition, by input topic and number.
 
-        Asked over HTTP: on a full disk the worker cannot log.
+        The status comes over HTTP, because a worker with a full disk cannot log.
         """
         address = re.findall(r"status_address\s+url=(http://127\.0\.0\.1:\d+)", self.output())[-1]
         with urlopen(f"{address}/status", timeout=ANSWER_S) as answer:  # noqa: S310 - of the line above

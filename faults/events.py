@@ -34,7 +34,8 @@ REPEATED = 0.2
 HELD_BACK = 0.03
 """Share of late events, as a slow thread would send them."""
 HELD_FOR = 2 * PARTITIONS * WINDOW
-"""Most events by which one is late. Sequences rise by two, so half the late ones are still within the window."""
+"""Maximum number of events that overtake a late one. Sequences rise by two, so half the late events are within the
+window."""
 TRICKLE = 100
 """Number of events sent at a time while no fault asks for more, so that some are always in flight."""
 TRICKLE_EVERY_S = 0.3
@@ -122,7 +123,7 @@ class Feed(threading.Thread):
         )
 
     def allow(self, total: int) -> None:
-        """Send at full speed until so many events have been sent."""
+        """Send at full speed until `total` events have been sent."""
         self._allowed = max(self._allowed, total)
 
     def abandon(self) -> None:

@@ -113,7 +113,7 @@ def entry_of(table: str, key: Any, value: Any) -> tuple[str, str, str]:
 
 
 def _tables(sent: list[Event], still_open: Counter[Window]) -> Entries:
-    """Return the table entries that the sent events demand."""
+    """Return the table entries expected for the sent events."""
     words = Counter(word for event in sent for word in words_of(event))
     found = Entries(entry_of("counts", word, total) for word, total in words.items())
     sets: dict[str, set[int]] = defaultdict(set)
@@ -137,8 +137,8 @@ def _tables(sent: list[Event], still_open: Counter[Window]) -> Entries:
 def _windows(sent: list[Event]) -> tuple[Counter[Window], Counter[Window]]:
     """Return the numbers of events in closed windows and in open ones, by partition, key and start.
 
-    A window closes when its partition has come `EXPIRES` sequences past the window's end. Closed windows have partition
-    0.
+    A window closes when its partition has an event `EXPIRES` sequences after the window's end. Closed windows have
+    partition 0.
     """
     found, time = Counter[Window](), Counter[int]()
     for event in fresh(sent, "key"):

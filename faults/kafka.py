@@ -45,7 +45,7 @@ class Kafka:
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
     def positions(self, group: str, topics: Mapping[str, int]) -> dict[tuple[str, int], int] | None:
-        """Return the committed offsets of a group; 0 where there is none.
+        """Return the committed offsets of a group; 0 for a partition without one.
 
         Args:
             group: name of the workers' group.
@@ -57,9 +57,9 @@ class Kafka:
         # Asked as a reader of uncommitted data, or Kafka would hold the answer back for as long as a killed worker's
         # transaction is open (KIP-447, require_stable).
         places = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
-        with consumer({"bootstrap.servers": self.bootstrap}, group, committed=False) as asked:
+        with consumer({"bootstrap.servers": self.bootstrap}, group, committed=False) as client:
             try:
-                found = committed_positions(asked, places, ASK_S)
+                found = committed_positions(client, places, ASK_S)
             except BrokerUnavailable:
                 return None
         return {(place.topic, place.partition): max(0, place.offset) for place in found}
@@ -67,14 +67,14 @@ class Kafka:
     def ends(self, topics: Mapping[str, int]) -> dict[tuple[str, int], int]:
         """Return the end offset of each partition, with uncommitted records included, by topic and partition."""
         admin = self.admin()
-        asked = {
+        wanted = {
             TopicPartition(topic, number): OffsetSpec.latest()
             for topic, count in topics.items()
             for number in range(count)
         }
         deadline = time.monotonic() + ASK_S
         while True:
-            answers = admin.list_offsets(asked, request_timeout=ASK_S)
+            answers = admin.list_offsets(wanted, request_timeout=ASK_S)
             found = {(place.topic, place.partition): answer.result().offset for place, answer in answers.items()}
             if all(offset >= 0 for offset in found.values()):
                 return found
@@ -160,14 +160,14 @@ class EmbeddedKafka(Kafka):
             node.kill()
             node.start()
         if missing := self._missing(LET_IN_LIMIT_S):
-            said = "\n".join(node.describe() for node in missing)
+            states = "\n".join(node.describe() for node in missing)
             raise SetupError(
                 f"not all {len(self.nodes)} nodes have joined the cluster within {LET_IN_LIMIT_S:.0f} s, not even "
-                f"after a restart:\n{said}"
+                f"after a restart:\n{states}"
             )
 
     def _missing(self, limit_s: float) -> list[EmbeddedBroker]:
-        """Return the nodes still unknown after so many seconds; empty as soon as all are known."""
+        """Return the nodes still unknown after `limit_s` seconds; empty as soon as all are known."""
         admin, deadline = self.admin(), time.monotonic() + limit_s
         while True:
             known = admin.list_topics(timeout=START_LIMIT_S).brokers

@@ -34,9 +34,9 @@ def operations(folder: Path, seed: int, *, style: Style = Style.RECORDS) -> tupl
         worker = environment.workers[0]
         worker.start()
         environment.wait_for_progress(environment.positions(), "the first commits")
-        refused = _policies_made_anew(environment, worker)
-        refused += _a_rule_edited(environment, worker)
-        refused += _an_application_renamed(environment)
+        refused = _recreate_policies(environment, worker)
+        refused += _edit_rule(environment, worker)
+        refused += _rename_application(environment)
         for kind in IDENTITIES:  # while it runs; records read again are dropped
             environment.read_again[kind] += resume(environment, f"by-{kind}", "--partition", "0", "--from", "earliest")
         environment.wait_for_progress(environment.positions(), "progress after partitions were moved back")
@@ -44,7 +44,7 @@ def operations(folder: Path, seed: int, *, style: Style = Style.RECORDS) -> tupl
         return difference, len(sent), refused
 
 
-def _policies_made_anew(environment: Environment, worker: Worker) -> int:
+def _recreate_policies(environment: Environment, worker: Worker) -> int:
     topic, admin = policy_topic(environment.app), environment.kafka.admin()
     worker.mark()
     admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
@@ -57,7 +57,7 @@ def _policies_made_anew(environment: Environment, worker: Worker) -> int:
     return len(IDENTITIES) * PARTITIONS
 
 
-def _a_rule_edited(environment: Environment, worker: Worker) -> int:
+def _edit_rule(environment: Environment, worker: Worker) -> int:
     worker.stop()
     text = environment.config.read_text("utf-8")
     environment.config.write_text(text.replace('identity = "key"', 'identity = "producer"'), "utf-8")
@@ -71,7 +71,7 @@ def _a_rule_edited(environment: Environment, worker: Worker) -> int:
     return PARTITIONS
 
 
-def _an_application_renamed(environment: Environment) -> int:
+def _rename_application(environment: Environment) -> int:
     renamed = environment.folder / "renamed.toml"
     renamed.write_text(
         environment.config.read_text("utf-8").replace(f'app = "{environment.app}"', 'app = "renamed"'), "utf-8"

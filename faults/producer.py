@@ -33,10 +33,10 @@ sending."""
 EARLY = 0.2
 """Share of publishers killed before or while they take over their name."""
 EARLY_S = 1.5
-"""Most seconds until such a publisher is killed. Its process has to start first."""
+"""Maximum seconds until such a publisher is killed. Its process has to start first."""
 KILLS_PER_RESTART = 8
 PATIENCE_S = 180.0
-"""Seconds after which a step has hung."""
+"""Seconds after which a step counts as hung."""
 
 
 @dataclass(slots=True)
@@ -154,7 +154,7 @@ class _ProducerFaults:
 
 
 def _file(path: Path) -> tuple[SequencesByIdentity, list[int]]:
-    """Return the demanded output by key, and the offset of each record in the file."""
+    """Return the expected output by key, and the offset of each record in the file."""
     wanted: SequencesByIdentity = defaultdict(list)
     offsets = []
     for sequence, key, value in KeyedLines(path).read(0):

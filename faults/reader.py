@@ -42,7 +42,7 @@ MOMENTS: Final = (BEFORE, IN, AFTER, "-", "-", "-")
 OTHERS: Final = 5
 """Number of kills for each freeze and each restart of the database."""
 PATIENCE_S: Final = 180.0
-"""Seconds after which a step has hung."""
+"""Seconds after which a step counts as hung."""
 
 Say = Callable[[str], None]
 
@@ -275,14 +275,14 @@ class _StoreFaults:
             if not any(reader.is_running for reader in readers):
                 return
             if time.monotonic() > deadline:
-                raise FaultRunFailed(f"{readers[0].name} does nothing; see {readers[0].log}")
+                raise FaultRunFailed(f"{readers[0].name} has printed nothing; see {readers[0].log}")
             time.sleep(0.02)
 
     def _wait_until_ended(self, reader: ChildProcess) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while reader.is_running:
             if time.monotonic() > deadline:
-                raise FaultRunFailed(f"{reader.name} was to end and does not; see {reader.log}")
+                raise FaultRunFailed(f"{reader.name} should have ended, but still runs; see {reader.log}")
             time.sleep(0.02)
         reader.wait()
 

@@ -252,8 +252,8 @@ class Schedule:
         sentence = re.compile(rf"{re.escape(topic)}, partition (\d+): another client has committed offset")
 
         def are_halted() -> bool:
-            said = "".join(worker.output_since_mark() for worker in self.home)
-            return len({*sentence.findall(said)}) == count
+            output = "".join(worker.output_since_mark() for worker in self.home)
+            return len({*sentence.findall(output)}) == count
 
         waited_s = self.environment.wait_for(are_halted, f"the halt of {count} partitions of {topic}")
         resume(self.environment, f"by-{kind}")

@@ -45,7 +45,7 @@ BEFORE = ("before-write", "before-commit")
 IN_TRANSACTION = "in-commit"
 """Point inside a database's commit: all has been written and the transaction is open."""
 OF_SEQUENCES = ("before-sequences",)
-"""Point of a job that judges: the rows are written, and the last sequences are not."""
+"""Point of a job that deduplicates: the rows are written, and the last sequences are not."""
 BETWEEN = "between-commits"
 """Point inside the commit of two tables: the rejects are committed, the rows are not."""
 AFTER = "after-commit"
@@ -136,7 +136,7 @@ def run_sink(
         say: function called with progress, a line at a time.
         folder: a new folder for logs and tables; None: a temporary one.
         only: names of stores; none: all that can run here.
-        from_input: the job reads a raw topic with duplicates, and judges it itself.
+        from_input: True if the job reads a raw topic with duplicates, and deduplicates it itself.
         nodes: number of Kafka brokers, 1 or 3; of three, one is killed that leads a partition.
 
     Raises:
@@ -236,9 +236,9 @@ class _StoreFaults:
         self.result = StoreResult()
 
     def all(self, times: int | None) -> StoreResult:
-        """Inject every fault that many times, in random order; then count the rows, and return the result.
+        """Inject the faults in random order, then count the rows, and return the result.
 
-        times: None for each fault once.
+        times: see `run_sink`; None injects each fault once.
         """
         if times is None:
             steps = self._kills(1, self._mode) + self._others(self._mode)
@@ -328,7 +328,7 @@ class _StoreFaults:
         ):
             codes = {self._environment.require(one, {DONE, FENCED}), self._environment.require(other, {DONE, FENCED})}
         if codes == {FENCED}:
-            raise FaultRunFailed(f"{self._name}: two jobs were started together, and both were fenced")
+            raise FaultRunFailed(f"{self._name}: of two jobs started together, both were fenced instead of one")
         self.result.pairs += 1
 
     def _broker_killed(self) -> None:

@@ -1,4 +1,4 @@
-"""Environment of the Spark job: its topic, its processes, its rows and the demanded rows."""
+"""Environment of the Spark job: its topic, its processes, its rows and the expected rows."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ CATCH_UP = 100_000
 A_FEW_COMMITS = 1_000
 """Offsets per commit of two jobs started together, so that the remaining one soon finishes the backlog."""
 PER_STEP = 600
-"""Records written before each fault: enough for more commits than any fault waits for."""
+"""Number of records written before each fault: enough for more commits than any fault waits for."""
 
 REJECTED = 10
-"""One value in so many is unparsable, in a store with rejects."""
+"""Distance between two unparsable values, in a store with rejects."""
 REPEATED = 0.25
 """Number of repeats per record of a raw topic; they make up a fifth of the topic."""
 IDENTITIES = 97
@@ -55,7 +55,7 @@ NO_JSON = "is no JSON"
 """Text of an unparsable value after its number."""
 
 PATIENCE_S = 300.0
-"""Seconds after which a step has hung: a start of Spark takes ten on an idle machine."""
+"""Seconds after which a step counts as hung: a start of Spark takes ten on an idle machine."""
 ASK_EVERY_S = 0.1
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -84,9 +84,9 @@ class SinkEnvironment:
         place: location of the result table.
         chance: source of the random choice of aborted transactions.
         archive: archive of the JVM's classes; see `class_archive`.
-        rejects: a tenth of the values cannot be parsed, and becomes rows of a rejects table.
-        from_input: the topic is a raw one. A fifth of its records are repeats, half of the rejects have no sequence,
-            and aborted records have the next sequences.
+        rejects: True makes a tenth of the values unparsable; they become rows of a rejects table.
+        from_input: True makes the topic a raw one. A fifth of its records are repeats, half of the rejects have no
+            sequence, and aborted records have the next sequences.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ class Accumulator:
         """Last time when the queue was full, by the monotonic clock."""
         self.standstill: Standstill | None = None
         """Reason why Kafka acknowledges nothing at present; None while it acknowledges records."""
-        self._heard_at = self._polled_at = self._silent_since = time.monotonic()
+        self._answered_at = self._polled_at = self._silent_since = time.monotonic()
         self._notes: dict[KafkaError | None, Message | None] = {None: None}
         self.note = self._notes.setdefault
         """Delivery callback of most records: it keeps the first error of each kind, and ignores successes. It is called
@@ -114,7 +114,7 @@ class Accumulator:
 
     def restart_silence(self) -> None:
         """Restart the measurement of silence, after an acknowledgement or when the queue is empty."""
-        self._heard_at = self._silent_since = time.monotonic()
+        self._answered_at = self._silent_since = time.monotonic()
         self.standstill, self._client_error = None, ""
 
     def poll(self, timeout_s: float) -> None:
@@ -190,7 +190,7 @@ class Accumulator:
                 logger=SILENT,
             )
         except (KafkaException, ValueError, TypeError) as error:
-            raise SettingsError(f"kafka: the client options are not accepted: {error}") from error
+            raise SettingsError(f"kafka: librdkafka refuses the client options: {error}") from error
 
     def _take_notes(self) -> None:
         if len(self._notes) == 1 or self.failure is not None:
@@ -227,9 +227,9 @@ class Accumulator:
                 self.poll(0)
             if not len(self._producer):
                 self.restart_silence()  # silence is counted from when there is something to hear
-            silent_s = time.monotonic() - self._heard_at
+            silent_s = time.monotonic() - self._answered_at
             if len(self._producer) and silent_s >= SILENCE_S:
-                self._heard_at += SILENCE_S  # once per SILENCE_S
+                self._answered_at += SILENCE_S  # once per SILENCE_S
                 self._say_silence()
 
     def _say_silence(self) -> None:
@@ -244,7 +244,7 @@ class Accumulator:
             self._options,
             self.topic,
             throttle_s=throttle_s if now - throttled_at < throttle_s + THROTTLED_FOR_S else 0.0,
-            heard=self._client_error,
+            last_error=self._client_error,
         )
         if self._silent_since > now:
             return  # an acknowledgement came during the request to Kafka

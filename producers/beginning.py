@@ -51,8 +51,8 @@ class Beginning:
             mark = self.source.mark(NOTHING_YET) if self.source else None
             reached = NOTHING_YET
             return Progress(reached, 0, shape.partitions, shape.id, mark, reached, self.session, kept), None
-        said = self._check(self.source, stored) if self.source is not None else None
-        return replace(stored, session=self.session, decision=kept), said
+        notice = self._check(self.source, stored) if self.source is not None else None
+        return replace(stored, session=self.session, decision=kept), notice
 
     def _decided(self, stored: Progress, shape: TopicShape) -> tuple[TopicDecision, str]:
         """Return the user's decision for a topic that was created again, and the sentence to store with it."""

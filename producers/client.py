@@ -35,7 +35,8 @@ same transactional id has merely started.
 END_OF_PARTITION = KafkaError._PARTITION_EOF
 CLIENT_STOPPED = KafkaError._FATAL
 PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
-"""Error codes for a record that the client dropped: by our order, or because Kafka refused an earlier record."""
+"""Error codes for a record that the client dropped: at Ratchet's request, or because Kafka refused an earlier
+record."""
 AUTHENTICATION_FAILED = KafkaError._AUTHENTICATION
 
 EPOCH_ENDED = frozenset(
@@ -108,10 +109,10 @@ PASSING = LEADER_CHANGES | frozenset(
 
 def explained(error: KafkaError) -> str:
     """Return the error's message, with a remedy if the user lacks a right."""
-    said: str = error.str()
+    reason: str = error.str()
     if error.code() in NOT_ALLOWED:
-        return f"{said.rstrip('.')}. Give this user the rights of docs/guide/rights.md"
-    return said
+        return f"{reason.rstrip('.')}. Give this user the rights of docs/guide/rights.md"
+    return reason
 
 
 def no_broker_is_let_in(error: KafkaError) -> bool:
@@ -130,17 +131,17 @@ def refusal(error: KafkaError, where: str) -> RatchetError:
         error: error of librdkafka.
         where: topic, producer and record, for the message.
     """
-    said = f"{where}: {explained(error)}"
+    reason = f"{where}: {explained(error)}"
     if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
         return RecordTooLarge(
-            f"{said}. Raise max.message.bytes of the topic and message.max.bytes in the `kafka` settings, or leave the "
-            "record out"
+            f"{reason}. Raise max.message.bytes of the topic and message.max.bytes in the `kafka` settings, or leave "
+            "the record out"
         )
     if error.code() in TOPIC_GONE:
-        return TopicMissing(f"{said}. Was it deleted?")
+        return TopicMissing(f"{reason}. Was it deleted?")
     if error.code() in NOT_ALLOWED:
-        return TopicError(said)
-    return TransportError(f"{said}. Acknowledged records stay published; start again to go on after it")
+        return TopicError(reason)
+    return TransportError(f"{reason}. Acknowledged records stay published; start again to go on after it")
 
 
 def require_servers(options: Mapping[str, object]) -> None:

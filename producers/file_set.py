@@ -66,7 +66,7 @@ class FileSet:
     Args:
         paths: files in the order to read; or one folder, for its files in the order of their names, without those that
             begin with a dot.
-        follow: whether to wait for more content in a folder, or in one log and its rotated files, until `stop`. Of the
+        follow: True waits for more content in a folder, or in one log and its rotated files, until `stop`. Of the
             last file only whole lines are read. A file with a later name finishes the one before, which must not be
             written to any more. Compressed files must be complete when they are moved into the folder.
         format: format of every file, see `FileSource`.

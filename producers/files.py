@@ -149,7 +149,7 @@ class FileLines:
 
         Args:
             from_byte: offset of the first record to yield, or of a byte before it.
-            whole: whether to leave out a last line without an end, because it is still being written.
+            whole: True leaves out a last line without an end, because a program is still writing it.
         """
         yield from self._read_lines(from_byte, whole=whole, tracks=self.is_tracked)
 

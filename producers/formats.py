@@ -111,8 +111,10 @@ class LineFormat:
                 f"--format {format}: write {', '.join(get_args(Format)[:-1])} or {get_args(Format)[-1]}"
             )
         if format == "lines" and (key is not None or sequence_field is not None):
-            asked = f"--key {key}" if key is not None else f"--sequence-field {sequence_field}"
-            raise SettingsError(f"{asked} needs fields, but the format is 'lines': add --format ndjson or --format csv")
+            option = f"--key {key}" if key is not None else f"--sequence-field {sequence_field}"
+            raise SettingsError(
+                f"{option} needs fields, but the format is 'lines': add --format ndjson or --format csv"
+            )
         self._is_given, self.delimiter = delimiter is not None, _delimiter(format, delimiter)
         self.name, self.key, self.sequence_field = format, key, sequence_field
         self.columns: list[str] | None = None
@@ -147,7 +149,7 @@ class LineFormat:
 
         Args:
             stream: stream to read from.
-            whole: whether to leave out a last line without an end, because it is still being written.
+            whole: True leaves out a last line without an end, because a program is still writing it.
 
         Raises:
             Unusable: the line is too long, or a quoted field does not end.
@@ -175,7 +177,9 @@ class LineFormat:
             if not (more := stream.readline(MAX_LINE_BYTES - length)):
                 if whole:
                     return b""
-                raise Unusable("a quoted field that begins here does not end. Fix it, or publish with --format lines")
+                raise Unusable(
+                    "a quoted field that begins here does not end. Correct the line, or publish with --format lines"
+                )
             lines.append(more)
             length += len(more)
             is_open ^= more.count(b'"') % 2 == 1
@@ -204,7 +208,7 @@ class LineFormat:
         except msgspec.ValidationError:
             raise Unusable(f"has no field {self.key or self.sequence_field!r}, since it is not a JSON object") from None
         except (ValueError, RecursionError) as error:
-            raise Unusable(f"not JSON: {error}. Mend the line, or publish with --format lines") from None
+            raise Unusable(f"not JSON: {error}. Correct the line, or publish with --format lines") from None
         texts = {name: _member(fields, name, what) for name, what in self._wanted()}
         return self._with_fields(value, texts)
 
@@ -214,7 +218,9 @@ class LineFormat:
             return None
         cells = _cells(value.decode(), self.delimiter)
         if len(cells) != len(self.columns):
-            raise Unusable(f"has {len(cells)} fields, but the first line names {len(self.columns)} columns. Fix it")
+            raise Unusable(
+                f"has {len(cells)} fields, but the first line names {len(self.columns)} columns. Correct the line"
+            )
         fields = dict(zip(self.columns, cells, strict=True))
         for name, what in self._wanted():
             if name not in fields:
@@ -317,7 +323,9 @@ def _cells(text: str, delimiter: str = ",") -> list[str]:
     while goes_on:
         field = _field_pattern(delimiter).match(text, at)
         if field is None:
-            raise Unusable(_STRAY if '"' in text else "not CSV: a carriage return outside the line's end. Fix it")
+            raise Unusable(
+                _STRAY if '"' in text else "not CSV: a carriage return outside the line's end. Correct the line"
+            )
         quoted, comma, plain, other_comma = field.groups()
         cells.append(quoted.replace('""', '"') if quoted is not None else plain)
         at, goes_on = field.end(), bool(comma or other_comma)

@@ -77,7 +77,8 @@ def whole(sequence: object) -> int:
     """Return a sequence as a plain int; integers of numpy and pandas are accepted.
 
     Raises:
-        TypeError: the sequence is no integer. A fraction would be cut off, which gives another record's sequence.
+        TypeError: the sequence is no integer. A fraction would be cut off, and the result would be another record's
+        sequence.
     """
     try:
         return int(index(sequence))  # type: ignore[arg-type]

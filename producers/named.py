@@ -112,7 +112,7 @@ class NamedProducer(ABC, Generic[C]):
         self._store_records = store_records
         self._say = say or log.warning
         self._options = dict(options)
-        self._said: list[str] = []
+        self._notices: list[str] = []
 
         self._progress_store = ProgressStore(options, topic, self.name, timeout_s=timeout_s, say=self._say)
         shape = self._topic_shape(options, timeout_s)
@@ -228,8 +228,8 @@ class NamedProducer(ABC, Generic[C]):
         with self._lock:
             if self._prefix.taken == taken:  # the client's own news may make it look as if something waited
                 self._prefix.acknowledge_all()
-        asked = self._progress_writer.ask()
-        while not self._progress_writer.wait(asked, SILENCE_S):
+        ticket = self._progress_writer.ask()
+        while not self._progress_writer.wait(ticket, SILENCE_S):
             why = standstill_of(self._progress_store.admin, self._options, PROGRESS_TOPIC)
             self._say(
                 f"producer {self.name!r} waits for Kafka to store its progress, in a transaction on {PROGRESS_TOPIC} "
@@ -286,10 +286,10 @@ class NamedProducer(ABC, Generic[C]):
     def _begin(self, stored: Progress | None, shape: TopicShape) -> Progress:
         decision = self._topic_replaced or ("resend" if self._from_start else None)
         who = Beginning(self.topic, self.name, self._progress_store.session, self._source, decision)
-        progress, said = who.after(stored, shape)
-        if said and said not in self._said:
-            self._said.append(said)
-            self._say(said)
+        progress, notice = who.after(stored, shape)
+        if notice and notice not in self._notices:
+            self._notices.append(notice)
+            self._say(notice)
         return progress
 
     def _number(self, sequence: int | None) -> int:

@@ -25,8 +25,9 @@ class AcknowledgedPrefix:
     """Records sent to each partition, and the highest sequence such that Kafka has all records up to it.
 
     A delivery report covers all earlier records of its partition. A record is reported if it is the only one in flight
-    in its partition; of others, one in `REPORT_EVERY` is. A run without a reported end waits for the next record of the
-    partition, or for `acknowledge_all`. It is not thread-safe; its memory is limited by the reports in flight.
+    in its partition; of the other records, every `REPORT_EVERY`-th one is. A run without a reported end waits for the
+    next record of the partition, or for `acknowledge_all`. It is not thread-safe; its memory is limited by the reports
+    in flight.
     """
 
     def __init__(self, sequence: int = NOTHING_YET) -> None:
@@ -75,7 +76,7 @@ class AcknowledgedPrefix:
         return None if run.is_closed or run.records >= REPORT_EVERY - 1 else run
 
     def count_silently(self, run: Run, sequence: int) -> None:
-        """Count a sent record of a `silent_run`, as `sent` does."""
+        """Count a sent record of a `silent_run`, as `count_sent` does."""
         run.last = self._last = sequence
         run.records += 1
         self.taken += 1

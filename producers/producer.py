@@ -58,10 +58,10 @@ class Producer(NamedProducer[Accumulator]):
         options: client options of librdkafka, at least "bootstrap.servers". Options that the guarantees need cannot be
             overridden.
         source: source of the records, to notice whether it has changed; None: the program numbers its records.
-        from_start: whether to send everything again under the same name; the worker drops the duplicates.
+        from_start: True sends everything again under the same name; the worker drops the duplicates.
         topic_replaced: action for a topic that was deleted and created again after the name last published. "resend":
             begin again, as if nothing had been published; "keep": continue after the stored progress. The choice is
-            stored with the progress. None: refuse, and name both.
+            stored with the progress. None: raise `TopicReplaced`, which names both choices.
         store_records: number of acknowledged records after which progress is stored, at most ten times a second.
         store_s: seconds after which progress is stored in any case.
         timeout_s: maximum seconds to reach Kafka at the start. Later there is no limit.
@@ -293,7 +293,7 @@ class AsyncProducer:
     @property
     def _producer(self) -> Producer:
         if self._made is None:
-            raise RuntimeError("an AsyncProducer is used within 'async with'")
+            raise RuntimeError("an AsyncProducer works only within 'async with'")
         return self._made
 
     @property

@@ -67,7 +67,7 @@ class Progress:
     """Progress of a producer: Kafka has acknowledged every record up to `sequence`, on all partitions."""
 
     sequence: int
-    """Highest such sequence; -1: none yet, the name was only taken over."""
+    """Highest sequence such that Kafka has acknowledged all records up to it; -1: the name was only taken over."""
     records: int
     """Number of published records."""
     partitions: int
@@ -92,7 +92,7 @@ class Progress:
         """Parse a value of the compacted topic.
 
         Raises:
-            SourceError: the value is no progress, or in a newer format.
+            SourceError: the value is not a producer's progress, or has a newer format.
         """
         try:
             fields = json.loads(value)
@@ -135,7 +135,7 @@ def read_progress(
 
     Raises:
         BrokerUnavailable: Kafka sent nothing for `timeout_s` seconds, or refuses the read.
-        SourceError: the stored value is no progress.
+        SourceError: the stored value is not a producer's progress.
     """
     key = progress_key(topic, name)
     consumer = Consumer(
@@ -156,7 +156,7 @@ def read_progress(
             consumer.list_topics(PROGRESS_TOPIC, timeout=ATTEMPT_S)
         end = _end(consumer, timeout_s, say)
         consumer.assign([TopicPartition(PROGRESS_TOPIC, 0, OFFSET_BEGINNING)])
-        heard_at = time.monotonic()
+        answered_at = time.monotonic()
         while True:
             message = consumer.poll(1.0)
             if message is None or message.error() is not None:
@@ -166,7 +166,7 @@ def read_progress(
                         return newest
                 elif error is not None and error.code() not in PASSING:
                     raise KafkaException(error)
-                silent_s = time.monotonic() - heard_at
+                silent_s = time.monotonic() - answered_at
                 if silent_s >= timeout_s:
                     raise BrokerUnavailable(
                         f"{PROGRESS_TOPIC}: Kafka sent nothing for {timeout_s:g} s; check that it runs"
@@ -174,7 +174,7 @@ def read_progress(
                 if silent_s >= ATTEMPT_S:
                     say(f"{PROGRESS_TOPIC}: waiting for Kafka since {silent_s:.0f} s")
                 continue
-            heard_at = time.monotonic()
+            answered_at = time.monotonic()
             if message.key() == key:
                 value = message.value()
                 where = f"{PROGRESS_TOPIC} partition 0 offset {message.offset()} (producer {name!r}, topic {topic!r})"
@@ -236,7 +236,7 @@ PAUSE_S = 0.1
 """Seconds between two attempts, if Kafka refuses the first at once."""
 
 DOUBT_S = 10.0
-"""Seconds to wait for a successor's progress, before a lost epoch counts as a transaction's time-out.
+"""Seconds to wait for a successor's progress, before the end of an epoch counts as a transaction's time-out.
 
 An ended epoch may mean that a successor has not written progress yet.
 """
@@ -320,7 +320,7 @@ class ProgressStore:
         while not self._stopped.is_set():
             try:
                 if self._producer is None:
-                    self._begin_anew()
+                    self._begin_new_epoch()
                 else:
                     self._write(self._producer, progress)
                     return
@@ -357,7 +357,7 @@ class ProgressStore:
                 raise TopicReplaced(
                     f"topic {self.topic!r} was deleted and created again while producer {self.name!r} published to it "
                     f"(its id was {topic_id}, and is {shape.id}): earlier records are not in it. Start the "
-                    "producer again; it says what can be done"
+                    "producer again: its error names the possible decisions"
                 )
             return
 
@@ -413,7 +413,7 @@ class ProgressStore:
                 logger=SILENT,
             )
         except (KafkaException, ValueError, TypeError) as error:
-            raise SettingsError(f"kafka: the client options are not accepted: {error}") from error
+            raise SettingsError(f"kafka: librdkafka refuses the client options: {error}") from error
 
     def _write(self, producer: KafkaProducer, progress: Progress) -> None:
         refused: list[KafkaError] = []
@@ -467,7 +467,7 @@ class ProgressStore:
                 self._confirm_progress_topic()
                 self._pause()
 
-    def _begin_anew(self) -> None:
+    def _begin_new_epoch(self) -> None:
         """Find out why the epoch ended, and start a new one unless another producer took over.
 
         Raises:
@@ -522,7 +522,7 @@ class ProgressWriter:
         """
         self._progress_store, self._progress, self._failed, self._every_s = progress_store, progress, failed, every_s
         self._turn = threading.Condition()  # guards the four below
-        self._asked = self._answered = 0
+        self._tickets = self._answered = 0
         self._due = self._ended = False
         self._thread = threading.Thread(target=self._run, name=f"progress-{progress_store.topic}", daemon=True)
         self._thread.start()
@@ -536,14 +536,14 @@ class ProgressWriter:
     def ask(self) -> int:
         """Request that the present progress is stored, and return a ticket for `wait`."""
         with self._turn:
-            self._asked += 1
+            self._tickets += 1
             self._turn.notify_all()
-            return self._asked
+            return self._tickets
 
-    def wait(self, asked: int, patience_s: float) -> bool:
+    def wait(self, ticket: int, patience_s: float) -> bool:
         """Return True if the store of a ticket is done, or the thread has ended, within `patience_s` seconds."""
         with self._turn:
-            return self._turn.wait_for(lambda: self._ended or self._answered >= asked, patience_s)
+            return self._turn.wait_for(lambda: self._ended or self._answered >= ticket, patience_s)
 
     def close(self) -> None:
         """End the thread, without waiting for a Kafka that does not answer."""
@@ -553,7 +553,7 @@ class ProgressWriter:
 
     def _run(self) -> None:
         try:
-            while (asked := self._next_turn()) is not None:
+            while (ticket := self._next_turn()) is not None:
                 began = time.monotonic()
                 progress = self._progress()
                 self._progress_store.confirm_topic(progress.topic_id)
@@ -561,7 +561,7 @@ class ProgressWriter:
                 with self._turn:
                     if self._ended:
                         return  # it may have been given up
-                    self._answered = asked
+                    self._answered = ticket
                     self._turn.notify_all()
                     self._turn.wait_for(self._is_urgent, max(0.0, began + LEAST_S - time.monotonic()))
         except RatchetError as failure:
@@ -579,10 +579,10 @@ class ProgressWriter:
         with self._turn:
             self._turn.wait_for(lambda: self._due or self._is_urgent(), self._every_s)
             self._due = False
-            return None if self._ended else self._asked
+            return None if self._ended else self._tickets
 
     def _is_urgent(self) -> bool:
-        return self._ended or self._asked > self._answered
+        return self._ended or self._tickets > self._answered
 
     def _end(self) -> None:
         with self._turn:

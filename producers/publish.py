@@ -43,7 +43,7 @@ def publish(
     Args:
         source: source of the records, preferably the one that the producer was created with.
         producer: producer to send with.
-        from_start: whether to publish from the beginning; the producer must have the same setting.
+        from_start: True publishes from the beginning; the producer must have the same setting.
         records_per_s: maximum records per second; None: no limit.
         on_record: function called with the sequence of each record in flight.
 

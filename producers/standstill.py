@@ -27,7 +27,7 @@ class Standstill(NamedTuple):
     text: str
 
 
-class Asking(Protocol):
+class MetadataClient(Protocol):
     """Client of librdkafka that can request a topic's metadata."""
 
     def list_topics(self, topic: str, timeout: float) -> ClusterMetadata:
@@ -35,7 +35,12 @@ class Asking(Protocol):
 
 
 def standstill_of(
-    client: Asking, options: Mapping[str, str | int | bool], topic: str, *, throttle_s: float = 0.0, heard: str = ""
+    client: MetadataClient,
+    options: Mapping[str, str | int | bool],
+    topic: str,
+    *,
+    throttle_s: float = 0.0,
+    last_error: str = "",
 ) -> Standstill:
     """Return the reason why Kafka acknowledges nothing of a topic, from requests of a few seconds.
 
@@ -44,12 +49,12 @@ def standstill_of(
         options: options of librdkafka for another client, which requests min.insync.replicas.
         topic: name of the topic.
         throttle_s: seconds of the last delay by quota; 0: none matters now.
-        heard: last error of the client's connections; empty: none.
+        last_error: last error of the client's connections; empty: none.
     """
     try:
         found = client.list_topics(topic, timeout=ASK_S).topics.get(topic)
     except KafkaException as failure:
-        return Standstill(NO_ANSWER, f"Kafka does not answer: {heard or failure.args[0].str()}")
+        return Standstill(NO_ANSWER, f"Kafka does not answer: {last_error or failure.args[0].str()}")
     if found is None or found.error is not None:
         return _of_topic(topic, None if found is None else found.error)
     if away := [number for number, each in sorted(found.partitions.items()) if each.leader < 0]:
@@ -58,8 +63,8 @@ def standstill_of(
         return lacking
     if throttle_s:
         return Standstill("quota", f"the quota of this client is used up: Kafka delays it by {throttle_s:.1f} s")
-    if heard:
-        return Standstill(NO_ANSWER, f"a broker does not answer: {heard}")
+    if last_error:
+        return Standstill(NO_ANSWER, f"a broker does not answer: {last_error}")
     return Standstill(UNEXPLAINED, f"Kafka answers, and {topic} has leaders; the log of the brokers has more")
 
 

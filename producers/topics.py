@@ -75,7 +75,7 @@ def describe_topic(
         TopicError: Kafka refuses the request.
     """
     deadline = time.monotonic() + timeout_s
-    asked_twice = False
+    is_second_try = False
     while True:
         wait_s = max(0.1, min(ATTEMPT_S, deadline - time.monotonic()))
         try:
@@ -84,9 +84,9 @@ def describe_topic(
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
             if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                if asked_twice:
+                if is_second_try:
                     return None
-                asked_twice = True  # a broker may learn a moment late of a new topic
+                is_second_try = True  # a broker may learn a moment late of a new topic
                 time.sleep(0.3)
                 continue
             if error.code() not in PASSING:
@@ -196,7 +196,9 @@ def create_topic(
     except KafkaException as failure:
         error: KafkaError = failure.args[0]
         if error.code() in PASSING or no_broker_is_let_in(error):
-            raise BrokerUnavailable(f"topic {topic!r} could not be created: {error.str()}") from failure
+            raise BrokerUnavailable(
+                f"topic {topic!r} could not be created: {error.str()}. Check that Kafka runs"
+            ) from failure
         raise TopicError(f"topic {topic!r} cannot be created: {explained(error)}") from failure
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -204,4 +206,6 @@ def create_topic(
         if shape := describe_topic(admin, topic, timeout_s=timeout_s, say=say):
             return shape
         time.sleep(0.05)
-    raise TopicMissing(f"topic {topic!r} was created but cannot be found. Was it deleted?")
+    raise TopicMissing(
+        f"topic {topic!r} was created but cannot be found. Check that no other program deletes it, then try again"
+    )

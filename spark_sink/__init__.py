@@ -5,7 +5,7 @@ exists. This package imports nothing of Ratchet's other packages, so that it shi
 driver needs pyspark, pyarrow, confluent-kafka and the store's package; the executors need pyarrow, and psycopg or
 PyMySQL for a database.
 
-`exactly_once` is for jobs of one's own.
+`exactly_once` is for Spark programs that users write themselves.
 """
 
 from __future__ import annotations

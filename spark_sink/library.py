@@ -1,4 +1,4 @@
-"""Commits of any DataFrame together with its Kafka offsets, in one action: for jobs of one's own.
+"""Commits of any DataFrame together with its Kafka offsets, in one action, for users' own Spark programs.
 
 `exactly_once` makes a sink of a table. A loop over `Sink.batches` reads a topic from where the table ends; `Sink.batch`
 is a function for foreachBatch of Structured Streaming. Neither needs a checkpoint: the table has the offsets.
@@ -53,14 +53,14 @@ PRODUCER_HEADER: Final = "ratchet-producer"
 """Headers of records that a producer of Ratchet has numbered."""
 
 PLACE: Final = {"partition": "_kafka_partition", "offset": "_kafka_offset"}
-"""Names of a record's place in Spark's Kafka source, and in result tables."""
+"""Columns with a record's partition and offset: name in Spark's Kafka source, and name in result tables."""
 
 _SEQUENCE_BYTES: Final = "_ratchet_sequence_bytes"
 
 STORES_OF_SERVERS: Final = {"postgresql": "postgres", "mysql": "mysql"}
 """Kind of the store by the scheme of an address."""
 PROVIDERS: Final = frozenset({"delta"})
-"""Providers of Spark's catalog with tables that are found by their location."""
+"""Formats of tables in Spark's catalog that Ratchet opens by their location."""
 SESSION_CATALOG: Final = "spark_catalog"
 """Name of the catalog that each Spark session has."""
 DRIVERS: Final = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mysql+pymysql"}
@@ -85,7 +85,7 @@ _LAST_CALL: dict[tuple[str, str, str], int] = {}
 """Last micro-batch of `Sink.batch` by run of a query, target and job."""
 
 FOLLOW_S: Final = 1.0
-"""Seconds between two looks for new records, with `follow`."""
+"""Seconds between two checks for new records, with `follow`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class Sink:
             bootstrap: host:port[,host:port] of Kafka.
             topic: any topic, also one without Ratchet's headers.
             max_records: offsets in one batch, at most.
-            follow: wait for new records at the topic's end instead of stopping there.
+            follow: True waits for new records at the topic's end; False stops there.
             options: client options in librdkafka's names, such as security.protocol.
 
         Raises:
@@ -299,7 +299,7 @@ class Sink:
         _LAST_CALL[run] = number
 
     def _require_no_rows(self, dataframe: DataFrame, number: int) -> None:
-        """Make the rows of a micro-batch without offsets, so that Spark writes its state.
+        """Compute the rows of a micro-batch without offsets, so that Spark writes its state; refuse any row.
 
         Raises:
             OptionRefused: there are rows; the table could not tell whether it has them.

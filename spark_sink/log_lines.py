@@ -21,7 +21,7 @@ from kafka_ratchet.spark_sink.secrets import hidden
 
 LogFormat = Literal["text", "json"]
 FIRST_LINE_S: Final = 3.0
-"""Seconds of silent work until its first log line, before a user doubts that the command still works."""
+"""Seconds of work until its first log line: sooner than a user doubts that the command still runs."""
 NEXT_LINE_S: Final = 30.0
 """Seconds between two lines about one piece of work."""
 

@@ -1,4 +1,4 @@
-"""End of a job together with the process that has started it, however that one ends."""
+"""End of the job as soon as the process that started it has ended, for any reason."""
 
 from __future__ import annotations
 

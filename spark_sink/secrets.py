@@ -1,6 +1,6 @@
-"""Values that are never written: passwords, keys, urls with a password.
+"""Secret values that no output may contain: passwords, keys, urls with a password.
 
-This is a safety net: no message of ours has them. Readers of such a value from settings or environment call `keep`; all
+This is a safety net: no message of Ratchet contains them on purpose. Code that reads such a value calls `keep`; all
 printed, logged or raised text goes through `hidden`. A library's error text may quote any of its arguments.
 """
 
@@ -36,7 +36,7 @@ WORDS: Final = frozenset(
     }
 )
 """Client options with ordinary words as values (PLAIN, ratchet), which are therefore not replaced in written text. No
-message of ours quotes them either."""
+message of Ratchet quotes them either."""
 
 _kept: dict[str, None] = {}
 

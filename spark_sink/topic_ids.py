@@ -50,7 +50,7 @@ class StoredId:
     first_bits: int = 0
 
     def is_other(self, topic_id: int) -> bool:
-        """Return whether it is certainly another topic; 0 is no topic in particular."""
+        """Return whether an id certainly belongs to another topic; False for 0, which means unknown."""
         if not topic_id:
             return False
         if self.text:

@@ -72,5 +72,5 @@ def as_dict(location: TableLocation, found: Sequence[Orphan], *, dry_run: bool) 
 def _hours(text: str) -> float:
     number = float(text)
     if not (math.isfinite(number) and number >= 0):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of hours")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of hours. Write 0 or more, such as 1.5")
     return number

@@ -195,7 +195,7 @@ def test_the_sink_is_healthy_once_its_table_is_there(generation: int, code: int)
     command, _, script = services["sink"]["healthcheck"]["test"][1:]
     registry, run = CollectorRegistry(), RunState()
     if generation:
-        run.opened(generation, {0: 0})
+        run.note_take_over(generation, {0: 0})
     registry.register(RunCollector(run, "results", "events-once"))
     server, thread = start_http_server(0, "127.0.0.1", registry)
     try:

@@ -12,7 +12,7 @@ import time
 
 
 def shift(seconds: float) -> None:
-    """Shift the wall clock by so many seconds, and reverse the shift at each SIGHUP."""
+    """Shift the wall clock by a number of seconds, and reverse the shift at each SIGHUP."""
     true_time, true_ns = time.time, time.time_ns
     ahead = [seconds]
 

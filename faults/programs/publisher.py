@@ -45,12 +45,12 @@ class KeyedLines:
 
 def main(path: Path, topic: str, name: str, bootstrap: str, until: str, rate: str) -> None:
     """Publish the file up to a byte and wait to be killed, or publish all of it and end."""
-    told = False
+    has_printed = False
 
     def sent(sequence: int) -> None:
-        nonlocal told
-        if not told:
-            told = True
+        nonlocal has_printed
+        if not has_printed:
+            has_printed = True
             print(SENDING, file=sys.stderr, flush=True)
 
     goes_on = until != "end"

@@ -20,7 +20,7 @@ OPTIONS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "A
 places: variables of these names, files in ~/.aws, the role of the machine."""
 
 URL = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/(?P<key>[A-Za-z0-9_=.-]+(/[A-Za-z0-9_=.-]+)*)/?")
-"""Characters that need no quoting or decoding anywhere on the way."""
+"""Pattern of a folder in a bucket, with characters that no library quotes or decodes."""
 
 
 @dataclass(frozen=True)

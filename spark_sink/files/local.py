@@ -124,7 +124,7 @@ class LocalFolder:
         """Remove a file of a folder below this one, if it exists.
 
         Raises:
-            OSError: it cannot be removed.
+            OSError: the file cannot be removed.
         """
         with suppress(FileNotFoundError), self._entered(folders) as folder:
             os.unlink(name, dir_fd=folder)

@@ -28,10 +28,10 @@ Values = tuple[str | int | bool | None, ...]
 """Values of a partition, field by field: days and dates as days, hours as hours, since 1970."""
 
 NO_FOLDER = -1
-"""Number in place of the rows: the task's machine has no such folder, and `file` is that machine's name."""
+"""Row count in the report of a task without the folder; `file` is then the name of the task's machine."""
 
 NULL_GIVEN = -2
-"""Number in place of the rows: a row has null in the column `file`, and the table requires a value."""
+"""Row count in the report of a task that met a null in a column NOT NULL. `file` is then that column."""
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 """Uncompressed bytes gathered before they go to the file. Large row groups compress and scan better, and Spark itself
@@ -73,8 +73,8 @@ def write_files(
     Args:
         dataframe: the rows.
         folder: absolute path of an existing folder, or a folder of `filesystem`.
-        schema: `pyarrow.Schema` of the files; the rows are brought to its types.
-        file_prefix: see `file_prefix`.
+        schema: `pyarrow.Schema` of the files; the rows are converted to its types.
+        file_prefix: start of the file names, from `file_prefix`.
         filesystem: pyarrow's; None: the local one.
 
     Returns:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 TEXT_LENGTH: Final = 32
-"""Longest text in characters; Delta's own writers cut it there too."""
+"""Maximum characters of a text in the statistics; Delta's own writers cut it there too."""
 
 EXACT_DIGITS: Final = 15
-"""Most digits of a decimal: readers with 64-bit fractions keep them."""
+"""Maximum digits of a decimal in the statistics: readers that parse it as a 64-bit float keep that many."""
 
 INDEXED: Final = 32
 """Columns with statistics, if the table sets no other number (`delta.dataSkippingNumIndexedCols`)."""

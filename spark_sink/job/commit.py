@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("spark_sink")
 
 LONG_COMMIT_S: Final = 10.0
-"""Seconds until a running commit is announced; usual ones take less."""
+"""Seconds until the log announces a running commit; usual commits take less."""
 
 
 def commit_slices(
@@ -54,7 +54,7 @@ def commit_slices(
             with spark_errors_named(job.topic, begin, until), unreadable_named(job, begin, until):
                 if run.commits == 0:
                     some = next(slices(begin, until, SAMPLE_OFFSETS))[1]
-                    run.sampled(report_undeclared(job.pipeline, job.topic, records(spark, job, begin, some)))
+                    run.note_undeclared(report_undeclared(job.pipeline, job.topic, records(spark, job, begin, some)))
                 commit_records(records(spark, job, begin, until), begin, until, job, store, run)
             yield
 
@@ -69,7 +69,7 @@ def commit_records(
         count = store.commit(rows, start, end, rejects, sequences)
         seconds = time.monotonic() - began
         rejected = 0 if rejects is None else rejects.count()  # they are still cached
-    run.committed(Commit(run.commits + 1, count, start, end, seconds, rejected))
+    run.note_commit(Commit(run.commits + 1, count, start, end, seconds, rejected))
 
 
 def replace_records(

@@ -13,7 +13,7 @@ from kafka_ratchet.spark_sink.job.plan import OffsetRange, resume
 from kafka_ratchet.spark_sink.stores.decision import EARLIEST, LATEST
 
 NAMED: Final = re.compile(r"\d{1,9}:\d{1,18}(,\d{1,9}:\d{1,18})*")
-"""Partitions and offsets, 0:100,1:90."""
+"""Pattern of partitions with offsets, such as 0:100,1:90."""
 
 MILLISECONDS: Final = re.compile(r"\d{1,15}")
 
@@ -64,7 +64,7 @@ def read_place(option: str, text: str, *ends: str) -> Place:
         ends: allowed words.
 
     Raises:
-        OptionRefused: it is none of these.
+        OptionRefused: the text is none of these.
     """
     if text in ends:
         return Place(option, text)
@@ -173,12 +173,12 @@ def first_offsets(job: Placed, offset_range: OffsetRange, stored: Mapping[int, i
 
 @dataclass(frozen=True)
 class Limit:
-    """Range of offsets that one run reads, and True if `--until` is already reached."""
+    """Range of offsets that one run reads, with the information whether `--until` is already reached."""
 
     offset_range: OffsetRange
     """Range of the topic with the ends of the run."""
     is_reached: bool
-    """True: the table has all of it, and later records do not count."""
+    """True if the table already has all records up to the end of the run."""
 
 
 def limited(job: Placed, offset_range: OffsetRange, start: Mapping[int, int], ask_time: AskTime) -> Limit:
@@ -211,7 +211,7 @@ def limited(job: Placed, offset_range: OffsetRange, start: Mapping[int, int], as
 
 
 def require_whole(place: Place | None, offset_range: OffsetRange) -> None:
-    """Check that `--until` names an offset for every partition; others would have no end.
+    """Check that `--until` names an offset for every partition; an omitted one would have no end.
 
     Raises:
         OptionRefused: a partition is missing, or unknown to the topic.
@@ -222,7 +222,7 @@ def require_whole(place: Place | None, offset_range: OffsetRange) -> None:
     missing = sorted(offset_range.end.keys() - place.offsets.keys())
     if missing:
         raise OptionRefused(
-            f"{place}: partition {missing[0]} of topic {offset_range.topic} is not named. Name every partition"
+            f"{place}: partition {missing[0]} of topic {offset_range.topic} has no offset there. Name every partition"
         )
 
 

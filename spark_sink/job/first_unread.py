@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
 FETCH_BYTES = 64 * 1024
-"""Bytes of a fetch: one record of each partition is wanted; Kafka sends a whole batch even if it is larger."""
+"""Maximum bytes of a fetch. The call needs one record of each partition; Kafka sends a whole batch even if it is
+larger."""
 
 END_OF_PARTITION = -191
 NO_SUCH_OFFSET = -140

@@ -1,4 +1,4 @@
-"""Modes batch and stream: read on from the store's offsets, commit rows and offsets together."""
+"""Modes batch and stream: read from the store's offsets, commit rows and offsets together."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def run_batch(
     start = first_offsets(job, offset_range, stored, planner.offsets_at)
     limit = limited(job, offset_range, start, planner.offsets_at).offset_range
     warn_of_missing_beginning(offset_range, stored if job.start is None else start)
-    run.looked(limit, stored)
+    run.note_offsets(limit, stored)
     if start != limit.end or (job.start is not None and start != offset_range.earliest):
         with session() as spark:
             require_local_master(store, spark.conf.get("spark.master", None))
@@ -78,7 +78,7 @@ def run_batch(
                 )
             if resolved is not None:
                 _commit_to_end(resolved, planner, store, spark, run)
-    run.finished(run.generation or store.generation(), run.offsets)
+    run.note_end(run.generation or store.generation(), run.offsets)
     return run.outcome()
 
 
@@ -99,12 +99,12 @@ def _commit_to_end(job: Job, planner: TopicPlanner, store: ResultStore, spark: S
     """
     stored = take_over(job, planner, store, job.pipeline.schema(spark))
     try:
-        run.opened(store.generation(), stored)
+        run.note_take_over(store.generation(), stored)
         offset_range = planner.offset_range()
         planner.require_first_topic(offset_range.topic_id, stored)
         start = resume(offset_range, stored)
         limit = limited(job, offset_range, start, planner.offsets_at).offset_range
-        run.looked(limit, start)
+        run.note_offsets(limit, start)
         with bar_of(run, sum(run.lag.values())):
             while start != limit.end:
                 try:
@@ -174,14 +174,14 @@ class _Stream:
         try:
             offset_range = self._planner.offset_range()
         except KafkaUnavailable as error:
-            run.failed(error)
+            run.note_failure(error)
             return
         self._planner.require_first_topic(offset_range.topic_id, run.offsets)
         start = resume(offset_range, run.offsets)
         try:
             limit = limited(self._job, offset_range, start, self._planner.offsets_at)
         except KafkaUnavailable as error:
-            run.failed(error)
+            run.note_failure(error)
             return
         if limit.is_reached:
             log.info("%s: the table has all records before it; the run ends", self._job.until)
@@ -206,6 +206,6 @@ class _Stream:
         except SparkFailed as error:
             if run.failing_s() > FAILS_FOR_S:
                 raise
-            run.failed(error)
+            run.note_failure(error)
             self._stop.wait(RETRY_PAUSE_S)
             take_over_again(self._store, self._schema, run)

@@ -14,7 +14,7 @@ from kafka_ratchet.spark_sink.job.run_state import RunState
 log = logging.getLogger("spark_sink")
 
 LAG_EVERY_S = 30.0
-"""Seconds between two reads of ages: each costs one record of each partition."""
+"""Seconds between two reads of ages: each read fetches one record of each partition."""
 HIGH_EVERY_S = 10.0
 """Seconds between two reads of high watermarks."""
 
@@ -42,14 +42,14 @@ class LagWatch:
                 stable = self._planner.stable_offsets()  # second, so that records of the moment between are not held
                 self._high = {partition: end for partition, end in high.items() if end > stable.get(partition, end)}
             except KafkaUnavailable as error:
-                log.warning("open transactions are not known: %s", error)
+                log.warning("the number of offsets in open transactions is unknown: %s", error)
         if now >= self._next_at:
             self._next_at = now + LAG_EVERY_S
             try:
                 ages_s = waiting_s(self._planner, replace(offset_range, high=self._high), offsets)
             except KafkaUnavailable as error:
-                log.warning("the lag is not known: %s", error)
-        self._run.looked(replace(offset_range, high=self._high), offsets, ages_s)
+                log.warning("the age of the records that the table does not have yet is unknown: %s", error)
+        self._run.note_offsets(replace(offset_range, high=self._high), offsets, ages_s)
 
 
 def waiting_s(planner: TopicPlanner, offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, float]:

@@ -34,7 +34,7 @@ class Wanted:
     gone: pa.Table
     """Identities of the rows to remove, each once."""
     put_in: pa.Table
-    """Rows to read again, each once: partition and offset of their records, or with totals their key."""
+    """Rows to compute again, each once: partition and offset of their records, or for totals their key."""
 
     def __bool__(self) -> bool:
         return bool(self.gone.num_rows or self.put_in.num_rows)

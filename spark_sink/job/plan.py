@@ -32,7 +32,7 @@ ANOTHER_S = 1.0
 """Seconds that another broker may take to answer after one has refused this client."""
 
 NO_RECORD = -1
-"""Answer of Kafka for a partition without a record of a time or later."""
+"""Offset that Kafka answers for a partition without a record at the requested time or later."""
 
 ASK_S = 10.0
 """Seconds to wait for the offsets of all partitions before the leaders are requested again."""
@@ -52,7 +52,7 @@ class OffsetRange:
     topic_id: int = 0
     """Id of the topic, see `TopicPlanner.topic_id`."""
     high: Mapping[int, int] | None = None
-    """High watermarks, if known. From `end` to there offsets wait for an open transaction to end."""
+    """High watermarks, if known. Offsets from `end` up to the watermark wait for an open transaction to end."""
 
     @property
     def top(self) -> dict[int, int]:
@@ -99,7 +99,7 @@ class TopicPlanner:
         self._refused = ""
         self._first_id: int | None = None
         self._consumers: dict[bool, Consumer] = {}
-        """Clients for offsets, by whether they read only committed records."""
+        """Clients that look up offsets; True: the one that reads only committed records."""
         try:
             self._admin = AdminClient(
                 {"bootstrap.servers": bootstrap, "error_cb": self._hear, **options},
@@ -109,12 +109,14 @@ class TopicPlanner:
             text = error.args[0].str()
             if not text.startswith("No such configuration property"):  # other texts quote the value
                 text = "the value of " + next((name for name in options if f'"{name}"' in text), "one of them")
-            raise KafkaUnavailable(f"the Kafka client refuses its options: {text}. Correct them") from None
+            raise KafkaUnavailable(
+                f"the Kafka client refuses the given Kafka options: {text}. Correct these options"
+            ) from None
 
     def topic_id(self) -> int:
         """Return the topic's id (KIP-516) in 128 bits; a topic created again has another.
 
-        A broker without ids gives 0. Raises as `offset_range` does.
+        0: the broker has no topic ids. Raises the errors of `offset_range`.
         """
         return _topic_id(self._describe())
 
@@ -243,9 +245,9 @@ class TopicPlanner:
         deadline = time.monotonic() + self._timeout_s
         if committed not in self._consumers:
             self._consumers[committed] = open_consumer(self._bootstrap, self._options, committed=committed)
-        asked = self._consumers[committed]
+        consumer = self._consumers[committed]
         while True:
-            offsets, failures = self._ask(asked, partitions, at, least)
+            offsets, failures = self._ask(consumer, partitions, at, least)
             if not failures:
                 return offsets
             lasting = [p for p, error in failures.items() if error is not None and error.args[0].code() not in passing]
@@ -253,11 +255,11 @@ class TopicPlanner:
                 partition = lasting[0] if lasting else next(iter(failures))
                 raise self._unavailable(f"{self._topic}/{partition}", failures[partition])
             time.sleep(LEADER_PAUSE_S)
-            with suppress(KafkaException):  # the client may not refresh its metadata unasked
-                asked.list_topics(self._topic, timeout=ASK_S)
+            with suppress(KafkaException):  # the client may not refresh its metadata without a request
+                consumer.list_topics(self._topic, timeout=ASK_S)
 
     def _ask(
-        self, asked: Consumer, partitions: list[int], at: int, least: int
+        self, consumer: Consumer, partitions: list[int], at: int, least: int
     ) -> tuple[dict[int, int], dict[int, Exception | None]]:
         """Ask once for the offsets at a time, OFFSET_BEGINNING or OFFSET_END.
 
@@ -271,7 +273,7 @@ class TopicPlanner:
 
         wanted = [TopicPartition(self._topic, partition, at) for partition in partitions]
         try:
-            answers = asked.offsets_for_times(wanted, timeout=min(ASK_S, self._timeout_s)) if wanted else []
+            answers = consumer.offsets_for_times(wanted, timeout=min(ASK_S, self._timeout_s)) if wanted else []
         except KafkaException as error:
             return {}, dict.fromkeys(partitions, error)
         offsets: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Reading of a job: exactly the committed records of a range, by Spark's Kafka source."""
+"""Reading of exactly the committed records of a range, by Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ class Job:
     pipeline: RowPipeline = field(default_factory=RowPipeline)
     """Pipeline from records to rows."""
     max_records: int = MAX_RECORDS
-    """Offsets per commit, at most."""
+    """Maximum offsets per commit."""
     client_options: Mapping[str, str] = field(default_factory=dict)
     """Kafka options in librdkafka's names, for planning in the driver."""
     reader_options: Mapping[str, str] = field(default_factory=dict)
     """Kafka options in Java's names, for reading in the executors."""
     second_job: bool = False
-    """Permission for jobs of other names to have committed the topic to the table."""
+    """True permits the start although a job of another name has committed the topic to the table."""
     jobs_of_other_topic: Callable[[], list[str]] = list
     """Function that lists jobs of other names with the same records from another topic, see `JobSpec.other_topic`."""
     with_headers: bool = False
     """True: headers are read, even if no step of the pipeline needs them."""
     splits: bool = False
-    """Permission for several tasks to read one Kafka partition."""
+    """True permits several tasks to read one Kafka partition."""
     start: Place | None = None
-    """Start of a first run; None: of the topic."""
+    """Place where a first run starts; None: the topic's beginning."""
     until: Place | None = None
-    """End of a run; None: of the topic, or none."""
+    """Place where a run ends; None: mode batch ends at the topic's present end, other modes when stopped."""
     unreadable: UnreadableRanges = field(default_factory=UnreadableRanges, compare=False, repr=False)
     """Known ranges that Spark cannot read."""
 
@@ -72,7 +72,7 @@ def slices(
     """Split the range into consecutive slices of at most `max_records` offsets over all partitions.
 
     Partitions advance in proportion to their remaining offsets, so that they finish together. Transaction markers and
-    aborted records have offsets too, so a piece may have fewer rows.
+    aborted records have offsets too, so a slice may have fewer rows.
     """
     at = dict(start)
     while left := sum(end[partition] - at[partition] for partition in at):

@@ -1,4 +1,4 @@
-"""Expected result with a key, from the topic alone: all its records at once, instead of commit by commit."""
+"""Expected rows of a result with a key, computed from all records of the topic at once."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ class Recount:
     """Expected result by key, computed from the topic's records up to some offsets: keys, deleted keys, rejects."""
 
     keys: pa.Table
-    """Rows of the result. Totals: the columns of the table, with lists as `list_digest`. Upsert: key, partition and
-    offset of the last record of each key in each Kafka partition, unless it is a deletion; a key in several partitions
-    has several."""
+    """Rows of the result. For totals: the columns of the table, with `list_digest` in place of lists. For upsert: a row
+    for each key and Kafka partition, with key, partition and offset of the last record there, unless it is a
+    deletion."""
     deleted: pa.Table
-    """Rows of deletions for upsert: the same for a last record with a deletion. Totals: empty."""
+    """Deletions. For upsert: the same columns for each key and partition with a deletion as the last record.
+    For totals: empty."""
     rejects: pa.Table
     """`_kafka_partition` and `_kafka_offset` of each value that does not parse."""
 

@@ -1,4 +1,4 @@
-"""Command `ratchet sink replay`: make the rows of a range again, and replace the table's."""
+"""Command `ratchet sink replay`: compute the rows of a range of offsets again, and replace the table's rows."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def run_replay(
     """
     run = run or RunState(log_run)
     stored, first, last = _range(job, planner, store)
-    run.looked(OffsetRange(job.topic, first, last), stored)
+    run.note_offsets(OffsetRange(job.topic, first, last), stored)
     if not last:
         log.info("job %s: the range has no offsets that the table has read; nothing is replaced", job.name)
-        run.finished(store.generation(), stored)
+        run.note_end(store.generation(), stored)
         return run.outcome()
     with session() as spark:
         require_local_master(store, spark.conf.get("spark.master", None))
@@ -61,7 +61,7 @@ def run_replay(
             )
         held = store.open(schema)
         try:
-            run.opened(store.generation(), held)
+            run.note_take_over(store.generation(), held)
             if held != stored:
                 raise OptionRefused(
                     f"job {job.name}: another run has committed in the meantime. Stop that run, then start the "
@@ -71,10 +71,10 @@ def run_replay(
             with spark_errors_named(job.topic, first, last):
                 rows, rejects = read_again(job, first, last, lambda: replace_records(spark, found, first, last, store))
             planner.require_first_topic(planner.topic_id(), held)
-            run.committed(Commit(1, rows, first, last, time.monotonic() - began, rejects))
+            run.note_commit(Commit(1, rows, first, last, time.monotonic() - began, rejects))
         finally:
             store.close()
-    run.finished(run.generation, stored)
+    run.note_end(run.generation, stored)
     return run.outcome()
 
 
@@ -127,7 +127,7 @@ def _range(
 def _offsets(
     place: Place, offset_range: OffsetRange, stored: Mapping[int, int], planner: TopicPlanner
 ) -> dict[int, int]:
-    """Return the offset of a place in each partition. A time after the stored offset counts as that offset."""
+    """Return the offset of a place in each partition; at most the stored offset if the place is a time."""
     require_partitions(place, offset_range)
     if place.offsets is not None:
         return dict(place.offsets)

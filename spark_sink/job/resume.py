@@ -1,4 +1,4 @@
-"""Command `ratchet sink resume`: an operator decides where a stopped job goes on."""
+"""Command `ratchet sink resume`: an operator decides at which offsets a stopped job continues."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from kafka_ratchet.spark_sink.stores.judging_store import JudgingStore
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 MAX_REASON = 1000
-"""Characters of a reason, at most; it is kept with the offsets, in shared space."""
+"""Maximum characters of a reason, which is stored with the offsets in space that all jobs share."""
 
 
 @dataclass(frozen=True)
 class ResumePlan:
-    """Effect of an operator's decision on a stopped job: offsets before and after, and the trouble that it ends."""
+    """Effect of an operator's decision on a stopped job: offsets before and after, and the fault that it resolves."""
 
     topic: str
     decision: Decision
     trouble: str
-    """Sentence why the job does not go on without a decision; empty: it would."""
+    """Sentence that states why the job refuses to continue without a decision; empty: it would continue."""
     before: dict[int, int]
     after: dict[int, int]
     offset_range: OffsetRange = field(repr=False)
@@ -46,13 +46,13 @@ class ResumePlan:
 
     def lines(self) -> list[str]:
         """Return the lines that the command prints."""
-        said = [self.trouble or f"topic {self.topic}: nothing is wrong; the job goes on without a decision"]
+        found = [self.trouble or f"topic {self.topic}: nothing is wrong; the job goes on without a decision"]
         for partition in sorted({*self.before, *self.after}):
             before, after = self.before.get(partition), self.after.get(partition)
-            said.append(
+            found.append(
                 f"  partition {partition}: next offset {_shown(before)} -> {_shown(after)}{self._what(partition)}"
             )
-        return said
+        return found
 
     def _what(self, partition: int) -> str:
         before, after = self.before.get(partition), self.after.get(partition)
@@ -76,7 +76,7 @@ def plan_resume(store: ResultStore, planner: TopicPlanner, source: str, reason: 
         reason: the operator's reason.
 
     Raises:
-        OptionRefused: the job cannot go on from there.
+        OptionRefused: the job cannot continue from there.
         SinkError: store or Kafka do not answer.
     """
     if not reason.strip() or len(reason) > MAX_REASON or not reason.isprintable():

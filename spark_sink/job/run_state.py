@@ -18,10 +18,10 @@ from kafka_ratchet.spark_sink.errors import KafkaUnavailable, RegistryUnavailabl
 from kafka_ratchet.spark_sink.job.plan import OffsetRange
 
 BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 150.0)
-"""Upper bounds of the histogram of commits, in seconds: small ones take some tenths, a million rows some seconds."""
+"""Upper bounds of the histogram of commits, in seconds: small commits take some tenths, a million rows some seconds."""
 
 STALLED_AFTER_S = 15.0
-"""Seconds without a commit before a standstill is named."""
+"""Seconds without a commit after which the run reports a standstill."""
 CAUSES: dict[type[Exception], str] = {
     KafkaUnavailable: "no-answer",
     RegistryUnavailable: "registry",
@@ -89,7 +89,7 @@ class RunState:
         self.rows = 0
         self.rejects = 0
         self.undeclared: tuple[str, ...] = ()
-        """Fields of the first values without a column in the table, so that they are lost."""
+        """Fields in the first values that the table has no column for, so that their contents are lost."""
         self.commit_s = 0.0
         """Seconds of all commits together."""
         self.longest_commit_s = 0.0
@@ -100,20 +100,20 @@ class RunState:
         self.offsets: dict[int, int] = {}
         """Next offset to read of each partition, as the store has it."""
         self.end: dict[int, int] = {}
-        """High watermarks as of the last look, if known, or else last stable offsets."""
+        """High watermarks at the last check of the topic, if known, or else last stable offsets."""
         self.blocked: dict[int, int] = {}
         """Offsets held back by an open transaction, by partition."""
         self.lag: dict[int, int] = {}
         self.lag_s: dict[int, float] = {}
         self.age_s: float | None = None
-        """Age of the oldest missing record; None: the last look did not read it."""
+        """Age of the oldest missing record in seconds; None: the last check of the topic did not read it."""
         self.committed_at: float | None = None
         """Time of the last commit in seconds since 1970; None: none in this run."""
         self.finished_at: float | None = None
 
     # -- steps
 
-    def opened(self, generation: int, offsets: Mapping[int, int]) -> None:
+    def note_take_over(self, generation: int, offsets: Mapping[int, int]) -> None:
         """Record that the job has taken the table over. generation: number of this take-over."""
         with self._lock:
             if self.generation == 0:  # later ones only follow a failure
@@ -121,7 +121,7 @@ class RunState:
             self.step, self.generation, self.offsets = "opened", generation, dict(offsets)
         self._show()
 
-    def looked(
+    def note_offsets(
         self, offset_range: OffsetRange, offsets: Mapping[int, int], ages_s: Mapping[int, float] | None = None
     ) -> None:
         """Record the topic's present offsets, and compute the lag.
@@ -146,13 +146,13 @@ class RunState:
                 self.error, self._fails_since = None, time.monotonic()
         self._show()
 
-    def sampled(self, undeclared: tuple[str, ...]) -> None:
+    def note_undeclared(self, undeclared: tuple[str, ...]) -> None:
         """Record the fields without a column in the first values."""
         with self._lock:
             self.step, self.undeclared = "sampled", undeclared
         self._show()
 
-    def committed(self, commit: Commit) -> None:
+    def note_commit(self, commit: Commit) -> None:
         """Record a successful commit."""
         with self._lock:
             self.step, self.last_commit, self.error = "committed", commit, None
@@ -168,7 +168,7 @@ class RunState:
             self.committed_at = time.time()
         self._show()
 
-    def failed(self, error: Exception) -> None:
+    def note_failure(self, error: Exception) -> None:
         """Record a failed attempt, which the job repeats."""
         with self._lock:
             self.step, self.error = "failed", error
@@ -178,7 +178,7 @@ class RunState:
             self._commits_fail = self._commits_fail or isinstance(error, SparkFailed | RegistryUnavailable)
         self._show()
 
-    def finished(self, generation: int, offsets: Mapping[int, int]) -> None:
+    def note_end(self, generation: int, offsets: Mapping[int, int]) -> None:
         """Record the end of a run without an error."""
         with self._lock:
             self.step, self.generation, self.finished_at = "finished", generation, time.time()

@@ -63,10 +63,10 @@ class JobSpec:
     table: str = "results"
     mode: Mode = "batch"
     interval_s: float = 1.0
-    """Seconds from one look at the topic to the next; not for batch."""
+    """Seconds between two checks of the topic for new records; unused in mode batch."""
     state_is_lost: bool = False
     scratch: str | None = None
-    """Folder of the throw-away checkpoint, for structured."""
+    """Folder of the throw-away checkpoint in mode structured."""
     format: Format | None = None
     """Format of the values; None: json if columns are given, avro if a schema is, else bytes."""
     columns: str | None = None
@@ -79,7 +79,8 @@ class JobSpec:
     schema_record: str | None = None
     """Accepted record, see `RegistryValues.record`."""
     evolve: Evolve | None = None
-    """Evolution: missing columns are added to the table, and types widen. None: it has to have the job's columns."""
+    """Evolution: missing columns are added to the table, and types widen. None: the table must have the job's
+    columns."""
     partition_by: tuple[str, ...] = ()
     """Partition columns of the table's files: names of columns, `day(column)`, `hour(column)`."""
     kind: Kind = "append"
@@ -101,7 +102,7 @@ class JobSpec:
     transform: str | None = None
     """Function of the user as module:function."""
     max_records: int = MAX_RECORDS
-    """Offsets per commit, at most."""
+    """Maximum offsets per commit."""
     from_input: bool = False
     """True: the topic is a raw one, and the job judges its records; records without a verdict are rejects. False:
     workers have judged them, and the rest of the rule is unused."""
@@ -115,11 +116,11 @@ class JobSpec:
     """Topic with the same records before or after the workers: the stream's output for a job with `from_input`, and its
     input for one without. A job of another name on that topic would fill the table twice as well."""
     start: str | None = None
-    """Start of a first run, or of a replay: earliest, latest, a time, or offsets; None: the topic's."""
+    """Start of a first run, or of a replay: earliest, latest, a time, or offsets; None: the topic's beginning."""
     until: str | None = None
     """End of a run, or of a replay: a time, or partitions and offsets; of a replay also stored."""
     second_job: bool = False
-    """Permission to start although a job of another name has committed the topic to the table."""
+    """True permits the start although a job of another name has committed the topic to the table."""
     kafka_options: Mapping[str, str] = field(default_factory=dict)
     """Client options in addition to those of `Access`, in librdkafka's names."""
     spark_kafka_options: Mapping[str, str] = field(default_factory=dict)
@@ -439,4 +440,4 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "Evolve | None": lambda value: value is None or _is_text(value),
     "Format | None": lambda value: value is None or _is_text(value),
 }
-"""Return whether a value has an annotation's type: JSON may have any in its place."""
+"""Test of a field's value by the field's annotation, because JSON may contain a value of another type."""

@@ -36,8 +36,8 @@ PAUSE_S = 0.5
 
 
 FAILS_FOR_S = 600.0
-"""Seconds that a job tries again without one commit in between: brokers restart, partitions move, registries are
-replaced and disks are freed within minutes. A longer fault needs an operator."""
+"""Maximum seconds of failed attempts without a commit in between: brokers restart, partitions move,
+registries are replaced and disks are freed within minutes. A longer fault needs an operator."""
 
 Session = Callable[[], AbstractContextManager["SparkSession"]]
 """Function that starts Spark, and stops it at the end."""
@@ -89,15 +89,17 @@ def require_first_job(job: Job, store: ResultStore) -> None:
         raise SecondJob(
             f"job {job.name}: job {', '.join(beside)} already writes the same stream to this table: one of the two "
             "jobs reads the workers' input (from_input), and the other one their output. Every record would be in the "
-            "table twice. Choose another table; to have both in one table, start the job with --second-job"
+            "table twice. Choose another table. To have the rows of both jobs in one table, start this job with "
+            "--second-job"
         )
     if others:
         one = others[0]
         raise SecondJob(
             f"job {job.name}: topic {job.topic} has been committed to this table by job {', '.join(others)}, and not "
-            "by this one. It would read the topic from its beginning, and every record would count twice. To go on "
-            f"where that job is, give this one its name (sink.name = {one!r}, --name {one}); for rows of its own, "
-            "choose another table; to have both in one table, start it with --second-job"
+            "by this one. This job would read the topic from its beginning, and every record would count twice. To "
+            f"continue from that job's offsets, give this job its name (sink.name = {one!r}, --name {one}). For "
+            "separate rows, choose another table. To have the rows of both jobs in one table, start this job with "
+            "--second-job"
         )
 
 
@@ -130,7 +132,7 @@ def take_over_again(store: ResultStore, schema: StructType, run: RunState) -> No
     if newest != run.generation:
         raise Fenced(f"generation {newest} has taken over from {run.generation}. Let the newer run continue")
     stored = store.open(schema)
-    run.opened(store.generation(), stored)
+    run.note_take_over(store.generation(), stored)
 
 
 def with_columns(
@@ -189,7 +191,7 @@ def wait_for_registry(run: RunState, error: RegistryUnavailable) -> None:
     """Record that the registry does not answer; raise its error after `FAILS_FOR_S` seconds."""
     if run.failing_s() > FAILS_FOR_S:
         raise error
-    run.failed(error)
+    run.note_failure(error)
 
 
 def wait_for_columns(
@@ -201,7 +203,7 @@ def wait_for_columns(
     stop: Event,
     run: RunState,
 ) -> Job | None:
-    """Add the columns to a job as `with_columns` does, and wait where that fails.
+    """Add the columns to a job as `with_columns` does, and wait while that fails.
 
     For a job that runs until stopped: the call waits for the topic's first value, and tries again while Kafka or Spark
     fails.
@@ -230,7 +232,7 @@ def wait_for_columns(
         except RegistryUnavailable as error:
             wait_for_registry(run, error)
         except (KafkaUnavailable, SparkFailed) as error:
-            run.failed(error)
+            run.note_failure(error)
         if stop.wait(max(interval_s, PAUSE_S)):
             return None
 
@@ -254,13 +256,13 @@ def opened(
         resolved = wait_for_columns(job, planner, store, spark, interval_s, stop, run)
         if resolved is None:
             yield None
-            run.finished(store.generation(), store.offsets())
+            run.note_end(store.generation(), store.offsets())
             return
         schema = resolved.pipeline.schema(spark)
         stored = take_over(resolved, planner, store, schema)
         try:
-            run.opened(store.generation(), stored)
+            run.note_take_over(store.generation(), stored)
             yield Opened(resolved, spark, schema)
         finally:
             store.close()
-    run.finished(run.generation, run.offsets)
+    run.note_end(run.generation, run.offsets)

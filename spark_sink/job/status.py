@@ -24,7 +24,7 @@ class SinkStatus:
     waiting_s: dict[int, float] = field(default_factory=dict)
     """Ages of missing records, see `lag.waiting_s`."""
     trouble: str = ""
-    """Reason why the job does not go on from these offsets; empty: it does."""
+    """Reason why the job cannot continue from these offsets; empty: it can."""
 
     @property
     def end(self) -> dict[int, int]:
@@ -110,7 +110,7 @@ def sink_status(
     Args:
         store: the store, not open.
         planner: planner of the job's topic.
-        require_startable: raises a `SinkError` if the job would refuse to start.
+        require_startable: function that raises a `SinkError` if the job would refuse to start.
 
     Raises:
         SinkError: see `ResultStore.offsets` and `TopicPlanner.offset_range`.

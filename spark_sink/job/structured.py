@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("spark_sink")
 
 LOOK_EVERY_S = 0.2
-"""Seconds between two looks at whether the query still runs; a stop is noticed at once."""
+"""Seconds between two checks that the query still runs; a stop takes effect at once."""
 
 WITHOUT_RECORDS = "spark.sql.streaming.noDataMicroBatches.enabled"
 """Spark's setting for micro-batches without new records. They move no offset, so that their rows could not be
 committed; an operator's rows then come with the next records."""
 
 OFFSET_LOG_VERSION = "v1"
-"""First line of an entry of Spark's offset log; then one of settings, then one for each source."""
+"""First line of an entry of Spark's offset log. One line of settings and one line for each source follow."""
 
 OutputMode = Literal["append", "update"]
 
@@ -76,7 +76,7 @@ def run_structured(
         interval_s: seconds from the start of one micro-batch to the next; 0: at once.
         stop: set it to end the run; a running commit is finished first.
         run: state of the run, updated at each step; None: steps are only logged.
-        state_is_lost: allow stateful operators; their state is discarded at every start.
+        state_is_lost: True allows stateful operators, although every start discards their state.
         scratch: existing folder for the checkpoint; None: the system's folder for temporary files. Executors write the
             state of operators there, so they must share the folder with the driver.
         output_mode: Spark's output mode: the rows of an aggregation in each micro-batch.
@@ -137,7 +137,7 @@ class _Query:
         offset_range = planner.offset_range()
         planner.require_first_topic(offset_range.topic_id, run.offsets)
         warn_of_missing_beginning(offset_range, run.offsets)
-        run.looked(offset_range, resume(offset_range, run.offsets))
+        run.note_offsets(offset_range, resume(offset_range, run.offsets))
         self._committing = Lock()
         self._failure: BaseException | None = None
 
@@ -216,7 +216,7 @@ class _Query:
                     f"{ranges(start, end)}, and a streaming query with sql or transform cannot skip them. Commit "
                     "them by a run with mode batch, then start the stream again"
                 ) from error
-            run.committed(Commit(run.commits + 1, count, start, end, time.monotonic() - began))
+            run.note_commit(Commit(run.commits + 1, count, start, end, time.monotonic() - began))
         self._lag.look(offset_range, end)
 
     def _commit_records(self, batch: DataFrame, start: dict[int, int], end: dict[int, int]) -> None:
@@ -226,7 +226,7 @@ class _Query:
             try:
                 with unreadable_named(job, start, end):
                     if run.commits == 0:
-                        run.sampled(report_undeclared(job.pipeline, job.topic, batch))
+                        run.note_undeclared(report_undeclared(job.pipeline, job.topic, batch))
                     commit_records(batch, start, end, job, store, run)
                 return
             except TimestampsUnreadable as error:

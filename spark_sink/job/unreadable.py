@@ -31,11 +31,11 @@ READ_S: Final = 60.0
 """Seconds without any record after which Kafka counts as unreachable."""
 
 JOIN_OFFSETS: Final = 100
-"""Most readable records between two unreadable ones of one range. Each range costs a commit."""
+"""Maximum readable offsets between two unreadable records of one range. Each range costs a commit."""
 
 RANGE_RECORDS: Final = 20_000
 RANGE_BYTES: Final = 32 * 1024 * 1024
-"""Size of one range, at most: the driver holds its records, and passes them to Spark."""
+"""Maximum bytes of one range: the driver holds its records, and passes them to Spark."""
 
 AT_A_TIME: Final = 1_000
 LOOK_S: Final = 0.2
@@ -67,7 +67,7 @@ class UnreadableRanges:
 
 
 class Source(Protocol):
-    """Interface of a job as far as this module reads its topic; see `Job`."""
+    """Part of a job that this module needs to read the topic; see `Job`."""
 
     @property
     def bootstrap(self) -> str:
@@ -208,7 +208,7 @@ def find_unreadable(job: Source, start: Mapping[int, int], end: Mapping[int, int
         False: no further record is unreadable.
 
     Raises:
-        KafkaUnavailable: Kafka does not give the records.
+        KafkaUnavailable: Kafka does not send the records.
     """
     if "overflow" not in str(error).lower():
         return False
@@ -257,7 +257,7 @@ def _messages(consumer: Consumer, job: Source, partition: int, start: int, end: 
     """Read the committed records of a range.
 
     Raises:
-        KafkaUnavailable: Kafka does not give them.
+        KafkaUnavailable: Kafka does not send the records.
     """
     from confluent_kafka import TopicPartition
 
@@ -284,7 +284,7 @@ def _messages(consumer: Consumer, job: Source, partition: int, start: int, end: 
                     return
         if time.monotonic() - heard > READ_S:
             raise KafkaUnavailable(
-                f"{job.topic}/{partition}: Kafka at {job.bootstrap} gave no records of offsets {start} to {end - 1} "
+                f"{job.topic}/{partition}: Kafka at {job.bootstrap} sent no records of offsets {start} to {end - 1} "
                 f"for {READ_S:g} s. Check that it runs, then run the job again"
             )
 

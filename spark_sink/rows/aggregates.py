@@ -1,9 +1,9 @@
 """Aggregates of a table of totals: counts, sums, averages, least and greatest values.
 
-Each column has a rule from the table's value and a commit's value to the new one. The order of commits and the records
-in each make no difference. An average and a number of distinct values are computed from columns with such a rule. The
-rules stand once for each way of merging: here for Spark, in `stores/merge_sql.py` for SQL, and in
-`stores/iceberg/merge.py` for Arrow.
+Each column has a rule that makes its new value of the table's value and a commit's value. The order of the commits, and
+the number of records in each, make no difference. An average and a number of distinct values are computed from columns
+with such a rule. The rules are written once for each engine that merges: here for Spark, in `stores/merge_sql.py` for
+SQL, and in `stores/iceberg/merge.py` for Arrow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ADDED: Final[frozenset[Rule]] = frozenset({"records", "sum", "filled"})
 """Rules that add the two values."""
 
 MADE_OF_ROWS: Final[frozenset[Rule]] = ADDED | {"least", "greatest"}
-"""Rules for which Spark makes a column of the rows in one step. The other columns are made of hashes, or of other
+"""Rules that Spark computes from the rows in one step. Columns of other rules are computed from hashes, or from other
 columns."""
 
 ENDINGS: Final[dict[Rule, str]] = {
@@ -49,7 +49,7 @@ class Aggregate(NamedTuple):
 
     name: str
     rule: Rule
-    """Rule that makes it from the rows: their number, the sum, the number of rows with a value, sum by that number,
+    """Rule that computes it from the rows: their number, the sum, the number of rows with a value, sum by that number,
     ..."""
     of: str
     """Column of the rows; empty for the number of rows."""

@@ -44,7 +44,7 @@ ILLEGAL_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
 """Characters that Parquet columns of a Delta table may not have. (Delta protocol, without column mapping.)"""
 
 LEAVES = frozenset(TYPES.values())
-"""Types known to from_json and to Delta, as Spark names them in JSON. Decimal, array, map and struct come on top."""
+"""Simple types known to from_json and to Delta, by Spark's names in JSON: all but decimal, array, map and struct."""
 
 
 NUL_IN_JSON = r"(?<!\\)(?:\\\\)*\\u0000"
@@ -63,14 +63,14 @@ FIRST_YEAR, LAST_YEAR = 1, 9999
 """Years that every store and every reader of it supports."""
 
 FAR_YEAR = 290_000
-"""Last year, before and after Christ, of times in every store. DuckDB has infinity at the end of its types."""
+"""Last year, before and after Christ, of times in every store. DuckDB reads the ends of its types as infinity."""
 
 
 SHORT_KEYS = 3
 """`ResultStore.restricted_values` of a store that indexes keys, of `LONGEST_KEY` bytes at most."""
 
 LONGEST_KEY = 2_400
-"""Bytes of all texts and binary values of a key. PostgreSQL's index takes 2,704, with numbers and times."""
+"""Maximum bytes of all texts and binary values of a key. PostgreSQL's index takes 2,704, with numbers and times."""
 
 FINITE_TOO = 2
 """Value of `ResultStore.restricted_values` for a store without NaN and infinity; other stores have true or false."""

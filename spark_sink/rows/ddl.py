@@ -22,10 +22,10 @@ TOKEN = re.compile(
 )
 
 MAX_DEPTH = 32
-"""Nested types, at most; each level is a level of Python's stack."""
+"""Maximum depth of nested types; each level is a level of Python's stack."""
 
 DIGITS, PLACES = 10, 0
-"""Digits and places of a decimal without them, as in Spark."""
+"""Default digits and decimal places of a decimal, as in Spark."""
 
 MAX_DIGITS = 38
 """Digits of the widest decimal that Spark and every store have."""
@@ -58,7 +58,7 @@ KNOWN = ", ".join([*TYPES, "decimal(digits,places)", "array<...>", "map<...,...>
 
 
 Path = tuple[str, ...]
-"""Names from the value's own field down to one within it."""
+"""Names of nested fields, from the outermost object to the field."""
 
 
 def read_ddl(text: str) -> StructType:

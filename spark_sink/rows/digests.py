@@ -1,4 +1,4 @@
-"""Digests of Arrow rows: 64 bits that two copies of a row share, whatever store one was read from.
+"""Digests of Arrow rows, 64 bits each: equal rows have equal digests, whichever stores they were read from.
 
 pyspark sends this module by value; executors need NumPy and pyarrow, and nothing of this package.
 """
@@ -16,8 +16,8 @@ NULL = 0x9AE16A3B2F90404F
 def row_digests(columns: Sequence[Any]) -> Any:
     """Return a digest for each row, as a NumPy array of signed 64-bit numbers.
 
-    Numbers of one value are equal whatever their width; so are NaN and NaN, 0 and -0, and maps with the same entries in
-    another order.
+    Equal numbers have equal digests whatever their width; so have NaN and NaN, 0 and -0, and maps with the same entries
+    in another order.
 
     Args:
         columns: `pyarrow.Array`s of the same length, in the same order for both copies.
@@ -88,7 +88,7 @@ def _of_values(column: Any) -> Any:
 
 
 def _of_lists(column: Any, items: Any, *, by_place: bool) -> Any:
-    """Return the digests of lists, from the digests of all their items. by_place: the order of items counts."""
+    """Return the digests of lists, from the digests of all their items. by_place: True if the order of items counts."""
     import numpy as np
 
     ends = column.offsets.to_numpy().astype(np.int64)

@@ -31,7 +31,8 @@ MAX_NAMES = 10_000
 """Number of names that each task remembers: each object may have new ones."""
 
 MAX_COLUMNS = 500
-"""Columns of a table, at most; the most frequent ones. PostgreSQL allows 1,600, and readers fewer."""
+"""Maximum number of inferred columns; the most frequent fields come first. PostgreSQL allows 1,600, and readers
+fewer."""
 
 MAX_NAME_BYTES = 63
 """Longest name in bytes: PostgreSQL's limit for all stores, so that inference does not depend on the store."""
@@ -53,7 +54,7 @@ class Sample:
     columns: StructType
     """Fields that can be columns; empty if no value is a JSON object with such a field."""
     left_out: dict[str, str]
-    """Fields that cannot be columns, with the reason; each name as ASCII, cut off."""
+    """Reason for each field that cannot be a column, by the field's name, shortened and in ASCII."""
 
 
 def nothing_sampled() -> Sample:
@@ -147,7 +148,7 @@ def _warn_of(left_out: Mapping[str, str], topic: str) -> None:
     for name in names[:SHOWN]:
         log.warning("topic %s: no column is made of field %s: %s", topic, name, left_out[name])
     if len(names) > SHOWN:
-        log.warning("topic %s: and of %d other fields", topic, len(names) - SHOWN)
+        log.warning("topic %s: no column is made of %d further fields", topic, len(names) - SHOWN)
 
 
 def of_table(table: StructType, where: str) -> StructType:

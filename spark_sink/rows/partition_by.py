@@ -16,7 +16,7 @@ Unit = Literal["", "day", "hour"]
 OF_TIME = re.compile(r"(?P<unit>day|hour)\((?P<column>.+)\)", re.DOTALL)
 
 MAX_FIELDS = 5
-"""Fields at most. Each one multiplies the number of files of a commit."""
+"""Maximum number of fields. Each field multiplies the number of files of a commit."""
 
 PLAIN_TYPES = frozenset({"string", "boolean", "byte", "short", "integer", "long", "date"})
 """Spark's names of the types that partitions can have: equal values have equal text everywhere."""

@@ -33,7 +33,7 @@ log = logging.getLogger("spark_sink")
 Transform = Callable[["DataFrame"], "DataFrame"]
 
 OF_TOMBSTONES = frozenset({"_kafka_key", "_kafka_partition"})
-"""Columns allowed in a key if records without a value are to name a row by it."""
+"""Columns of a record without a value (a tombstone). It can delete rows only if the key has no others."""
 
 VIEW = "records"
 """Name of the view that SQL text reads the rows from."""
@@ -48,7 +48,7 @@ class RowPipeline:
     """
 
     columns: str | StructType | None = None
-    """Fields of JSON values, as Spark DDL or as such, or `INFER`; None: values are Avro or kept as bytes."""
+    """Fields of JSON values, as Spark DDL or as a schema, or `INFER`; None: values are Avro or kept as bytes."""
     write_mode: WriteMode = APPEND
     rejects: bool = False
     """True: values that do not parse go to the rejects table, and the rows have no column `_kafka_value`."""
@@ -57,11 +57,11 @@ class RowPipeline:
     avro: AvroValues | None = None
     """Encoding of Avro values; None: values are not Avro."""
     keep_value: bool = False
-    """True: `_kafka_value` of every record is kept, even if the columns hold all that they name of it."""
+    """True: `_kafka_value` of every record is kept, even if the columns hold the whole value."""
     takes_up: bool = False
     """True: new fields become columns of the table at the start of a run; only with `INFER`."""
     registry: RegistryValues | None = None
-    """Schema registry of the values' schemas; None: there is none. The columns are `columns`."""
+    """Schema registry of the values' schemas, with the columns in `columns`; None: values use no registry."""
 
     def __post_init__(self) -> None:
         if self.columns is not None and self.avro is not None:
@@ -297,13 +297,15 @@ def function_transform(name: str) -> Transform:
     """
     module, colon, function = name.partition(":")
     if not (module and colon and function):
-        raise OptionRefused(f"transform {name!r}: write module:function")
+        raise OptionRefused(f"transform {name!r} is not a function's name. Write module:function")
     try:
         found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
         raise OptionRefused(f"transform {name!r}: {error}. Put the module on Python's path") from None
     except Exception as error:  # whatever the module raises while it is imported
-        raise OptionRefused(f"transform {name!r}: importing {module} failed ({described(error)}). Fix it") from error
+        raise OptionRefused(
+            f"transform {name!r}: importing {module} failed ({described(error)}). Correct the module"
+        ) from error
     if not callable(found):
         raise OptionRefused(f"transform {name!r}: module {module} has no function {function}")
 

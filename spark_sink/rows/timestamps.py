@@ -22,7 +22,7 @@ NO_TIMESTAMP_MS: Final = -1
 """Value in Kafka of a record without a timestamp."""
 
 MOST_MS: Final = 9_200_000_000_000_000
-"""Distance from 1970 that Spark's source can represent: it counts microseconds in 64 bits."""
+"""Maximum milliseconds before or after 1970 that Spark's source can represent: it counts microseconds in 64 bits."""
 
 _SAME_SINCE_US: Final = -2_200_000_000_000_000
 """Moment in 1900, in microseconds: from then on both calendars and all offsets agree (Spark's tables end before)."""
@@ -30,7 +30,7 @@ _SAME_SINCE_US: Final = -2_200_000_000_000_000
 _DAY_US: Final = 86_400_000_000
 
 _OLDEST_US: Final = FIRST_MS * 1000 - 400 * _DAY_US
-"""Moment before `FIRST_MS` in either calendar. The conversion back ends in an error for much earlier ones."""
+"""Moment before `FIRST_MS` in either calendar. The conversion back raises an error for much earlier moments."""
 
 _CALENDARS: Final = "org.apache.spark.sql.catalyst.util.RebaseDateTime"
 """Spark's class that converts between both calendars."""

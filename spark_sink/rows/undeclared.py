@@ -1,4 +1,4 @@
-"""Undeclared fields of JSON values: no column keeps them, so their names are reported."""
+"""Report of undeclared fields of JSON values, which no column keeps."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("spark_sink")
 
 SAMPLE_OFFSETS = 10_000
-"""Offsets of the sample, the first of a run: enough to show the fields of events, and a fraction of a second's work."""
+"""Number of offsets in the sample, from the start of a run: enough to show the fields, read in under a second."""
 
 MAX_NAMES = 100
-"""Names to remember: each object may have new ones."""
+"""Maximum number of names to remember: each object may have new ones."""
 
 SHOWN = 10
 """Names in the log line."""
 
 NAME_LENGTH = 63
-"""Characters shown of a name, which may be a megabyte long."""
+"""Maximum characters of a name in the log; a name may be a megabyte long."""
 
 Plan = Mapping[str, Any] | None
 """Known fields by name, each with the known fields within it; None: a plain value. The items of an array and the values

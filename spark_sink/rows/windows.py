@@ -26,10 +26,10 @@ DURATION = re.compile(r"(\d{1,9})\s*(second|minute|hour|day)s?")
 
 MAX_LENGTH_S: Final = 366 * UNITS["day"]
 MAX_OVERLAP: Final = 1_000
-"""Windows of one record, at most: it becomes as many rows before the totals."""
+"""Maximum number of windows of one record, which becomes as many rows before the totals."""
 
 FIRST_US: Final = -62_135_596_800_000_000
-"""0001-01-01T00:00:00Z in microseconds since 1970: no store and no reader of it has to know an earlier time."""
+"""0001-01-01T00:00:00Z in microseconds since 1970: stores and their readers need not support earlier times."""
 
 US: Final = 1_000_000
 """Microseconds of a second."""
@@ -65,7 +65,9 @@ def read_windows(length: str, slide: str | None, time: str) -> Windows:
     length_s = _seconds("window", length)
     slide_s = length_s if slide is None else _seconds("slide", slide)
     if length_s > MAX_LENGTH_S:
-        raise OptionRefused(f"window {length!r} is longer than {MAX_LENGTH_S // UNITS['day']} days")
+        raise OptionRefused(
+            f"window {length!r} is longer than {MAX_LENGTH_S // UNITS['day']} days. Choose a shorter window"
+        )
     if length_s % slide_s:
         raise OptionRefused(
             f"window {length!r} is not a multiple of slide {slide!r}, so that records would lie in different "

@@ -47,23 +47,25 @@ class WriteMode:
     distinct: tuple[str, ...] = ()
     """Columns with distinct values to count."""
     judged: JudgeRule | None = None
-    """Rule for a raw topic that this job judges itself; None: workers have judged the records."""
+    """Rule for a raw topic that this job deduplicates itself; None: workers have deduplicated the records."""
 
     def __post_init__(self) -> None:
         if self.kind == "append" and (self.key or self.sums):
-            raise OptionRefused("an appended result has no key and no sums. Choose upsert or totals")
+            raise OptionRefused(
+                "a result of kind append has no key and no sums. Leave them out, or choose upsert or totals"
+            )
         if self.kind != "append" and not self.row_key:
             raise OptionRefused(f"a result of kind {self.kind} needs a key: name the columns that identify a row")
         for name, names in self.lists.items():
             if self.kind != "totals" and names:
                 raise OptionRefused(f"a result of kind {self.kind} has no {name}. Choose totals")
             if len(set(names)) < len(names):
-                raise OptionRefused(f"{name} name a column twice ({', '.join(names)})")
+                raise OptionRefused(f"{name} name a column twice ({', '.join(names)}). Name each column once")
         if self.kind != "totals" and self.windows is not None:
             raise OptionRefused(f"a result of kind {self.kind} has no windows. Choose totals, or leave window out")
         named = [*self.key, *self.sums]
         if len(set(named)) < len(named):
-            raise OptionRefused(f"key and sums name a column twice ({', '.join(named)})")
+            raise OptionRefused(f"key and sums name a column twice ({', '.join(named)}). Name each column once")
         if self.kind == "totals":
             self._require_names()
 
@@ -72,7 +74,9 @@ class WriteMode:
         of = [*self.key, *(name for names in self.lists.values() for name in names)]
         for reserved, what in ((COUNT_COLUMN, "the count"), (WINDOW_COLUMN, "the window's beginning")):
             if reserved in map(str.lower, of):
-                raise OptionRefused(f"column {reserved!r} is {what} of a table of totals. Give yours another name")
+                raise OptionRefused(
+                    f"column {reserved!r} is {what} of a table of totals. Give your column another name"
+                )
         names = [*self.row_key, *(each.name for each in self.aggregates)]
         name, times = Counter(name.lower() for name in names).most_common(1)[0]
         if times > 1:
@@ -99,7 +103,7 @@ class WriteMode:
 
     @property
     def more_than_sums(self) -> bool:
-        """Return whether these are totals with more settings than `key` and `sums`."""
+        """Return whether the totals use settings other than `key` and `sums`."""
         return self.windows is not None or any(names for name, names in self.lists.items() if name != "sums")
 
     @cached_property

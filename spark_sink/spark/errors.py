@@ -36,7 +36,7 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the line that names the failure: of a Python traceback the exception's, otherwise the first."""
+    """Return the line that names the failure: the exception's line of a Python traceback, else the first line."""
     # py4j's Py4JJavaError has this attribute; pyspark-client lacks py4j.
     text = str(getattr(error, "java_exception", error))
     lines = takewhile(lambda line: line.strip() and not line.startswith("\tat "), text.strip().splitlines())

@@ -1,7 +1,7 @@
 """Offsets and topic of the micro-batch that Spark runs in this thread, for foreachBatch.
 
-Structured Streaming gives the function of foreachBatch rows and a number. Where the rows begin and end stands in the
-query's last plan, and pyspark has no public way to it.
+Structured Streaming calls the function of foreachBatch with rows and a number. The first and last offsets of the rows
+are in the query's last plan, and pyspark has no public access to it.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ def micro_batch(dataframe: DataFrame) -> MicroBatch | None:
     is_one = len(streams) == len(found) == 1 and len(found[0][1]) == 1
     if not is_one or not isinstance(next(iter(found[0][1].values())), dict):
         raise OptionRefused(
-            "the query reads something else than one Kafka topic, and the table has offsets of one. Use a query for "
-            "each topic, and read the others as tables"
+            "the query does not read exactly one Kafka topic, and the table has the offsets of one topic. Use a query "
+            "for each topic, and read the others as tables"
         )
     first, last, options = found[0]
     ((topic, end),) = last.items()

@@ -49,8 +49,7 @@ def changes(
         if column not in expected:
             raise SchemaDiffers(
                 f'{where}: column {column} is {found} in the table and absent in this job, and evolve = "add" removes '
-                "no "
-                "column. Add the column to the job, or choose another table"
+                "no column. Add the column to the job, or choose another table"
             )
         if found != expected[column] and not widens(found, expected[column]):
             raise SchemaDiffers(

@@ -56,8 +56,7 @@ def make_store(
     if partition_by and pipeline.write_mode.kind != "append":
         raise OptionRefused(
             f"partition_by is for kind append: later records change a row of kind {pipeline.write_mode.kind}, and "
-            "could "
-            "move it to another partition. Leave partition_by out"
+            "could move it to another partition. Leave partition_by out"
         )
     judged = pipeline.write_mode.judged is not None
     if judged and not kind.keeps_sequences:

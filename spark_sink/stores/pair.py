@@ -100,8 +100,7 @@ class PairedStore:
             raise StoreError(
                 f"the table of rejects has rejects up to offsets {reached}, and no job of this name has ever opened "
                 "the result table: the result table was removed, or moved. Put it back; or, to begin again, remove "
-                "both tables; or "
-                "choose another path or table"
+                "both tables; or choose another path or table"
             )
 
     def check(self) -> StoreCheck:

@@ -31,7 +31,7 @@ def store_class(kind: str) -> type[TableStore]:
         OptionRefused: there is no store of this kind.
     """
     if kind not in STORES:
-        raise OptionRefused(f"store {kind!r} is unknown. Write one of {', '.join(STORES)}")
+        raise OptionRefused(f"store {kind!r} is unknown; write one of {', '.join(STORES)}")
     module, _, name = STORES[kind].partition(":")
     found: type[TableStore] = getattr(import_module(module), name)
     return found

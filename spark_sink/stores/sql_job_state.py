@@ -161,8 +161,7 @@ class SqlJobState(Generic[Database]):
             raise StoreError(
                 f"the generation of job {self._name} was not stored: it is {taken} and was {before}. A trigger or rule "
                 "of table ratchet_sink_jobs has refused or changed it. Nothing was committed. Drop that trigger or "
-                "rule, then start the "
-                "job again"
+                "rule, then start the job again"
             )
         return taken
 
@@ -194,8 +193,7 @@ class SqlJobState(Generic[Database]):
             raise StoreError(
                 f"the offsets of partitions {', '.join(wrong)} were not stored as given: a trigger or rule of table "
                 "ratchet_sink_offsets has refused or changed them. Nothing was committed. Drop that trigger or rule, "
-                "then start the job "
-                "again"
+                "then start the job again"
             )
         self.marks.note(database)
         self.note_write_mode(database, write_mode)

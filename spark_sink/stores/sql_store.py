@@ -137,9 +137,8 @@ class SqlStore(TableStore, Generic[Database, Columns]):
         if name := self._state.other_name(database):
             raise StoreError(
                 f"{self._where}: a job has already filled table {self._state.result} under the name {name}, and its "
-                "offsets are stored "
-                "under that name. Under another name the topic would be read from its beginning into the same table. "
-                f"Nothing was added. Write table = {name!r} (--table)"
+                "offsets are stored under that name. Under another name the topic would be read from its beginning "
+                f"into the same table. Nothing was added. Write table = {name!r} (--table)"
             )
         if gone := self._state.gone_table(database):
             raise StoreError(

@@ -339,8 +339,7 @@ def require_record_columns(where: object, present: Iterable[str], table: str | N
     )
     raise SchemaDiffers(
         f"{where}: {named} has the columns {', '.join(former)}, but the names of record columns now begin with "
-        "_kafka_. Rename "
-        f"them, then start the job again: {statements}"
+        f"_kafka_. Rename them, then start the job again: {statements}"
     )
 
 
@@ -375,9 +374,8 @@ def require_columns(
         if column not in expected:
             raise SchemaDiffers(
                 f"{where}: column {column}{of_table} is {present[column]} in the table and absent in this job, but the "
-                "table requires a value in it. Let it be null or give it a default in the table, add it to columns, or "
-                "choose "
-                f"another {another}"
+                "table requires a value in it. Let it be null or give it a default in the table, add it to columns, "
+                f"or choose another {another}"
             )
         if present.get(column) != expected[column]:
             raise SchemaDiffers(

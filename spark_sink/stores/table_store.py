@@ -270,8 +270,7 @@ class TableStore(ResultStore):
             raise Fenced(
                 f"job {self._name} on {self._where}: generation {newest} has taken over from {generation} (topic "
                 f"{self._topic} is read up to {dict(stored)}). Nothing of this commit was added. Let the other job run "
-                "on, or "
-                "give this job another name"
+                "on, or give this job another name"
             )
 
     def _require_topic_id(self, known: StoredId, stored: Mapping[int, int]) -> None:

@@ -217,7 +217,9 @@ class BatchProducer(NamedProducer[BatchSender]):
         )
 
     def _why_silent(self, throttle_s: float, heard: str) -> Standstill:
-        return standstill_of(self._progress_store.admin, self._options, self.topic, throttle_s=throttle_s, heard=heard)
+        return standstill_of(
+            self._progress_store.admin, self._options, self.topic, throttle_s=throttle_s, last_error=heard
+        )
 
     def _send_taken(self) -> None:
         """Encode and send the records that `send` has collected. The caller holds the lock `_turn`."""

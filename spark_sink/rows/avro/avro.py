@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""Primitive types of Avro's specification."""
+"""Pattern of names, by Avro's specification."""
 
 MAX_ID = 2**32 - 1
 
 MAX_DEPTH = 32
-"""Nested types, at most. Each level of a schema is a level of Python's stack while values are read."""
+"""Maximum depth of nested types. Each level of a schema is a level of Python's stack while values are read."""
 
 INT = ("within", -(2**31), 2**31 - 1, 1)
 
@@ -47,7 +47,7 @@ class AvroValues:
     """Schema that every value was written with, as JSON text (.avsc); a record."""
     id: int | None = None
     """Number of the schema in a registry: values begin with a zero byte and these four bytes, and a value with another
-    number is not read. None: values are Avro and nothing else."""
+    number does not parse. None: values are plain Avro without a prefix."""
     plan: Plan = field(init=False, repr=False, compare=False)
     columns: StructType = field(init=False, repr=False, compare=False)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MAX_DEPTH = 64
-"""Nested types, at most, as they are written down."""
+"""Maximum depth of nested types in the text of the schema."""
 
 PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 
@@ -53,7 +53,7 @@ class Node:
     scale: int = 0
 
     def is_called(self, other: Node) -> bool:
-        """Return True if a value of the other type may be read as this type, judged by the names."""
+        """Return True if the names let a value of the other type be read as this type."""
         return other.name.rpartition(".")[2] == self.name.rpartition(".")[2] or other.name in self.aliases
 
 

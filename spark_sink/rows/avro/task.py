@@ -32,7 +32,7 @@ MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 """First and last microsecond of those days."""
 
 MAX_DECIMAL_BYTES = 64
-"""Bytes of a decimal, at most: 38 digits need 16. More could only repeat the sign."""
+"""Maximum bytes of a decimal: 38 digits need 16. More bytes could only repeat the sign."""
 
 EXACT = Context(prec=38)
 """Context for decimals; Decimal's own would round to 28 digits."""

@@ -1,8 +1,8 @@
 """Deduplication of a slice of offsets, against earlier records of the slice and stored last sequences.
 
-State is kept per input partition, as in a worker: an identity that arrives in two partitions is two. Spark's Kafka
-source reads a partition in one task, in the order of its offsets. So a task can judge its records one after the other,
-and no record has to be sorted or sent to another task.
+State is kept per input partition, as in a worker: an identity that arrives in two partitions counts as two. Spark's
+Kafka source reads a partition in one task, in the order of its offsets. So a task can judge its records one after the
+other, and no record has to be sorted or sent to another task.
 """
 
 from __future__ import annotations

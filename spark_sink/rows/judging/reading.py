@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 IDENTITY, SEQUENCE, REASON, REPLAYED = "_ratchet_identity", "_ratchet_sequence", "_ratchet_reason", "_ratchet_replayed"
-"""Further columns than those of Spark's Kafka source, never of a table: bytes; a whole number; text, null for records
-that can be judged; whether it was sent again from a dead letter."""
+"""Columns added to those of Spark's Kafka source, and never part of a table.
+
+They are the identity as bytes, the sequence as a whole number, the reason as text (null for records that can be
+judged), and true for records sent again from the dead letters."""
 
 DOUBTFUL = "_ratchet_doubtful"
-"""Column of sequences with a guessed form: eight bytes other than digits, and hexadecimal texts. Digits of another
-length are empty, as they only count; all else is null."""
+"""Column with sequence headers of a guessed format: eight bytes other than digits, or hexadecimal text. It is empty for
+digits of another length, which are only counted, and null for all other headers."""
 
 RECORD = ("partition", "offset", "timestamp", "key", "value")
 """Columns of Spark's Kafka source that become rows."""
@@ -133,7 +135,10 @@ def sequence_of(name: str, form: str) -> Column:
 
 
 def _forms(name: str, form: str) -> tuple[Column, Column, Column, Column]:
-    """Return four columns for a column of bytes: is it digits, their number, is it eight bytes, their number or -1."""
+    """Return two pairs of columns: whether bytes have a format, and the number read by that format.
+
+    The first format is decimal digits; the second is eight bytes, with the number -1 for other lengths.
+    """
     from pyspark.sql import functions as F
 
     value = F.col(name)

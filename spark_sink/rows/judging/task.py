@@ -27,11 +27,11 @@ last, as far as the window reaches."""
 NOT_NEW: Final = REASONS[REPLAY_NOT_NEW]
 
 CHUNK_BYTES: Final = 32 * 1024 * 1024
-"""Records that a task judges at a time. For each chunk it looks up the last sequences of identities that are new to it,
-so there should be few chunks; and it has them in memory."""
+"""Bytes of records that a task judges at a time. It has them in memory. For each such chunk it looks up the last
+sequences of identities that it has not met before, so there should be few chunks."""
 
 STATE_ROWS: Final = 50_000
-"""Last sequences that a task returns at a time."""
+"""Number of last sequences that a task returns at a time."""
 
 Known = Callable[[int, Sequence[bytes]], Iterable[tuple[bytes, int, Sequence[int] | None]]]
 """Function for last sequences from before a slice. For identities of a Kafka partition it yields the known ones, with
@@ -94,7 +94,7 @@ def judging(rule: JudgeRule, known: Known | None) -> Task:
 
 
 def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
-    """Return the class that holds a task's state for one Kafka partition; made from the partition's number."""
+    """Return the class of a task's state for one Kafka partition; its constructor takes the partition's number."""
     window, late_is_rejected = rule.reorder_window, rule.late == "dead-letter"
     too_late, not_new = TOO_LATE, NOT_NEW
     new_look, is_guessed, first_byte, header = _looking(), rule.is_guessed, forms.FIRST_BYTE, rule.sequence_header or ""
@@ -153,8 +153,8 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
         def require_form(self, at: int, offsets: Any, identity: bytes | None, text: bytes, last: int) -> None:
             if form := self.look.form_at(at, last):
                 owner = "" if identity is None else f", identity {identity!r}"
-                said = sentence(form, header, text, last)
-                raise ValueError(f"partition {self.number}, offset {offsets[at]}{owner}: {said}")
+                reason = sentence(form, header, text, last)
+                raise ValueError(f"partition {self.number}, offset {offsets[at]}{owner}: {reason}")
 
         def require_order(self, offsets: pa.Array) -> None:
             import pyarrow.compute as pc

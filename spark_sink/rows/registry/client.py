@@ -1,4 +1,4 @@
-"""Client of a schema registry on confluent-kafka's own. Only the process that starts Spark asks it.
+"""Client of a schema registry, based on that of confluent-kafka. Only the driver process makes requests.
 
 A fault of one schema is `SchemaUnusable`, and its values do not parse. A fault of the registry is `RegistryUnavailable`
 or `RegistryRefused`, and no value is judged.
@@ -27,10 +27,11 @@ NUMBERS = frozenset(
 """Numeric options of the client. Settings and environment have text."""
 
 NOT_FOUND = frozenset({40401, 40402, 40403})
-"""Codes of the registry's API: no such subject, version, schema. A 404 without a code comes from another server."""
+"""Error codes of the registry's API for a missing subject, version or schema. A 404 without a code is from another
+server."""
 
 MAX_REFERENCES = 1_000
-"""Schemas that one schema may need, itself included."""
+"""Maximum number of schemas that one schema may need, itself included."""
 
 READING = frozenset({"READ", "WRITEREAD"})
 """Modes of rules that a deserializer would have to run."""
@@ -107,20 +108,20 @@ class SchemaRegistry:
         form = _form(kind)
         if key[:1] == b"\1":
             guid = str(UUID(bytes=key[1:]))
-            found = self._asked(f"schema {guid}", lambda: self._client.get_schema_by_guid(guid, form))
+            found = self._request(f"schema {guid}", lambda: self._client.get_schema_by_guid(guid, form))
         else:
             number = int.from_bytes(key[1:], "big")
-            found = self._asked(f"schema {number}", lambda: self._client.get_schema(number, subject, form))
+            found = self._request(f"schema {number}", lambda: self._client.get_schema(number, subject, form))
         return self._whole(found, kind)
 
     def latest(self, subject: str, kind: str) -> Schema:
         """Return the newest schema of a subject; raises as `schema` does."""
-        found = self._asked(f"subject {subject!r}", lambda: self._client.get_latest_version(subject, _form(kind)))
+        found = self._request(f"subject {subject!r}", lambda: self._client.get_latest_version(subject, _form(kind)))
         return self._whole(found.schema, kind)
 
     def require_answer(self) -> None:
         """Request a list that every registry has, to test the connection; raises as `schema` does."""
-        self._asked("its types", self._client.get_schema_types)
+        self._request("its types", self._client.get_schema_types)
 
     def _whole(self, found: Any, kind: str) -> Schema:
         left = [MAX_REFERENCES]
@@ -138,9 +139,9 @@ class SchemaRegistry:
                     raise SchemaUnusable(f"{each.name} refers to itself")
                 if kind == "PROTOBUF" and each.name.startswith(("google/", "confluent/")):
                     continue  # known to the deserializer
-                said = f"version {each.version} of subject {each.subject!r}, which it refers to,"
-                asked = partial(self._client.get_version, each.subject, each.version, True, _form(kind))
-                version = self._asked(said, asked)
+                name = f"version {each.version} of subject {each.subject!r}, which it refers to,"
+                call = partial(self._client.get_version, each.subject, each.version, True, _form(kind))
+                version = self._request(name, call)
                 references[each.name] = whole(version.schema, (*within, each.name))
             return Schema(kind, schema.schema_str or "", references)
 
@@ -151,24 +152,24 @@ class SchemaRegistry:
             )
         return whole(found, ())
 
-    def _asked(self, what: str, ask: Callable[[], T]) -> T:
+    def _request(self, what: str, ask: Callable[[], T]) -> T:
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
         from httpx2 import HTTPError, InvalidURL
 
         try:
             return ask()
         except SchemaRegistryError as error:
-            status, code, said = error.http_status_code, error.error_code, first_line(Exception(error.error_message))
+            status, code, message = error.http_status_code, error.error_code, first_line(Exception(error.error_message))
             if code in NOT_FOUND:
                 raise SchemaUnusable(f"{what} is not in the registry") from None
             if status in {401, 403, 407}:
                 raise RegistryRefused(
                     f"schema registry {self.address}: the request for {what} was answered with HTTP {status} "
-                    f"({said}). Correct sink.schema_registry_options (basic.auth.user.info, ...), or the rights in "
+                    f"({message}). Correct sink.schema_registry_options (basic.auth.user.info, ...), or the rights in "
                     "the registry"
                 ) from None
             raise RegistryUnavailable(
-                f"schema registry {self.address}: the request for {what} was answered with HTTP {status} ({said}). "
+                f"schema registry {self.address}: the request for {what} was answered with HTTP {status} ({message}). "
                 "The job waits; check the registry's log, and the path in sink.schema_registry"
             ) from None
         except (HTTPError, InvalidURL, OAuthTokenError, OSError) as error:
@@ -178,8 +179,8 @@ class SchemaRegistry:
             ) from None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RegistryUnavailable(
-                f"schema registry {self.address}: the answer to the request for {what} is not a schema registry's "
-                f"({type(error).__name__}). Correct sink.schema_registry"
+                f"schema registry {self.address}: the answer to the request for {what} does not come from a schema "
+                f"registry ({type(error).__name__}). Correct sink.schema_registry"
             ) from None
 
 
@@ -231,4 +232,4 @@ def as_object(schema: Schema) -> Any:
     try:
         return json.loads(schema.text)
     except (ValueError, RecursionError):
-        raise SchemaUnusable("its text is no JSON") from None
+        raise SchemaUnusable("its text is not JSON") from None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 MAX_DEPTH = 32
-"""Nested objects, at most."""
+"""Maximum depth of nested objects."""
 
 
 def columns_of(schema: Any, named: Mapping[str, Any]) -> StructType:
@@ -34,7 +34,7 @@ def columns_of(schema: Any, named: Mapping[str, Any]) -> StructType:
 
     found = _type(schema, schema, named, ())
     if not isinstance(found, StructType):
-        raise OptionRefused("JSON Schema: it has no properties that could be columns. Name the columns")
+        raise OptionRefused("the JSON Schema has no properties that could be columns. Name the columns")
     return found
 
 
@@ -84,7 +84,7 @@ def require_schema(schema: Any) -> None:
     """Check that an object is a JSON Schema.
 
     Raises:
-        SchemaUnusable: it is not.
+        SchemaUnusable: the object is not a JSON Schema.
     """
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import validator_for
@@ -92,4 +92,4 @@ def require_schema(schema: Any) -> None:
     try:
         validator_for(schema).check_schema(schema)
     except SchemaError:
-        raise SchemaUnusable("it is no JSON Schema") from None
+        raise SchemaUnusable("it is not a JSON Schema") from None

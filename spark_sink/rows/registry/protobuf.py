@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 Plan = tuple[Any, ...]
 
 MAX_MESSAGES = 1_000
-"""Messages in one file, at most."""
+"""Maximum number of messages in one file."""
 
 MAX_DEPTH = 32
-"""Nested messages, at most. Each is a level of Python's stack while values are read."""
+"""Maximum depth of nested messages. Each message is a level of Python's stack while values are read."""
 
 TYPES = {
     1: "double",

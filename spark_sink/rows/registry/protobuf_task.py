@@ -1,7 +1,7 @@
 """Decoding of Protobuf in the executors: untrusted bytes become the values of columns.
 
 Every length is checked against the available bytes before its use, and no message of a plan contains itself, so that
-the length of a value bounds work and memory. Fields without a column are passed over unread. pyspark sends this module
+the length of a value bounds work and memory. Fields without a column are skipped. pyspark sends this module
 by value.
 """
 
@@ -28,7 +28,7 @@ TAG_MOST, TAG_BYTES_MOST = 0xFFFFFFFF, 5
 """Greatest key of a field: 29 bits of its number and 3 of its wire type, as in Google's parsers."""
 
 MAX_GROUPS = 64
-"""Most nested groups to pass over."""
+"""Maximum depth of nested groups to skip."""
 
 WIRE = {
     "fixed64": FIXED64,
@@ -41,7 +41,7 @@ WIRE = {
     "bytes": BYTES,
     "message": BYTES,
 }
-"""Wire type by the type of a field; VARINT for the others."""
+"""Wire type by the type of a field; all other types have VARINT."""
 
 
 def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:

@@ -1,7 +1,7 @@
 """Decoding of a registry's values in the executors: the schema that a value names, and reading the value.
 
 pyspark sends this module by value; executors need pyarrow and nothing of this package, and for JSON Schema jsonschema.
-No executor asks the registry: the plans of all schemas that the records name come with the task.
+No executor makes requests to the registry: the task contains the plans of all schemas that the records name.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ Key = bytes
 """Key of a schema: the magic byte 0 and an id of four bytes, or the magic byte 1 and a GUID of sixteen."""
 
 Decode = Callable[[bytes, int], Any]
-"""Function from a value and the start of its payload to a dictionary of columns. None: malformed bytes, or further ones
-after its end."""
+"""Function from a value and the start of its payload to a dictionary of columns. None: the bytes are malformed, or more
+bytes follow the payload."""
 
 KEY_BYTES = {0: 5, 1: 17}
 """Length of a key by its magic byte."""
 
 MAX_INDEXES = 64
-"""Numbers in a list of message indexes, at most: nested messages."""
+"""Maximum length of a list of message indexes, which is the depth of nested messages."""
 
 
 def key_of(frame: bytes) -> Key | None:
@@ -96,8 +96,8 @@ def decoding(
         schema: `pyarrow.Schema` of the rows: the fields, then `RECORD_COLUMNS` and `columns.STATE`.
 
     Returns:
-        A function over Arrow batches with the record's columns but the value, `header` (null, or
-        the record's header with a schema) and the value.
+        A function over Arrow batches. Their columns are those of the record without its value, then `header` (the
+        record's header that names a schema, or null), then the value.
     """
 
     def rows(batches: Iterable[Any]) -> Iterator[Any]:

@@ -1,7 +1,7 @@
 """Values of a schema registry: the schemas named by records, and the rows of their values.
 
-The driver asks the registry, once for each schema, before any row is made of the records. So an unavailable registry
-stops nothing half-way, one decision on a missing schema holds for all tasks, and no executor needs the address.
+The driver fetches each schema once, before it makes rows of the records. So an unavailable registry interrupts no
+commit, one decision on a missing schema is valid for all tasks, and no executor needs the registry's address.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ CONTEXT = ":."
 """Start of a subject's name outside the registry's default context; each context has its own ids."""
 
 MAX_KEYS = 10_000
-"""Schemas that the records of one commit may name. More are bytes that only look like a registry's values."""
+"""Maximum number of schemas that the records of one commit name. More would be bytes that only look like schema
+keys."""
 
 SHOWN = 10
-"""Schemas that the log names for one commit, and fields of one schema."""
+"""Maximum number of schemas that the log names for one commit, and of fields for one schema."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class RegistryValues:
     reader: str | None = None
     """Schema that gave the columns, as the text of an .avsc file; None: they came from elsewhere."""
     _reader: avro_schema.Node | None = field(init=False, repr=False, compare=False)
-    _asked: dict[str, SchemaRegistry] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _clients: dict[str, SchemaRegistry] = field(init=False, repr=False, compare=False, default_factory=dict)
     _known: dict[tuple[bytes, str], dict[Any, Any]] = field(init=False, repr=False, compare=False, default_factory=dict)
     """Plans by key and columns."""
 
@@ -88,9 +89,9 @@ class RegistryValues:
     @property
     def registry(self) -> SchemaRegistry:
         """Return the client, made at its first use."""
-        if not self._asked:
-            self._asked[""] = SchemaRegistry(self.options)
-        return self._asked[""]
+        if not self._clients:
+            self._clients[""] = SchemaRegistry(self.options)
+        return self._clients[""]
 
     def require_answer(self) -> str:
         """Return the registry's address after it has answered once; raises as `newest_columns` does."""
@@ -199,9 +200,9 @@ class RegistryValues:
             except (SchemaUnusable, avro_schema.SchemaWrong) as error:
                 lost.append(f"{count} of schema {shown(key)}: {error}")
         for each in lost[:SHOWN]:
-            log.warning("topic %s: values that do not parse: %s", self.topic, each)
+            log.warning("topic %s: these values do not parse: %s", self.topic, each)
         if len(lost) > SHOWN:
-            log.warning("topic %s: and values of %d other schemas", self.topic, len(lost) - SHOWN)
+            log.warning("topic %s: values of %d further schemas do not parse", self.topic, len(lost) - SHOWN)
         return plans
 
     def _plan(self, key: bytes, columns: StructType) -> dict[Any, Any]:

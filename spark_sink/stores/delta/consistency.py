@@ -171,8 +171,7 @@ def require_plain_log(table: DeltaTable, folder: Folder) -> None:
     if properties.get(MAPPING, "none") != "none":
         raise OptionRefused(
             f"{folder}: the table has the property {MAPPING} = {properties[MAPPING]!r}, so that readers would not find "
-            "the job's columns in its files. Nothing was added. Remove the mapping, which rewrites the files: "
-            f"ALTER TABLE delta.`{folder}` DROP FEATURE columnMapping (with a Delta release that can drop it); or "
-            "choose "
+            "the job's columns in its files. Nothing was added. Remove the mapping, which rewrites the files: ALTER "
+            f"TABLE delta.`{folder}` DROP FEATURE columnMapping (with a Delta release that can drop it); or choose "
             "another path"
         )

@@ -37,8 +37,7 @@ def require_plain(write_mode: WriteMode) -> None:
         if not PLAIN_NAME.fullmatch(name):
             raise OptionRefused(
                 f"column {name!r}: columns of the key and sums of a Delta table must have names of letters, digits and "
-                "'_'. Rename it, "
-                "or use another store"
+                "'_'. Rename it, or use another store"
             )
 
 

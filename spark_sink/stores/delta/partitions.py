@@ -73,9 +73,8 @@ def require_partitions(folder: Folder, table: DeltaTable, fields: Fields) -> Non
     if present != wanted:
         raise SchemaDiffers(
             f"{folder}: the table is partitioned by {present or 'nothing'}, and this job has {option_text(fields)}, "
-            "which "
-            f"needs the partition columns {wanted or '(none)'}. Partitions of an existing table do not change: give "
-            "the job the partition_by of the table, or choose another path"
+            f"which needs the partition columns {wanted or '(none)'}. Partitions of an existing table do not change: "
+            "give the job the partition_by of the table, or choose another path"
         )
 
 
@@ -99,9 +98,8 @@ def partition_values(folder: Folder, table: DeltaTable, fields: Fields, values: 
             what = "a date outside the years 1 to 9999" if text is None else "an empty text"
             raise StoreError(
                 f"{folder}: column {field.column} is {what} in a row, and no partition of a Delta table can have that "
-                "value. "
-                f"Nothing was committed. Replace it in sql, such as nullif({field.column}, ''), or partition another "
-                "table by other columns"
+                f"value. Nothing was committed. Replace it in sql, such as nullif({field.column}, ''), or partition "
+                "another table by other columns"
             )
         found[field.name] = text
     return found

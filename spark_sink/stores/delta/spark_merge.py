@@ -118,8 +118,7 @@ class SparkMerge:
         if len(paths) != len(names):
             raise StoreError(
                 f"{self.writer.folder}: the table has files outside its folder, as a shallow clone has, and engine "
-                f"{ENGINE} "
-                "cannot replace them. Nothing was added and no offset moved. Leave engine out"
+                f"{ENGINE} cannot replace them. Nothing was added and no offset moved. Leave engine out"
             )
         return list(all_files.filter(F.col("path").isin(paths)._jc).collectAsList())  # noqa: SLF001
 

@@ -149,9 +149,9 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         for version in range(-1 if table is None else table.version(), -1, -1):
             if (entry := read_entry(self._folder, version)) is None:
                 return  # cleaned up
-            said = entry.user_metadata
-            if said.get("job") == self._name and said.get("topic") == self._topic:
-                yield f"version {version}", {int(number): offset for number, offset in said["offsets"].items()}
+            metadata = entry.user_metadata
+            if metadata.get("job") == self._name and metadata.get("topic") == self._topic:
+                yield f"version {version}", {int(number): offset for number, offset in metadata["offsets"].items()}
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
         return vacuum.orphans(self._folder, needed=needed)

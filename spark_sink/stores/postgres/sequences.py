@@ -27,7 +27,7 @@ JOB: Final = "_job"
 KEY: Final = (JOB, "_kafka_partition", "_identity")
 """Columns of the primary key. An identity has at most 1,024 bytes, and PostgreSQL indexes values up to 2,700."""
 
-ASKED: Final = 10_000
+PER_QUERY: Final = 10_000
 """Maximum number of identities in one query of a task."""
 
 
@@ -110,7 +110,7 @@ class SequenceTable:
             columns=names(column.name for column in self.columns[2:]),
             table=self._state.table(self.name),
         ).as_string(None)
-        return _looking(connection, select, ASKED, has_seen=SEEN in self._schema.names)
+        return _looking(connection, select, PER_QUERY, has_seen=SEEN in self._schema.names)
 
     def lost(self, what: str) -> SequencesLost:
         """Return the error for a table of sequences other than the committed one."""
@@ -120,7 +120,7 @@ class SequenceTable:
         )
 
 
-def _looking(connection: Connection, select: str, asked: int, *, has_seen: bool) -> Known:
+def _looking(connection: Connection, select: str, per_query: int, *, has_seen: bool) -> Known:
     # A nested function with its own imports: cloudpickle sends it by value, so executors need psycopg and pyarrow.
     conninfo, application, lock_timeout_ms = connection.conninfo, connection.application, connection.lock_timeout_ms
 
@@ -134,8 +134,8 @@ def _looking(connection: Connection, select: str, asked: int, *, has_seen: bool)
                 (str(lock_timeout_ms), application),
             )
             with database.cursor(binary=True) as cursor:
-                for begin in range(0, len(identities), asked):
-                    cursor.execute(select, (partition, list(identities[begin : begin + asked])))
+                for begin in range(0, len(identities), per_query):
+                    cursor.execute(select, (partition, list(identities[begin : begin + per_query])))
                     for row in cursor.fetchall():
                         yield row if has_seen else (*row, None)
 

@@ -156,7 +156,7 @@ logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s", level
 run = RunState(log_run)
 with bar_of(run, 10):
     for number in (1, 2):
-        run.committed(Commit(number, 5, {0: 5 * number - 5}, {0: 5 * number}, 0.5))
+        run.note_commit(Commit(number, 5, {0: 5 * number - 5}, {0: 5 * number}, 0.5))
 logging.getLogger("spark_sink").info("afterwards")
 """
 

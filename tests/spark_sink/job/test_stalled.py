@@ -13,19 +13,19 @@ def test_a_run_stalls_from_when_there_is_something_to_commit(monkeypatch: pytest
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     run = RunState()
-    run.looked(OffsetRange("t", {0: 0}, {0: 5}), {0: 5})
+    run.note_offsets(OffsetRange("t", {0: 0}, {0: 5}), {0: 5})
     now[0] += 50
     assert run.stalled_s() == 0
-    run.looked(OffsetRange("t", {0: 0}, {0: 9}), {0: 5})
+    run.note_offsets(OffsetRange("t", {0: 0}, {0: 9}), {0: 5})
     now[0] += 50
-    run.looked(OffsetRange("t", {0: 0}, {0: 12}), {0: 5})  # it looks again, and commits nothing
+    run.note_offsets(OffsetRange("t", {0: 0}, {0: 12}), {0: 5})  # it looks again, and commits nothing
     assert run.stalled_s() == 50
-    run.committed(Commit(1, 4, {0: 5}, {0: 9}, 1.0))
+    run.note_commit(Commit(1, 4, {0: 5}, {0: 9}, 1.0))
     now[0] += 7
     assert run.stalled_s() == 7  # there is more
-    run.committed(Commit(2, 3, {0: 9}, {0: 12}, 1.0))
+    run.note_commit(Commit(2, 3, {0: 9}, {0: 12}, 1.0))
     assert run.stalled_s() == 0
-    run.failed(KafkaUnavailable("nobody answers"))
+    run.note_failure(KafkaUnavailable("nobody answers"))
     now[0] += 3
     assert (run.stalled_s(), run.failures) == (3, 1)
 
@@ -45,14 +45,14 @@ def test_a_standstill_has_a_cause(error: Exception | None, cause: str, monkeypat
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     run = RunState()
-    run.looked(OffsetRange("t", {0: 0}, {0: 9}), {0: 5})
+    run.note_offsets(OffsetRange("t", {0: 0}, {0: 9}), {0: 5})
     if error is not None:
-        run.failed(error)
+        run.note_failure(error)
     now[0] += 14
     assert run.standstill() == ""
     now[0] += 2
     assert run.standstill() == cause
-    run.committed(Commit(1, 4, {0: 5}, {0: 9}, 1.0))
+    run.note_commit(Commit(1, 4, {0: 5}, {0: 9}, 1.0))
     assert run.standstill() == ""
 
 
@@ -61,11 +61,11 @@ def test_transactions_that_end_are_no_standstill(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     run = RunState()
     for end in (5, 6, 7):  # each look finds another transaction of a worker
-        run.looked(OffsetRange("t", {0: 0}, {0: end}, high={0: end + 2}), {0: end})
+        run.note_offsets(OffsetRange("t", {0: 0}, {0: end}, high={0: end + 2}), {0: end})
         now[0] += 10
         assert run.standstill() == ""
-    run.looked(OffsetRange("t", {0: 0}, {0: 7}, high={0: 12}), {0: 7})
+    run.note_offsets(OffsetRange("t", {0: 0}, {0: 7}, high={0: 12}), {0: 7})
     now[0] += 10
     assert run.standstill() == "open-transaction"
-    run.looked(OffsetRange("t", {0: 0}, {0: 12}), {0: 12})
+    run.note_offsets(OffsetRange("t", {0: 0}, {0: 12}), {0: 12})
     assert run.standstill() == ""

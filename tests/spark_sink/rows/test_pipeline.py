@@ -117,7 +117,7 @@ def test_rejects_and_totals_of_a_real_topic(
         (lambda: RowPipeline("infer", WriteMode("upsert", ("who",))), "no place for values that do not parse"),
         (lambda: RowPipeline("who string", avro=AVRO), "Remove columns"),
         (lambda: RowPipeline(None, WriteMode("upsert", ("who",)), avro=AVRO), "no place for values that do not parse"),
-        (lambda: RowPipeline(transform=function_transform("nonsense")), "write module:function"),
+        (lambda: RowPipeline(transform=function_transform("nonsense")), "Write module:function"),
         (lambda: RowPipeline(transform=function_transform("no_such_module:f")), "No module named 'no_such_module'"),
         (lambda: RowPipeline(transform=function_transform("json:no_such")), "has no function no_such"),
     ],

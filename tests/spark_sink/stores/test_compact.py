@@ -233,7 +233,7 @@ def test_what_cannot_be_compacted_is_said(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = DuckDBSite(tmp_path).location
-    with pytest.raises(OptionRefused, match="nothing to compact"):
+    with pytest.raises(OptionRefused, match="has nothing to do"):
         compact(place)
     site = LOCAL["delta"](tmp_path)
     store = site.make()

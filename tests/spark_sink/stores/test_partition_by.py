@@ -120,7 +120,7 @@ def test_what_is_refused_before_anything_is_made(spark: SparkSession, site: Site
             partition_by=(PartitionField("a"),),
         )
     keyed = RowPipeline("who string", WriteMode("upsert", ("who",)), rejects=True)
-    with pytest.raises(OptionRefused, match="goes with kind append"):
+    with pytest.raises(OptionRefused, match="is for kind append"):
         make_store(site.location, "job", "events", 0, keyed, partition_by=(PartitionField("who"),))
 
 

@@ -317,7 +317,7 @@ def test_other_columns_are_refused_by_name_and_fence_nobody(site: Site, frame: F
 def test_upserts_keep_the_last_row_of_each_key(site: Site, frame: Frame) -> None:
     write_mode = WriteMode("upsert", ("who",))
     if write_mode.kind not in site.kinds:
-        with pytest.raises(OptionRefused, match=r"upsert|only appended rows"):
+        with pytest.raises(OptionRefused, match=r"upsert|only rows of kind append"):
             site.make(write_mode=write_mode)
         return
     store = site.make(write_mode=write_mode)
@@ -337,7 +337,7 @@ def test_totals_are_exact_and_only_the_holder_adds_to_them(
 ) -> None:
     write_mode = WriteMode("totals", ("who",), ("amount",))
     if write_mode.kind not in site.kinds:
-        with pytest.raises(OptionRefused, match=r"totals|only appended rows"):
+        with pytest.raises(OptionRefused, match=r"totals|only rows of kind append"):
             site.make(write_mode=write_mode)
         return
     store = site.make(write_mode=write_mode)

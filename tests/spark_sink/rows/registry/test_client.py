@@ -106,7 +106,7 @@ def test_answers_that_say_nothing_of_a_schema(ours: OurRegistry) -> None:
 
 def test_a_server_that_is_no_registry(ours: OurRegistry) -> None:
     ours.answer = lambda target, body: (200, ["nothing"])  # type: ignore[method-assign]
-    with pytest.raises(RegistryUnavailable, match="is not a schema registry"):
+    with pytest.raises(RegistryUnavailable, match="does not come from a schema registry"):
         made(ours.url).schema(key(1), None, "AVRO")
 
 
