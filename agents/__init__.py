@@ -1,4 +1,4 @@
-"""The Faust agents: each consumes the record batches of one partitioned topic.
+"""Agents: each consumes the record batches of one partitioned topic.
 
-`deduplicate.py` is the agent that Ratchet exists for; `extraction.py` reads the sequences that it judges by.
+`deduplicate.py` has Ratchet's own agent, which finds duplicates; `run.py` runs the agents of a user's program.
 """

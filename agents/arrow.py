@@ -29,11 +29,14 @@ Rows = NDArray[np.int64]
 
 KEY, VALUE, TIMESTAMP, SEQUENCE, HEADERS, OFFSET = "key", "value", "timestamp", "sequence", "headers", "offset"
 ID: Final = "id"
-"""Id of each record's event, as text. Made where it is named, for it is a step of Python for each record."""
-COLUMNS: Final = (KEY, VALUE, TIMESTAMP, SEQUENCE, HEADERS, OFFSET)
-"""Columns of a batch that an agent reads.
+"""Column with the id of each record's event, as text.
 
-In a yielded batch, sequence and offset are left out: a new record has its own.
+A batch has it only if the program asks for it by name, because it takes Python code for each record.
+"""
+COLUMNS: Final = (KEY, VALUE, TIMESTAMP, SEQUENCE, HEADERS, OFFSET)
+"""Columns of a batch that an agent reads, if it names none.
+
+A yielded batch has no columns `sequence` and `offset`: its new records get their own when they are written.
 """
 
 
@@ -151,7 +154,7 @@ def _gather(data: NDArray[np.uint8], starts: Rows, lengths: Rows, floor: Rows) -
     """Return spans of a buffer as a binary array; a negative length is null.
 
     Arrow needs contiguous elements, so the bytes between two spans become an element too, and `take` drops it while
-    copying. floor: int64[spans], rising; the position to use for a null.
+    copying. floor: int64[spans], ascending; the start to use for a null.
     """
     is_null = lengths < 0
     ends = np.zeros(2 * len(starts) + 1, np.int32)  # a batch has 1 GiB at most (max_batch_mb)

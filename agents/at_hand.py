@@ -19,11 +19,12 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 log = structlog.get_logger(__name__)
 
 SAY_AGAIN_S: Final = 10.0
-"""Least seconds between two warnings about events far ahead of their predecessors: a line for each would fill the
-disk."""
+"""Minimum seconds between two warnings about timestamps far ahead; a line for each event would fill the disk."""
 FAR_MS: Final = 3_600_000
-"""Milliseconds by which an event is ahead of all earlier ones, for a warning. Such an event may expire windows of
-events still to come."""
+"""Milliseconds from the stream time to a timestamp so far ahead that a warning is logged.
+
+Such a timestamp may expire windows before all of their events have been read.
+"""
 
 
 class AtHand:
@@ -74,7 +75,7 @@ class AtHand:
 
     @property
     def place(self) -> str:
-        """Return the current record's place for messages, as described in `EventAtHand`."""
+        """Return the current record's topic, partition and offset for messages, as described in `EventAtHand`."""
         return self._reading.place
 
 
@@ -84,7 +85,7 @@ class StreamClock:
     def __init__(self, partition: PartitionTables, clock: Callable[[], float] = time.monotonic) -> None:
         """Start with the partition's stream time. clock: monotonic seconds, used to limit log lines."""
         self._partition, self._clock = partition, clock
-        self._said_at = -SAY_AGAIN_S
+        self._logged_at = -SAY_AGAIN_S
 
     def advance(self, batch: RecordBatch, rows: NDArray[np.int64]) -> None:
         """Advance the stream time by the records of a batch.
@@ -100,9 +101,9 @@ class StreamClock:
         along = np.maximum.accumulate(np.concatenate(([first], stamps)))
         steps = np.diff(along)
         at = int(steps.argmax())
-        if steps[at] <= FAR_MS or self._clock() - self._said_at < SAY_AGAIN_S:
+        if steps[at] <= FAR_MS or self._clock() - self._logged_at < SAY_AGAIN_S:
             return
-        self._said_at = self._clock()
+        self._logged_at = self._clock()
         log.warning(
             "the timestamp of one event is far ahead of all earlier ones, and windows expire by it. If it is wrong, "
             "set message.timestamp.after.max.ms for the topic, so that Kafka refuses the next one",

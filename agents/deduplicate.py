@@ -1,6 +1,6 @@
-"""The processor of a stream: forwards a record, drops it as a duplicate, or dead-letters it with its reason.
+"""Processor of a stream: forwards each record, drops it as a duplicate, or makes it a dead letter with a reason.
 
-Where deduplication is switched off it forwards everything, and the table stands still.
+While deduplication is switched off, it forwards every record and leaves the table of last sequences unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kafka_ratchet.transport.delivery import AgentCalls, CallChannel, Delivery, 
 VERDICT_NAMES: Final = tuple(word.encode() for word in BY_NUMBER)
 """Header text of a dropped record, by number of the verdict."""
 
-NONE_LETTERED: Final[Mapping[int, str]] = MappingProxyType({})
+NO_LETTERS: Final[Mapping[int, str]] = MappingProxyType({})
 
 Then = Callable[[Delivery, NDArray[np.bool_]], Awaitable[None]]
 """Function that makes the outputs of a batch's fresh records, which bool[batch.count] marks."""
@@ -45,11 +45,11 @@ async def forward(delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
 
 
 async def withhold(delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
-    """Forward no record, in a stream that only counts."""
+    """Forward no record, for a stream with the setting `forward = false`."""
 
 
 SHOWN = 80
-"""Most characters of an identity in an error message."""
+"""Maximum number of characters of an identity in an error message."""
 
 
 class FormCheck:
@@ -102,8 +102,8 @@ class FormCheck:
         owner = "" if self._identity == Identity.PARTITION else f", identity {identity!r}"
         raise FormUnclear(
             f"{batch.topic}, partition {batch.partition}, offset {int(batch.offsets[row])}{owner}: "
-            f"{sentence(doubt, self._header, text, int(against[row]))}. Nothing of this batch is judged (stream "
-            f"{self._stream}); see docs/reference/halted.md"
+            f"{sentence(doubt, self._header, text, int(against[row]))}. No record of this batch was processed "
+            f"(stream {self._stream}). For the remedy see docs/reference/halted.md"
         )
 
 
@@ -122,23 +122,23 @@ class Deduplicator:
         sequences: Sequences,
         read: Reader,
         then: Then = forward,
-        lettered: Mapping[int, str] = NONE_LETTERED,
+        letter_reasons: Mapping[int, str] = NO_LETTERS,
         read_identities: IdentityReader | None = None,
         check: FormCheck | None = None,
     ) -> None:
-        """Store the parts of the step, without connecting it.
+        """Store the parts of the processor, without connecting it to an agent.
 
         Args:
             sequences: table with the stream's last sequences
             read: function that reads the sequences of a batch
             then: function that makes the outputs of fresh records
-            lettered: reason of the dead letter, by verdict. Records with other verdicts, neither fresh nor invalid, are
-                dropped.
+            letter_reasons: reason of the dead letter, by number of the verdict. Records with other verdicts are
+                dropped, unless they are fresh or invalid.
             read_identities: function that reads the identities of a batch; None: they are in its columns
             check: check of the sequence format; None: the settings state the format
         """
         self._sequences, self._read, self._then = sequences, read, then
-        self._lettered, self._read_identities, self._check = lettered, read_identities, check
+        self._letter_reasons, self._read_identities, self._check = letter_reasons, read_identities, check
         self._calls: AgentCalls[NDArray[np.bool_]]
 
     def register(self, app: Any, name: str, partitions: int) -> None:
@@ -165,7 +165,7 @@ class Deduplicator:
         return delivery.outputs
 
     def judge(self, delivery: Delivery) -> NDArray[np.bool_]:
-        """Judge a batch, and make the outputs of all records except fresh ones.
+        """Find the fresh records of a batch, and dead-letter or drop all others.
 
         Returns:
             bool[batch.count], True for fresh records
@@ -184,11 +184,11 @@ class Deduplicator:
             self._check.check(batch, verdicts, reasons, against, identities)
         for index in np.flatnonzero(verdicts == INVALID).tolist():
             delivery.dead_letter(index, REASONS[reasons[index]])
-        for verdict, reason in self._lettered.items():
+        for verdict, reason in self._letter_reasons.items():
             for index in np.flatnonzero(verdicts == verdict).tolist():
                 delivery.dead_letter(index, reason)
         if spec.duplicates:
-            is_kept = (verdicts != FRESH) & (verdicts != INVALID) & ~np.isin(verdicts, [*self._lettered])
+            is_kept = (verdicts != FRESH) & (verdicts != INVALID) & ~np.isin(verdicts, [*self._letter_reasons])
             rows = np.flatnonzero(is_kept)
             if len(rows):
                 delivery.drop(Dropped(rows, verdicts[rows], against[rows], VERDICT_NAMES))

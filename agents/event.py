@@ -1,4 +1,4 @@
-"""One event as an agent sees it, and the id that names it wherever it goes."""
+"""One event as an agent reads it, and the event's id, which stays the same in all topics."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from kafka_ratchet.transport.delivery import LETTER_EVENT, Delivery
 EVENT_ID: Final = LETTER_EVENT
 """Header with the id of the event that a record stands for: `group_by` and a re-sent dead letter carry it."""
 ID_MOST: Final = 1024
-"""Most bytes of an id in a header; a longer id is ignored."""
+"""Maximum length in bytes of an id in a header; a longer id is ignored."""
 
 
 class Event(msgspec.Struct, eq=False, frozen=True):
-    """Immutable record of the input; yielded, it is forwarded byte for byte.
+    """Immutable record of the input; an agent that yields it forwards its bytes unchanged.
 
-    It cannot be changed, because a change would not be forwarded.
+    It is immutable because forwarding would ignore a change.
 
     Attributes:
         key: bytes; None for a null key.
         value: decoded by the stream's value_type.
-        timestamp: ms since the epoch; -1 without one.
+        timestamp: ms since the epoch; -1 if the record has none.
         partition, offset: place of the record in the input.
         producer: name of the producer, if it is the stream's identity; else None.
         sequence: sequence of the record; None in a stream without deduplication.
@@ -95,8 +95,8 @@ def id_in(headers: Iterable[tuple[str, bytes | None]], name: str) -> str | None:
 def ids_sent_again(delivery: Delivery) -> dict[int, str]:
     """Return the ids of a batch's re-sent dead letters, by index of the record.
 
-    The header with the id counts only if the record also names a dead letter of this stream, because records copied
-    from an output may carry both.
+    The header with the id counts only if another header names a dead letter of this stream: a record copied from an
+    output may carry an id and the name of another stream's dead letter.
     """
     batch, letters = delivery.batch, delivery.spec.letters
     found: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Agent and line that hold a batch or the event loop, for messages about slow agents."""
+"""Search for the agent, and its line, that keeps a batch or blocks the event loop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import structlog
 log = structlog.get_logger(__name__)
 
 HOLDERS: Final[WeakKeyDictionary[asyncio.Task[Any], Callable[[], str]]] = WeakKeyDictionary()
-"""Description of a program's task, by task."""
+"""Function that describes the present work of a program's task, by task."""
 LOOK_EVERY_S: Final = 1.0
 BLOCKED_AFTER: Final = 5
 """Number of checks in a row without progress of the event loop, after which a message is logged.
 
-They are counted, not measured: a suspended process has not blocked anything.
+Checks are counted instead of seconds, because a suspended process has not blocked its event loop.
 """
 
 
@@ -62,8 +62,8 @@ class _Watch:
         task = asyncio.current_task(self._loop)
         holder = None if task is None else HOLDERS.get(task)
         log.error(
-            "the event loop is blocked: no partition of this worker goes on, and its group may give them to others. An "
-            "agent that computes or waits for long has to `await asyncio.to_thread(...)`",
+            "the event loop is blocked: this worker processes no partition, and its consumer group may assign them to "
+            "other workers. Let an agent run long computations and waits with `await asyncio.to_thread(...)`",
             held_by=holder() if holder else task.get_name() if task else "unknown",
             seconds=round(for_s, 1),
         )

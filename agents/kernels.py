@@ -25,7 +25,7 @@ def count_headers(data: U8, begins: I64, ends: I64, offsets: NDArray[np.int32]) 
 
 @compiled()
 def find_headers(data: U8, begins: I64, ends: I64, names: I64, values: I64) -> None:
-    """Find the names and values of headers in sound records.
+    """Find the names and values of headers in valid records.
 
     Fills names int64[2, headers] and values int64[2, headers] with starts and lengths. A null value has length -1 and
     begins where its name ends.
@@ -45,7 +45,7 @@ def find_headers(data: U8, begins: I64, ends: I64, names: I64, values: I64) -> N
 
 @compiled()
 def find_header(data: U8, columns: I64, name: U8, begins: I64, lengths: I64, times: I64) -> None:
-    """Find the value of the header with this name in sound records.
+    """Find the value of the header with this name in valid records.
 
     Fills begins, lengths and times, each int64[records], like the columns FIRST, FIRST_LENGTH and FIRST_TIMES. Of
     several headers the last counts.

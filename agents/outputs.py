@@ -32,7 +32,7 @@ class Outputs:
         self.values: list[bytes | object | None] = []
         """An output's bytes; None is null, FORWARD the record itself."""
         self.forwards = False
-        """True if FORWARD may be among them."""
+        """True if FORWARD may be among the values."""
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -1,6 +1,6 @@
-"""A program: the streams, tables and agents of one's own, as `ratchet worker --app` finds them.
+"""Program of a user: an App with its streams, tables and agents, for `ratchet worker --app`.
 
-Nothing here knows Kafka. The settings say which topics a stream has; the worker puts both together.
+This module does not use Kafka. The settings name the topics of each stream, and the worker combines both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def regroup(name: str, topic: Topic, key: Any) -> Callable[[Any], Coroutine[Any,
         key: function from a value to the new key; or a field of the value's class, such as `Order.user`
 
     Raises:
-        SettingsError: the key is neither.
+        SettingsError: the key is neither a function nor a field.
     """
     if not callable(key):
         field = getattr(key, "__name__", None)
@@ -57,13 +57,13 @@ INSTEAD: Final = {
     "actor": "write `@app.agent(app.stream(...))`",
     "channel": "call a function, or send to a topic",
     "command": "write a script of its own",
-    "conf": "settings stand in ratchet.toml and RATCHET_* variables",
+    "conf": "settings are in ratchet.toml and RATCHET_* variables",
     "crontab": "write `@app.timer(60)` and look at the clock, or have a cron job publish an event",
     "main": "write `ratchet worker --app MODULE:app`",
     "page": "run a web server of its own; `ratchet web` shows tables",
     "service": "run it in a process of its own",
 }
-"""Hints for attributes that App lacks. An attribute added there needs no change here."""
+"""Replacements for attributes of Faust's App that Ratchet's App lacks, by attribute."""
 
 
 def refuse(name: str) -> NoReturn:
@@ -74,7 +74,7 @@ def refuse(name: str) -> NoReturn:
         AttributeError: neither App has it.
     """
     if name in INSTEAD:
-        raise NotInApp(f"app.{name}: {INSTEAD[name]}. docs/guide/from-faust.md has Faust's names side by side")
+        raise NotInApp(f"app.{name}: {INSTEAD[name]}. docs/guide/from-faust.md lists the replacements of Faust's names")
     raise AttributeError(f"an App of kafka_ratchet has no {name!r}")
 
 
@@ -84,7 +84,7 @@ Function = Callable[[Any], Any]
 
 @dataclass(eq=False)
 class Agent:
-    """Agent: a function over the events of a stream, registered by `App.agent`.
+    """Function over the events of a stream, registered by `App.agent`.
 
     Attributes:
         function: an async generator function, or a coroutine function without yields.
@@ -115,9 +115,10 @@ class StreamDefinition:
         name: `[streams.NAME]` of the settings.
         value_type: type into which msgspec decodes values; None: any JSON; bytes: undecoded.
         agents: agents in the order of registration; they process each batch in this order.
-        timers: timers called for each of its partitions.
-        topic: the internal topic that it reads, filled by agents of other streams; None: an input of the settings.
-        fed_by: streams that `group_by` forwards to it.
+        timers: timers called for each partition of the stream.
+        topic: the internal topic that the stream reads, filled by agents of other streams; None: the stream reads
+            an input of the settings.
+        fed_by: streams with a `group_by` that forwards to this stream.
     """
 
     app: App

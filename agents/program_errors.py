@@ -11,7 +11,7 @@ from typing import Final
 from kafka_ratchet.errors import TableError
 
 OURS: Final = f"{Path(__file__).parents[1]}/"
-"""Folder of this package: its lines are not lines of the program."""
+"""Folder of the package kafka_ratchet; a line in it is not a line of the program."""
 
 STANDARD: Final = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")})
 """Folders of Python's own library."""
@@ -19,13 +19,13 @@ INSTALLED: Final = tuple({f"{sysconfig.get_path(name)}/" for name in ("purelib",
 """Folders of installed packages; a program may be one of them."""
 
 TEXT_MOST: Final = 3000
-"""characters: a program may raise with a whole record in its text."""
+"""Maximum number of characters of an error's text; a program may raise an error that quotes a whole record."""
 
 RAISED: Final = (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt)
 """Exceptions that a program may raise.
 
-asyncio would end the worker for the last two, with all its partitions. A signal raises neither here, for the
-worker has handlers of its own.
+asyncio would end the worker, with all its partitions, for the last two. In a program they do not come from a signal,
+because the worker handles signals itself.
 """
 
 
@@ -52,7 +52,8 @@ def describe_error(error: BaseException) -> str:
 def _line_of_program(error: BaseException) -> str | None:
     """Return file:line of the innermost call outside libraries.
 
-    An installed program looks like a library itself: then it is the innermost line outside Python's own.
+    If every call is in a library, as with an installed program, return the innermost one outside Python's own
+    library.
     """
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(OURS)]
     not_python = [

@@ -45,7 +45,7 @@ _Columns = tuple[
 They are lists, because reading one number of an array is slow.
 """
 COPIED_MOST: Final = 8 << 20
-"""Most bytes of a batch to copy as a whole: values are cut faster from bytes than from a memoryview."""
+"""Maximum bytes of a batch to copy as a whole. Slices of bytes are faster than those of a memoryview."""
 
 
 class Reading:
@@ -58,7 +58,8 @@ class Reading:
         event_index: index of that event; differs from `index` if values were read after it.
         batch: the current batch as the run gets it, if the run reads batches.
         reads_batches: True if the run reads batches.
-        away: empty while the run's own task executes, else not. A list, so that a loop can keep a reference.
+        away: empty while the run's own task executes, with one element otherwise. It is a list, so that a loop can
+            keep a reference to it.
     """
 
     def __init__(
@@ -86,17 +87,20 @@ class Reading:
         self.held: list[int] = []
         """Indexes of the records that the program holds together with the current one; an error rejects all of them."""
         self.agent: str | None = None
-        """Reading agent, for the dead letters of its stream."""
+        """Name of the reading agent, for the headers of its dead letters."""
         self._decode, self._null = decoder(value_type)
         self._partition, self._more, self._before_record = partition, more, before_record
         self._fresh = NO_ROWS
         """Indexes of the batch's fresh records, which the program gets."""
         self._rows: list[int] = []
         self._left: Iterator[int] | None = None
-        """Indexes not handed out yet; None before the first one. A program that catches an error goes on with them."""
+        """Indexes of records that the program has not read yet; None before its first read.
+
+        A program that catches an error and begins another loop continues with them.
+        """
         self._columns: _Columns | None = None
         self._before = "before its first event"
-        """Place of the run while it has no batch."""
+        """Place for messages while the run has no batch."""
 
     async def as_own(self, program: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a program; only its own task may read events, write tables and send records.

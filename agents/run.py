@@ -39,7 +39,7 @@ from kafka_ratchet.transport.correlation import correlate
 from kafka_ratchet.transport.delivery import Delivery
 
 UNKNOWN_AGENTS: Final = (
-    "agent unknown: the letter does not say which of several agents had rejected the record, and the others have "
+    "agent unknown: the dead letter does not name the agent that rejected the record, and the other agents have "
     "had it. `ratchet dead-letters replay --again --unjudged` sends it to all of them"
 )
 
@@ -85,9 +85,9 @@ class Stream:
         self._reading.held.append(self._reading.index)
 
     def drop(self) -> None:
-        """Release the current record, which the program has skipped, unless others are held.
+        """Release the current record, which the program has skipped, unless other records are held.
 
-        Its effects, such as sends before a filter, would be undone together with theirs.
+        With others held it stays held, so that an error undoes its effects, such as sends, together with theirs.
         """
         if len(self._reading.held) == 1:
             self._reading.held.pop()
@@ -170,21 +170,23 @@ class AgentRun:
 
     @property
     def reads_batches(self) -> bool:
-        """Return True if the program reads batches, so that it sees their limits."""
+        """Return True if the program reads batches, so that its result may depend on their sizes."""
         return self._reading.reads_batches
 
     def abandon(self) -> None:
         """End the run, because its transaction was rolled back.
 
-        A program that catches its cancellation may continue during the next run. Both runs share nothing, and the old
-        one gets no more events.
+        A program that catches its cancellation may continue during the next run. The two runs share no state, and the
+        old run gets no more events.
         """
         self._is_over, place = True, self._reading.place
         if self._task is not None:
             self._task.cancel()
         self._reading.stop()
         if self._given_back is not None and not self._given_back.done():
-            self._given_back.set_exception(Aborted(place + ": the agent was stopped while it held its batch"))
+            self._given_back.set_exception(
+                Aborted(f"{place}: the agent was cancelled in this batch, because its transaction was rolled back")
+            )
 
     async def _drive(self) -> None:
         """Run the program until it fails.
@@ -209,7 +211,7 @@ class AgentRun:
             except RAISED as error:
                 self._reject(error)
             else:
-                raise self._failed("returned: an agent must go on for as long as there are events")
+                raise self._failed("returned. An agent must not return: let it read events in an endless `async for`")
 
     def _reject(self, error: BaseException) -> None:
         """Make the current record a dead letter, or raise the error if it has to halt the partition."""
@@ -317,7 +319,7 @@ class PartitionProgram:
             Aborted: the transaction was rolled back.
         """
         rows = np.flatnonzero(fresh)
-        had = self._had(delivery, rows) if len(delivery.batch.replays) else {}
+        had = self._find_processed(delivery, rows) if len(delivery.batch.replays) else {}
         for run in self.runs:
             left_out = had.get(run.agent.name)
             await run.take(delivery, rows if left_out is None else rows[~np.isin(rows, left_out)])
@@ -325,10 +327,11 @@ class PartitionProgram:
             with self._partition.opened():
                 self._stream_clock.advance(delivery.batch, rows)
 
-    def _had(self, delivery: Delivery, rows: NDArray[np.int64]) -> dict[str, list[int]]:
-        """Return for each agent the re-sent records of a batch that it has already processed.
+    def _find_processed(self, delivery: Delivery, rows: NDArray[np.int64]) -> dict[str, list[int]]:
+        """Return the indexes of re-sent records that an agent does not need again, by agent.
 
-        rows: records to take; a copy of a re-sent record is dropped without further effect
+        A dead letter may be re-sent for some agents only, because the others have processed the record before. rows:
+        int64[records], indexes to process; duplicates among the re-sent records are not in them.
         """
         names = {run.agent.name for run in self.runs}
         had: dict[str, list[int]] = {name: [] for name in names}
@@ -341,7 +344,7 @@ class PartitionProgram:
             if not wanted <= names:
                 gone = ", ".join(sorted(wanted - names))
                 for name in sorted(wanted):
-                    why = f"agent {gone}: is to have it again, and is not among the stream's agents"
+                    why = f"agent {gone}: the dead letter was re-sent for it, but it is not an agent of this stream"
                     delivery.dead_letter(index, why, name, *event_ids(delivery, [index]))
                 wanted = frozenset()
             for name in names - wanted:

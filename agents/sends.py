@@ -105,7 +105,9 @@ class Sends:
             event = self._reading.batch.newest
         if delivery is None or event == NO_RECORD or self._reading.away:
             beside = (
-                ", or in a task that it has started. Send only in the agent's own task" if self._reading.away else ""
+                ", or in a task that it has started. Send only in the agent's own task"
+                if self._reading.away
+                else ". Send after the agent has read an event"
             )
             raise SendRefused(f"topic {topic}: agent {self._agent} sent a record while it had no event{beside}")
         if self._allowed[0] is delivery and self._allowed[1] == topic:
@@ -258,8 +260,8 @@ def _header(name: str, value: bytes | str | None) -> bytes:
 def router(identity: Identity, topic: str) -> Callable[[Delivery, NDArray[np.bool_]], Awaitable[None]]:
     """Return the function that sends a batch's records to their partitions.
 
-    A record with an unreadable identity becomes a dead letter here, because a user's function that fails at times might
-    read it in the target partition.
+    A record with an unreadable identity becomes a dead letter here. If it were sent, a user's function that fails only
+    sometimes could read its identity later, in a wrong partition.
 
     Args:
         identity: identity that determines the partition

@@ -27,9 +27,10 @@ from kafka_ratchet.transport.correlation import correlate
 from kafka_ratchet.transport.delivery import Delivery, Output
 
 TICK: Final = 0
-"""Only record of the batch that a lane makes for a tick: no key, no value, the time now.
+"""Index of the only record of the batch that a lane makes for a tick.
 
-It is not sent; a timer's outputs have its key and its timestamp.
+The record has a null key, a null value, and the time of the call as timestamp. It is not sent; a timer's outputs have
+its key and its timestamp.
 """
 
 
@@ -89,8 +90,8 @@ class PartitionTimers:
         if work.cancelled():
             batch = delivery.batch
             raise Aborted(
-                f"{batch.topic}, partition {batch.partition}: the timers were stopped while they held offset "
-                f"{batch.start}"
+                f"{batch.topic}, partition {batch.partition}: the timers were cancelled at offset {batch.start}, "
+                "because the transaction was rolled back"
             )
         work.result()
         return delivery.outputs

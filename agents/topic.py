@@ -35,9 +35,9 @@ at_hand: Final = ContextVar[Sender | None]("sender", default=None)
 
 
 class _Sent:
-    """Awaitable result of a send, which has nothing to wait for.
+    """Awaitable result of a send, which is complete at once.
 
-    The record is taken when `send` is called, even if `await` is forgotten.
+    `send` adds the record when it is called, even if the caller forgets `await`.
     """
 
     def __await__(self) -> Generator[Any, None, None]:

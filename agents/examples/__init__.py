@@ -1,4 +1,4 @@
-"""Programs to begin with: `ratchet worker --app kafka_ratchet.agents.examples.running_totals:app`.
+"""Example programs: `ratchet worker --app kafka_ratchet.agents.examples.running_totals:app`.
 
 The docstring of each says which streams it needs in the settings; tests/agents/test_examples.py runs them.
 """

@@ -1,7 +1,7 @@
 """Enrichment from a table that every worker has. Needs `[streams.orders]`, and the topic `countries`.
 
-The topic is compacted: key `de`, value `{"name": "Germany", "tax_percent": 19}`. A look-up is no part of the
-transaction, so the agent says that it is not deterministic.
+The topic is compacted: key `de`, value `{"name": "Germany", "tax_percent": 19}`. A look-up is not part of the
+transaction, so the agent is declared with `deterministic=False`.
 """
 
 from __future__ import annotations

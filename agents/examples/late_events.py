@@ -1,6 +1,6 @@
 """Counts per minute of event time. Views that come too late are dead letters. Needs `[streams.views]`.
 
-A window is kept for ten minutes after its end. By then readers of the counts have the last one of the window.
+The table keeps the count of a minute until ten minutes after that minute; then the count no longer changes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ counts = app.Table("counts", default=int).tumbling(60, expires=600)
 
 @app.agent(views, on_error="dead-letter")
 async def count(views: AsyncIterator[View]) -> AsyncIterator[Any]:
-    """Yield the count of views in the minute of each view, also of a late one."""
+    """Yield the count of views in the minute of each view, also for a view at most ten minutes late."""
     async for view in views:
         if counts.is_late:
-            raise ValueError("more than ten minutes late")
+            raise ValueError("the view is more than ten minutes late")
         counts[view.page] += 1
         yield {"page": view.page, "views": counts[view.page].value()}

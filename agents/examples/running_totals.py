@@ -1,4 +1,4 @@
-"""Running totals: what each user has spent so far. Needs `[streams.orders]`."""
+"""Running totals: the amount that each user has spent so far. Needs `[streams.orders]`."""
 
 from __future__ import annotations
 

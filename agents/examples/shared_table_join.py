@@ -1,7 +1,7 @@
 """Orders and payments, joined by the order's number whichever comes first, without a window.
 
-Two streams cannot share a table, because their partitions commit apart. So both are sent to an internal stream, by
-number, and the table is that stream's: both halves of an order are in one partition there.
+Two streams cannot share a table, because their partitions commit in separate transactions. So both send to an internal
+stream with the order's number as key. Both halves of an order are in one partition of it, and the table is its own.
 
 Needs `[streams.orders]` and `[streams.payments]`; joined orders go to the topic `APP-halves`.
 """
@@ -62,7 +62,7 @@ async def send_payments(payments: AsyncIterator[Payment]) -> None:
 
 @app.agent(halves)
 async def join(halves: AsyncIterator[Half]) -> AsyncIterator[Any]:
-    """Yield an order once both halves have come, then delete it. A re-sent order begins again."""
+    """Yield an order once both halves have come, and delete it. An order sent again then waits for both again."""
     async for half in halves:
         other = waiting.get(half.number, half)
         amount = other.amount if half.amount is None else half.amount

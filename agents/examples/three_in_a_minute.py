@@ -1,8 +1,7 @@
 """An alert when a card pays three times within a minute. Needs `[streams.payments]`, keyed by card.
 
-The minute is one of event time that ends with the payment at hand, wherever it begins: a window of the clock would miss
-three payments around its end. Payments of a card come in the order of their partition; a timestamp may lie before that
-of the payment before.
+The agent looks back one minute of event time from each payment. Windows with fixed ends, such as full minutes, would
+miss three payments around an end. Payments of a card come in the order of offsets, and their timestamps may go back.
 """
 
 from __future__ import annotations

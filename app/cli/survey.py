@@ -140,10 +140,10 @@ def _progress(topic: str) -> Iterator[Callable[[int], Callable[[int, int], None]
 
 
 def _show(console: Console, report: Report, proposal: Proposal) -> None:
-    from kafka_ratchet.app.survey.proposal import told
+    from kafka_ratchet.app.survey.proposal import span_text
 
     part = "" if report.is_whole else " (a part of it)"
-    spans = f", {told(report.span_ms)} by its timestamps" if report.span_ms else ""
+    spans = f", {span_text(report.span_ms)} by its timestamps" if report.span_ms else ""
     console.print(
         f"{report.topic}{part}: {report.records:,} records of {len(report.ranges):,} partitions{spans}; "
         f"{report.records / max(report.seconds, 1e-9):,.0f} records/s"
@@ -182,7 +182,7 @@ def _table(report: Report) -> object:
 
 
 def _cells(each: Finding) -> list[str]:
-    from kafka_ratchet.app.survey.proposal import told
+    from kafka_ratchet.app.survey.proposal import span_text
 
     def figure(count: int, error: str) -> str:
         wrong = each.errors[error]
@@ -194,7 +194,7 @@ def _cells(each: Finding) -> list[str]:
         figure(each.duplicates, "duplicates"),
         figure(each.conflicts, "conflicts"),
         figure(each.across + each.across_conflicts, "across_partitions"),
-        "–" if each.age_most_ms < 0 else told(each.age_most_ms),
+        "–" if each.age_most_ms < 0 else span_text(each.age_most_ms),
     ]
 
 
@@ -211,11 +211,11 @@ def _show_accuracy(console: Console, report: Report) -> None:
 
 
 def _show_finding(console: Console, each: Finding) -> None:
-    from kafka_ratchet.app.survey.proposal import told
+    from kafka_ratchet.app.survey.proposal import span_text
 
     if each.duplicates:
         console.print(f"duplicates by {each.candidate}")
-        _show_histogram(console, "  came again within", each.ages, told)
+        _show_histogram(console, "  came again within", each.ages, span_text)
         _show_histogram(console, "  came again within (offsets)", each.distances, "{:,}".format)
         for said, examples in (("look at", each.examples), ("with another value:", each.conflict_examples)):
             for example in examples[:1]:

@@ -21,14 +21,14 @@ FEW: Final = 20_000
 """Number of offsets below which librdkafka reads faster than the compiled code can be loaded."""
 
 AHEAD: Final = 2
-"""Most batches that wait for the caller."""
+"""Maximum number of batches that wait for the caller."""
 
 STOP_S: Final = 0.2
-"""Longest time until the reader notices that its batches are not taken, in seconds."""
+"""Maximum seconds until the reading thread notices that its caller has stopped."""
 
 
 def reads_batches(settings: Settings, spans: Mapping[int, OffsetRange]) -> bool:
-    """Return True if `batches_between` is installed here, and worth its start-up time.
+    """Return True if `batches_between` can be used, and the offsets are enough for its start-up time.
 
     Args:
         settings: settings with the client options.

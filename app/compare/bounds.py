@@ -16,7 +16,7 @@ SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)\Z")
 UNIT_S: Final[Mapping[str, float]] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 MS_FROM: Final = 10**11
-"""Whole numbers from here on are milliseconds since 1970 (March 1973); smaller ones are offsets."""
+"""Smallest whole number read as milliseconds since 1970 (March 1973); smaller numbers are offsets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,10 @@ DIGITS: Final = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?$"
 MINUS_ZERO: Final = r"^-[0.]+$"
 
 DIGITS_MOST: Final = 28
-"""Most characters of a number written as its digits, without zeros at the end."""
+"""Maximum number of characters of a number written as its digits, without zeros at the end."""
 
 FLOAT_MOST: Final = 15
-"""Most characters of a number that a double surely holds with all its digits."""
+"""Maximum number of characters of a number that a double surely holds with all its digits."""
 
 STRUCTURED: Final = r"^[{\[]"
 """Pattern of the first character of a text that may be JSON."""
@@ -227,7 +227,7 @@ def _of_times(column: pa.Array) -> pa.Array:
 
 
 def _of_time_texts(texts: pa.Array, singly: Callable[[pa.Array], list[str | None]]) -> pa.Array:
-    """Return texts of times that stand as texts. singly: for all in other forms."""
+    """Return texts of times, given as texts. singly: converter for times in other forms than `TIME`."""
     is_plain = pc.match_substring_regex(texts, TIME)
     plain = pc.if_else(is_plain, texts, pa.scalar(None, pa.string()))
     in_zone = pc.if_else(pc.match_substring_regex(plain, ZONE), plain, pc.binary_join_element_wise(plain, "Z", ""))

@@ -320,7 +320,7 @@ class Comparer:
                 result.first_without_identity[name] = side.where(*place)
 
     def _count_without_fields(self, result: Comparison, sides: Sequence[tuple[Name, TopicSide | TableSide]]) -> None:
-        """Name the records with values in another format, which are not compared."""
+        """Count the records with values in another format, and note that their values are not compared."""
         for name, side in sides:
             if not self._compared or not isinstance(side, TopicSide):
                 continue
@@ -333,7 +333,7 @@ class Comparer:
                 )
 
     def _name_absent(self, result: Comparison, source: TopicSide | TableSide, target: TopicSide | TableSide) -> None:
-        """Name the places that no row has: their values are null, and null equals null."""
+        """Note the places that no row has, because null on both sides counts as equal."""
         absent = {"source": self._absent("source", source), "target": self._absent("target", target)}
         for number, pair in enumerate(self._compared):
             if number in absent["source"] and number in absent["target"]:
@@ -347,14 +347,14 @@ class Comparer:
                 result.notes.append(f"no row of {result.target} has {pair.target}")
 
     def _absent(self, name: Name, side: TopicSide | TableSide) -> set[int]:
-        """Return the numbers of compared places without a row of a side, in any run."""
+        """Return the indexes of the compared places that no row of a side has had, in any run."""
         if not self._engine.count(name):
             return set()
         present = self._present(name) if isinstance(side, TopicSide) else side.present
         return {number for number in range(len(self._compared)) if len(self._by) + number not in present}
 
     def _present(self, name: Name) -> set[int]:
-        """Return the numbers of the places that a record of a topic has had in any run."""
+        """Return the indexes of the places that a record of a topic has had, in any run."""
         return {int(number) for number in (self._engine.kept(f"places of {name}") or "").split()}
 
     def _format(self, name: Name) -> str:
@@ -466,7 +466,7 @@ class Comparer:
 
 
 def _no_common_identity(result: Comparison, findings: Sequence[Found]) -> str:
-    """Return a sentence about sides without a common identity, which mostly have it in two forms."""
+    """Return a sentence for two sides without a common identity; often they write it in two forms."""
     first = {each.kind: each.identity for each in reversed(findings)}
     ours, theirs = first.get("lost", first.get("in_flight")), first.get("unexpected")
     forms = (

@@ -23,7 +23,7 @@ Verdict = Literal["lost", "doubled", "altered", "unexpected", "in_flight"]
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
 MEMORY_LEAST_MB: Final = 256
-"""Least memory of a comparison in MB; Python, both clients and Arrow take some 150 of them."""
+"""Minimum memory of a comparison in MB; Python, both clients and Arrow take some 150 of them."""
 
 ENGINE_SHARE: Final = 0.3
 """Share of the memory that DuckDB may take; the rest is Python's, Arrow's and the clients'."""
@@ -32,26 +32,28 @@ OUTSIDE_MB: Final = 100
 """Memory that a comparison takes outside of DuckDB's bound: buffers of its threads, and results."""
 
 ROW_BYTES: Final = 128
-"""Bytes of memory for one row, without its texts. They decide how many rows are compared at a time. At 64, 6,000,000
-ids ended in want of memory now and then, with 77 MB for DuckDB."""
+"""Assumed bytes of memory for one row, without its texts; they decide the number of rows compared at a time.
+
+With 64, a comparison of 6,000,000 ids sometimes ran out of memory at 77 MB for DuckDB.
+"""
 
 REDUCTIONS: Final = 3
-"""Most restarts of a comparison for want of memory, each with a quarter of the rows at once."""
+"""Maximum number of restarts of a comparison out of memory, each with a quarter of the rows at a time."""
 
 THREADS_MOST: Final = 4
-"""Most threads of DuckDB; each takes memory of its own, in part outside of the limit."""
+"""Maximum number of threads of DuckDB; each takes memory of its own, in part outside of the limit."""
 
 ROWS_AT_ONCE: Final = 245_760
 """Rows inserted by one statement, two row groups of DuckDB: it writes whole ones to the file without a log."""
 
 BYTES_AT_ONCE: Final = 32 * 1024 * 1024
-"""Bytes inserted by one statement, where texts are long."""
+"""Maximum bytes inserted by one statement; with long texts it inserts fewer rows."""
 
 PLACES_MOST: Final = 10
-"""Most places listed for one doubled identity."""
+"""Maximum number of places listed for one doubled identity."""
 
 STATE_FORMAT: Final = 1
-"""Raise it, once a release has it, with every change of the tables and of the texts that values become."""
+"""Format of state files. After a release, raise it with each change of the tables or of the texts made from values."""
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS source (identity VARCHAR, content VARCHAR, part INTEGER, position BIGINT, ms BIGINT);
@@ -65,7 +67,7 @@ CREATE TEMP TABLE edges (part INTEGER, edge BIGINT);
 deleted before they were read."""
 
 SORTED_FROM: Final = 3
-"""Least number of buckets for sorting rows by bucket first; without that, each bucket reads all rows."""
+"""Minimum number of buckets for sorting rows by bucket first; without that, each bucket reads all rows."""
 
 SORTED: Final = """
 CREATE OR REPLACE TABLE sorted.{side} AS
@@ -75,7 +77,7 @@ SELECT *, (hash(identity) % {buckets})::UINTEGER AS bucket FROM {side} WHERE ide
 SORTED_ROWS_OF_BUCKET: Final = """
 CREATE OR REPLACE TEMP VIEW {side}_bucket AS SELECT * EXCLUDE bucket FROM sorted.{side} WHERE bucket = {bucket}
 """
-"""Query for the rows of one bucket, from sorted rows. DuckDB skips row groups without it by their least and greatest
+"""Query for the rows of one bucket, from sorted rows. DuckDB skips row groups without it by their minimum and maximum
 values."""
 
 ROWS_OF_BUCKET: Final = """
@@ -101,8 +103,8 @@ WHERE missing > 0 OR flying > 0 OR surplus > 0 OR alien > 0
 """
 """Statement that finds the lost, doubled, unexpected and in-flight identities of a bucket.
 
-n, n_in, n_young: rows of the source, those inside the bounds, and those of them that count as in flight; tn: rows of
-the target
+n: rows of the source; n_in: those of them inside the bounds; n_young: those of n_in that count as in flight; tn: rows
+of the target
 """
 
 PLACES: Final = """
@@ -110,15 +112,15 @@ CREATE OR REPLACE TEMP TABLE {side}_places AS
 SELECT identity, min({{'part': part, 'position': position}}) AS place, min(ms) FILTER (ms >= 0) AS ms
 FROM {side}_bucket SEMI JOIN findings USING (identity) WHERE {condition} GROUP BY identity
 """
-"""Statement that finds the first places of the findings' rows. Few rows, so places cost nothing where all is right."""
+"""Statement that finds the first places of the findings' rows. Without findings it reads no rows."""
 
 PLACED: Final = """
 CREATE OR REPLACE TEMP TABLE placed AS
 SELECT findings.*, s.place AS splace, s.ms AS ms, t.place AS tplace
 FROM findings LEFT JOIN source_places AS s USING (identity) LEFT JOIN target_places AS t USING (identity)
 """
-"""Query for the findings with their places. In one statement with them, DuckDB 2.0 chose an order of joins that took
-memory."""
+"""Query for the findings with their places. It is apart from `PLACES`, because DuckDB 2.0 joined both in an order that
+took much memory."""
 
 ONCE: Final = {
     "missing": "CASE WHEN tn = 0 AND n_in > n_young THEN 1 ELSE 0 END",
@@ -280,7 +282,7 @@ class Engine:
 
     def __init__(self, memory_mb: int, state: Path | None = None) -> None:
         if memory_mb < MEMORY_LEAST_MB:
-            raise SettingsError(f"--memory-mb {memory_mb}: too small; the least is {MEMORY_LEAST_MB}")
+            raise SettingsError(f"--memory-mb {memory_mb}: too small. Write {MEMORY_LEAST_MB} or more")
         try:
             import duckdb
             import pyarrow  # noqa: F401 - needed by each row that is kept

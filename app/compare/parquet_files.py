@@ -78,7 +78,9 @@ def committed_names(folder: Path, address: object) -> set[str] | None:
             continue
         version, *lines = file.read_text("utf-8").splitlines()
         if version != "v1":
-            raise SourceError(f"{address}: {file} has the unknown version {version!r} of Spark's list of files")
+            raise SourceError(
+                f"{address}: {file} is in version {version!r} of Spark's list of files, and Ratchet reads only v1"
+            )
         for line in lines:
             entry: Any = json.loads(line)
             name = unquote(PurePosixPath(entry["path"]).name)

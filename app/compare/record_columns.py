@@ -157,7 +157,7 @@ class ColumnsReader:
         self.unreadable: list[int] = []
         """Numbers of the last group's records with a value without fields."""
         self.present: set[int] = set()
-        """Numbers of the places that a record has, be it with null."""
+        """Indexes of the places that a record has, even if its value is null."""
 
     def read(self, records: Records) -> list[list[Any]]:
         """Return one column for each place."""

@@ -82,7 +82,7 @@ class Side(Protocol):
     """Reasons why this side was not read to its end."""
 
     present: set[int]
-    """Numbers of the wanted places that a row has, be it with null. Known once `rows` was read."""
+    """Indexes of the wanted places that a row has, even if its value is null; complete once `rows` was read."""
 
     def kinds(self, places: Sequence[Place]) -> list[Kind]:
         """Return the type that this side declares for each place.

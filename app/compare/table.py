@@ -187,7 +187,7 @@ LIBRARIES: Final = frozenset(
         "sqlalchemy",
     }
 )
-"""Packages whose errors mean that the table cannot be read."""
+"""Packages of database libraries. An error of one of them means that the table cannot be read."""
 
 
 def _is_of_library(error: BaseException) -> bool:
@@ -299,7 +299,7 @@ def _numbers(first: int, count: int) -> pa.Array:
 
 
 class ParquetSide(TableSide):
-    """Parquet files as one side of a comparison. Each is read with the columns and types of its own."""
+    """Parquet files as one side of a comparison. Each file is read with its own columns and types."""
 
     def _open(self) -> None:
         from pyarrow import dataset
@@ -378,7 +378,7 @@ def _parquet_options() -> Any:
 
 
 def _slowly(address: Address) -> dict[str, Any]:
-    """Return options for reading a file without reading ahead of the caller without a bound."""
+    """Return options under which Arrow reads a file no further ahead than the caller has read."""
     from pyarrow.dataset import ParquetFragmentScanOptions
 
     return {
@@ -489,7 +489,10 @@ DUCK_AS: Final[Mapping[str, str]] = {
     "TIME WITH TIME ZONE": "{}::VARCHAR",
     "UHUGEINT": "{}::VARCHAR",
 }
-"""Expressions of columns, by type: as Arrow has them, they lose a time's zone, bits, and the greatest numbers."""
+"""SQL expressions that read columns as text, by type.
+
+As Arrow values, these columns would lose a time's zone, bits, or the greatest numbers.
+"""
 
 DUCK_KINDS: Final[Mapping[str, Kind]] = {"TIME WITH TIME ZONE": "time", "UHUGEINT": "number", "UUID": "uuid"}
 """Types of DuckDB without a type of their own in Arrow."""
@@ -532,15 +535,17 @@ class CsvSide(TableSide):
     def _relation(self, name: str) -> Any:
         """Return the rows of a file.
 
-        The dialect is fixed before. DuckDB guesses it from the first rows, and would take lines that begin with # for
-        comments.
+        The CSV dialect is passed to DuckDB, which would otherwise guess it from the first rows, and skip lines that
+        begin with # as comments.
 
         Raises:
             SourceError: the file is empty.
         """
         separator, names = _header(name)
         if not names:
-            raise SourceError(f"{self.address}: {name} has no header line")
+            raise SourceError(
+                f"{self.address}: {name} has no header line. Add a first line with the names of the columns"
+            )
         return self._db.read_csv(
             name,
             auto_detect=False,
@@ -719,7 +724,7 @@ def _bare(type_: str | bytes) -> str:
 
 
 MYSQL_NAMED: Final[Mapping[str, Kind]] = {"char": "padded", "uuid": "uuid"}
-"""Types by their names that the protocol does not tell apart. The server returns a CHAR without its last spaces."""
+"""Types without a number of their own in the protocol, by name. The server returns a CHAR without its last spaces."""
 
 BIT: Final = 16
 """Number of BIT in MySQL's protocol: drivers hand it over as bytes."""

@@ -31,18 +31,19 @@ Kind = Literal[
 ]
 """Name of the type that one side declares for a value.
 
-any: the value's own; untyped: text of a CSV file, which may be a number; text: likewise, and is none; padded: text
-that the database fills up with spaces; day: date in an identity, where times of one day stay apart
+any: the side declares no type, and each value has its own. untyped: text of a CSV file that may be a number. text: text
+even if it looks like a number. padded: text that the database fills up with spaces. day: date in an identity, where
+two times of one day stay different.
 """
 
 TEXT_MOST: Final = 256
-"""Most characters of a value's text; a longer value becomes its beginning and a digest."""
+"""Maximum number of characters of a value's text; a longer value becomes its beginning and a digest."""
 
 BEGINNING: Final = 64
 """Number of characters kept from the beginning of a longer value."""
 
 PLAIN_DIGITS: Final = 40
-"""Most digits of an integral number without an exponent."""
+"""Maximum number of digits of an integral number without an exponent."""
 
 NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?\Z", re.ASCII)
 

@@ -1,4 +1,4 @@
-"""Comparison again and again: figures for Prometheus, and a line for each run."""
+"""Repeated comparison: metrics for Prometheus, and a line for each run."""
 
 from __future__ import annotations
 

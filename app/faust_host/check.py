@@ -83,7 +83,7 @@ class Names:
     """Names of the tables with windows that expire."""
     agents: dict[str, ast.AsyncFunctionDef] = field(default_factory=dict)
     reads: dict[str, str] = field(default_factory=dict)
-    """Name of each agent's topic, by agent; without agents whose decorator names no topic."""
+    """Name of each agent's topic, by agent. An agent is missing here if its decorator names no topic."""
     functions: dict[str, ast.AsyncFunctionDef] = field(default_factory=dict)
     """Async functions of all modules by name."""
 
@@ -241,7 +241,7 @@ def _argument(call: ast.Call, name: str) -> ast.expr | None:
 
 
 class Bound(NamedTuple):
-    """Function that `app.agent(topic)(function)` makes an agent, without a decorator.
+    """Function that a call `app.agent(topic)(function)` registers as an agent, instead of a decorator.
 
     Attributes:
         name: name of the function

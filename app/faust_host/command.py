@@ -1,4 +1,4 @@
-"""`ratchet worker --faust MODULE:NAME`: a Faust program on lanes, with nothing in it changed."""
+"""`ratchet worker --faust MODULE:NAME`: run of an unchanged Faust program on lanes."""
 
 from __future__ import annotations
 

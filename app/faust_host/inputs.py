@@ -25,9 +25,9 @@ from kafka_ratchet.errors import SettingsError
 STEPS: Final = frozenset({"group_by", "through"})
 CONTAINERS: Final = (dict, list, tuple, set)
 SEARCHED: Final = (CollectionT, WindowWrapper, FunctionType, MethodType, partial)
-"""Types of objects that may lead to a table, if a container of the program has them."""
+"""Types of objects in a program's containers to search for tables."""
 DEPTH_MOST: Final = 12
-"""Most nested calls from an agent to the function that uses a table."""
+"""Maximum number of nested calls from an agent to the function that uses a table."""
 
 
 def place_of(function: Any) -> str:
@@ -67,7 +67,7 @@ def topics_of(agent: Any) -> dict[str, Any]:
 async def steps_of(agent: Any) -> list[Step]:
     """Find the steps (`group_by`, `through`) of an agent, by running its function up to the first event.
 
-    A function without such names is not called.
+    A function that names neither method is not called.
     """
     if not any(STEPS & set(code.co_names) for code in _codes(function_of(agent.fun))):
         return []

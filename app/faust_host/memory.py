@@ -19,7 +19,7 @@ CHANGERS: Final = frozenset(
 )
 """Names of functions that change their first argument."""
 CALLS_MOST: Final = 5
-"""Most nested calls from an agent to the function that changes a variable."""
+"""Maximum number of nested calls from an agent to the function that changes a variable."""
 MEMORY: Final = (
     "kept in memory between events: a restart or rollback begins without it, and its events do not come again. Keep "
     "it in a table"
@@ -72,7 +72,9 @@ def _kept_in(agent: Function, module: ast.Module, stream: str) -> Iterator[tuple
 def _outside(
     agent: Function, module: ast.Module, looped: list[ast.AST], declared: set[str]
 ) -> tuple[set[str], dict[str, ast.expr]]:
-    """Return the variables bound before an agent's loop, and the values of all outside it.
+    """Return the variables bound before an agent's loop, and the values of the module's variables and of these.
+
+    The values omit names that the loop itself binds as new local variables.
 
     Args:
         agent: function with the loop
@@ -99,7 +101,7 @@ def _stored(nodes: Iterable[ast.AST]) -> set[str]:
 def _through_calls(
     statement: ast.stmt, agent: Function, module: ast.Module, outer: dict[str, ast.expr]
 ) -> Iterator[str]:
-    """Yield the variables that functions change which a statement calls by name.
+    """Yield the variables changed by functions that a statement calls by name, directly or not.
 
     Args:
         statement: statement in the loop over the events
@@ -131,7 +133,7 @@ def _changed_by(function: Function, held: set[str], of: str) -> Iterator[str]:
     Args:
         function: function that the loop calls
         held: containers outside the function
-        of: name of the object with the method; "": it is no method
+        of: name of the variable with the method's object; "" if the function is not a method
     """
     nodes = list(ast.walk(function))
     declared = _names_of(function, ast.Global, ast.Nonlocal)
@@ -151,9 +153,9 @@ def _changed_by(function: Function, held: set[str], of: str) -> Iterator[str]:
 def _method(
     call: ast.Call, outer: dict[str, ast.expr], classes: dict[str, ast.ClassDef]
 ) -> tuple[str, Function | None]:
-    """Return the object and method of a call.
+    """Return the variable before the point of a call, and the called method.
 
-    The object is made outside the loop, from a class of the module; without one there is no method.
+    The method is None unless the variable gets an object of a class of the module outside the loop.
     """
     if not isinstance(call.func, ast.Attribute) or not isinstance(call.func.value, ast.Name):
         return "", None
@@ -236,7 +238,7 @@ def _rebound(node: ast.stmt, read: dict[str, int]) -> Iterator[str]:
 
 
 def _changed(node: ast.stmt) -> Iterator[str]:
-    """Yield the variables whose container a statement changes."""
+    """Yield the variables with a container that a statement changes."""
     if isinstance(node, ast.Assign | ast.Delete):
         targets = node.targets
     else:
@@ -263,7 +265,7 @@ def _advanced(node: ast.stmt) -> Iterator[str]:
 def _attributes(node: ast.stmt, nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
     """Yield the attributes that a statement sets from an earlier value, or changes as containers.
 
-    Each comes as the variable at its beginning, and its text.
+    Each item is (variable at the attribute's beginning, text of the attribute), such as ("self", "self.count").
 
     nodes: all nodes of the loop, which may read the attribute
     """

@@ -98,16 +98,16 @@ class _TakeOver:
         if done:
             raise SettingsError(
                 f"{done[0][0]}, partition {done[0][1]}: a worker of Ratchet has already committed there, so its "
-                "tables are newer than Faust's. Nothing was imported"
+                "tables are newer than Faust's. Nothing was imported; start the worker without an import"
             )
         return group
 
     def _refuse_waiting(self, group: Group) -> None:
         """Refuse to import while records wait between two steps of Faust, because Ratchet's steps use other topics."""
         steps = {place: offset for place, offset in group.foreign.items() if place[0].endswith("-repartition")}
-        with consumer(self._options, self._settings.app) as asked:
+        with consumer(self._options, self._settings.app) as client:
             for (topic, number), offset in sorted(steps.items()):
-                for found in records(asked, topic, number, offset, timeout_s=READ_S):
+                for found in records(client, topic, number, offset, timeout_s=READ_S):
                     raise SettingsError(
                         f"{topic}, partition {number}: records from offset {found.offset()} on wait for the second "
                         "step of Faust's agent. Run plain Faust without new events until no record waits, then stop it"
@@ -121,11 +121,11 @@ class _TakeOver:
         if count is None:
             return {}
         found: dict[int, Entries] = {}
-        with consumer(self._options, self._settings.app) as asked:
-            for number, held in enumerate(offset_ranges(asked, topic, count)):
+        with consumer(self._options, self._settings.app) as client:
+            for number, held in enumerate(offset_ranges(client, topic, count)):
                 rows = (
                     (message.key(), message.value())
-                    for message in records(asked, topic, number, held.first, timeout_s=READ_S, end=held.end)
+                    for message in records(client, topic, number, held.first, timeout_s=READ_S, end=held.end)
                 )
                 found[number] = _sets(store, rows) if isinstance(store.table, SetTable) else _latest(rows)
         return found
@@ -174,7 +174,7 @@ class _TakeOver:
                     if state.input_position is not None:
                         raise SettingsError(
                             f"{state.changelog}, partition {number}: a worker of Ratchet has already processed the "
-                            f"input up to offset {state.input_position}. Nothing more is imported"
+                            f"input up to offset {state.input_position}. It and later partitions were not imported"
                         )
                     at = await _position(cluster, resume, number) if position is None else position
                     who = secrets.token_hex(8), IMPORT, now(), this_user(), "Faust's changelogs"

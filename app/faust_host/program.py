@@ -1,4 +1,4 @@
-"""A Faust app as a program of the engine: each agent runs once for each partition, in the lane's transaction."""
+"""Conversion of a Faust app into a program of Ratchet: an agent runs for each partition, in the lane's transaction."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 NOT_IN_A_NAME: Final = re.compile(r"[^a-z0-9_-]+")
 NAME_MOST: Final = 60
-"""Most characters of a stream's name, which is part of the names of topics."""
+"""Maximum number of characters of a stream's name, which is part of the names of topics."""
 WINDOW_PARTS: Final = ("size", "step", "before", "after")
 """Names of a window's settings in seconds that its keys depend on; the seconds until it expires may change."""
 
@@ -85,10 +85,11 @@ class Hosted:
         engine: the program that the lanes run.
         inputs: topic of each stream over a topic of the user.
         stores: stores of the tables that agents write, by table name.
-        changelogs: by changelog topic that the app names: the stream that writes it.
-        routes: by table: stream and topic of its agents, for requests by key
-        meeting: by table: streams that meet in it, if there are several; a key has to have one partition in all of them
-        replies: answers to send after their commit
+        changelogs: stream that writes a changelog topic named by the app, by topic.
+        routes: stream and topic of a table's agents, by table, for requests by key.
+        meeting: streams with agents that share a table, by table, if there are several. A key must have the same
+            partition number in all of them.
+        replies: answers to send after the commits of their events.
     """
 
     app: Any
@@ -474,7 +475,8 @@ def refuse_puts(channel: Any) -> None:
     async def put(event: Any) -> None:
         if at_hand.get() is not None:
             raise not_exact(
-                "a send to a channel in memory within an agent", "it would be gone with its worker. Send to a topic"
+                "a send to a channel in memory within an agent",
+                "the event would be lost when the worker ends. Send to a topic",
             )
         await usual(event)
 
@@ -483,12 +485,12 @@ def refuse_puts(channel: Any) -> None:
 
 def switch_off(app: Any) -> None:
     """Switch off Faust's own delivery guarantees, which lanes replace, and log that."""
-    conf, said = app.conf, []
+    conf, unused = app.conf, []
     if str(getattr(conf.processing_guarantee, "value", conf.processing_guarantee)) == "exactly_once":
-        said.append("processing_guarantee")
+        unused.append("processing_guarantee")
     if conf.stream_publish_on_commit:
         conf.stream_publish_on_commit = False
-        said.append("stream_publish_on_commit")
+        unused.append("stream_publish_on_commit")
     app.__dict__["in_transaction"] = False
     app.flow_control.resume()
     if conf.producer_partitioner is not None:
@@ -496,5 +498,5 @@ def switch_off(app: Any) -> None:
             "producer_partitioner: Ratchet chooses the partition of a key like Kafka's own producers (murmur2), so a "
             "key could be in two partitions. Remove producer_partitioner from faust.App"
         )
-    if said:
-        log.info("Ratchet commits the effects of agents in transactions; these settings are not used", settings=said)
+    if unused:
+        log.info("Ratchet commits the effects of agents in transactions; these settings are not used", settings=unused)

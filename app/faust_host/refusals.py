@@ -1,4 +1,4 @@
-"""Errors about what cannot be exact in a Faust program, with the user's file and line."""
+"""Errors about statements of a Faust program that cannot be exact, with the user's file and line."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def not_named(table: str) -> SettingsError:
 def carry_context(loop: asyncio.AbstractEventLoop) -> None:
     """Make `run_in_executor` of a loop carry an agent's context into its thread, as `asyncio.to_thread` does.
 
-    Else a function there would read tables as committed, and its refused writes would halt nothing.
+    Otherwise a function there would read only committed entries, and an error about its writes would halt nothing.
     """
     usual = loop.run_in_executor
     if getattr(usual, "carries_context", False):

@@ -1,4 +1,4 @@
-"""Router of a Faust app on lanes, which finds the worker of a key. It finds the worker with the lane of a key."""
+"""Router of a Faust app on lanes: it finds the worker with the lane of a key."""
 
 from __future__ import annotations
 

@@ -34,9 +34,9 @@ class FaustCodec(Codec):
 
     Args:
         table: name of the table.
-        form: Faust's serializers of keys and values; other ones are refused if the table has entries.
-        earlier: description of these in version 0.1.0, if it differs.
-        is_own: function that tells if key and value of such an earlier entry fit the table
+        form: text that names Faust's serializers of keys and values; another form is refused if the table has entries.
+        earlier: form that version 0.1.0 wrote for the same serializers, if it differs.
+        is_own: function that returns True if key and value of an entry with the earlier form fit the table.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class FaustCodec(Codec):
         return self._form
 
     def is_own(self, kept: Any, value: Any) -> bool:
-        """Return whether an entry with the earlier form has the kind of this table."""
+        """Return True if an entry with the earlier form fits this table."""
         return self._is_own is not None and self._is_own(bytes(kept), bytes(value))
 
     def key_bytes(self, kept: Any) -> bytes:
@@ -77,8 +77,8 @@ class FaustCodec(Codec):
         """
         if type(key) is not bytes:
             raise TableError(
-                f"table {self.table}: key {key!r:.100} is not bytes, but Faust's codec has to make bytes of it. "
-                "Correct the codec"
+                f"table {self.table}: Faust's codec returned the key {key!r:.100}, which is not bytes. Correct the "
+                "codec"
             )
         return key
 
@@ -129,7 +129,7 @@ def with_models(value: Any) -> Any:
 def as_made(make: Any, value: Any) -> Any:
     """Return a decoded value in the type of the program's default, such as Counter, defaultdict or set.
 
-    A codec makes a plain dict or list of it, and the `update` of a dict is another one.
+    A codec decodes it as a plain dict or list. Methods such as `Counter.update` differ from those of a dict.
 
     Args:
         make: function that makes the default; None without one

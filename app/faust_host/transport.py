@@ -167,7 +167,7 @@ class Preparation(Service):
             )
 
     def _say(self, sentence: str) -> None:
-        """Log the reason for waiting. Runs in a thread; raises to end it once the worker is stopped."""
+        """Log the reason for waiting. It runs in a thread, and raises an error there once the worker is stopping."""
         if self.should_stop:
             raise BrokerUnavailable("stopped before Kafka answered")
         log.warning(sentence)
@@ -336,7 +336,7 @@ def prepare_all(hosted: Hosted, settings: Settings, bootstrap: str) -> Any:
 def refuse_plain_faust(hosted: Hosted, settings: Settings, bootstrap: str) -> None:
     """Refuse to start after commits of plain Faust workers, because the tables would begin empty.
 
-    If Ratchet has run there before, such an offset counts as another client's, and the partition halts.
+    If Ratchet's lanes have committed there before, such an offset counts as another client's, and the partition halts.
 
     Raises:
         SettingsError: the group has offsets of plain Faust workers.
@@ -345,8 +345,8 @@ def refuse_plain_faust(hosted: Hosted, settings: Settings, bootstrap: str) -> No
     topics = {*hosted.inputs.values()}
     theirs = sorted(place for place in group.foreign if place[0] in topics)
     if theirs:
-        begun = _begun(hosted, settings, bootstrap, {topic for topic, _ in theirs})
-        theirs = [place for place in theirs if place[0] not in begun]
+        started = _topics_with_commits(hosted, settings, bootstrap, {topic for topic, _ in theirs})
+        theirs = [place for place in theirs if place[0] not in started]
     if theirs:
         topic, number = theirs[0]
         raise SettingsError(
@@ -357,23 +357,25 @@ def refuse_plain_faust(hosted: Hosted, settings: Settings, bootstrap: str) -> No
         )
 
 
-def _begun(hosted: Hosted, settings: Settings, bootstrap: str, topics: set[str]) -> set[str]:
+def _topics_with_commits(hosted: Hosted, settings: Settings, bootstrap: str, topics: set[str]) -> set[str]:
     """Return the topics with commits of Ratchet's lanes, found by records in their changelogs."""
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     changelogs = {
         topic: changelog_name(settings.app, stream) for stream, topic in hosted.inputs.items() if topic in topics
     }
     counts = partition_counts(admin_client(options), list(changelogs.values()))
-    with consumer(options, settings.app) as asked:
+    with consumer(options, settings.app) as client:
         return {
             topic
             for topic, changelog in changelogs.items()
-            if changelog in counts and any(held.end > 0 for held in offset_ranges(asked, changelog, counts[changelog]))
+            if changelog in counts and any(held.end > 0 for held in offset_ranges(client, changelog, counts[changelog]))
         }
 
 
 def refuse_other_partitions(hosted: Hosted, settings: Settings, counts: Mapping[str, int]) -> None:
-    """Refuse topics with different partition counts that meet in a table: a key would have a value for each topic.
+    """Refuse topics of one table's agents with different partition counts.
+
+    A key of the table would have another value for each topic.
 
     Args:
         hosted: the program

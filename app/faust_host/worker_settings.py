@@ -23,7 +23,7 @@ HAND_ON: Final = (
     "session_timeout_ms",
     "num_standby_replicas",
 )
-"""Settings for commands, other than streams."""
+"""Names of the settings to write for commands, apart from the streams."""
 
 
 def bootstrap_of(urls: Any) -> str | None:

@@ -26,7 +26,7 @@ FUTURE_MS: Final = 86_400_000
 
 
 class Table:
-    """Hash table of the identities seen so far. slots_most: most slots, a power of two."""
+    """Hash table of the identities seen so far. slots_most: maximum number of slots, a power of two."""
 
     def __init__(self, slots_most: int) -> None:
         self.rows = np.zeros((min(SLOTS_LEAST, slots_most), seen.COLUMNS), np.int64)
@@ -124,7 +124,7 @@ class Seen:
                     self._used[0] = self._table.refill(self.level, grow=False)
                     self._used[1] = self._several.refill(self.level, grow=False)
                 return
-        raise AssertionError("a table asked to grow although it has room enough")
+        raise AssertionError("the compiled pass stopped for a larger table, but the table is not full")
 
     def error(self, *verdicts: int) -> int:
         """Return two standard errors of a sum of verdicts, by the differences between groups."""
@@ -341,9 +341,9 @@ class Counts:
 
 
 def slots_most(memory_bytes: int, candidates: int) -> int:
-    """Return the most slots of each candidate's main table, a power of two.
+    """Return the maximum number of slots of each candidate's main table, a power of two.
 
-    A growing table exists twice for a moment, which is reckoned with.
+    The result leaves memory for the copy of a table while it grows.
     """
     share = max(SLOTS_LEAST, memory_bytes // max(candidates, 1) // SLOT_BYTES * 2 // 3)
     return 1 << (share.bit_length() - 1)

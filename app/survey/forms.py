@@ -18,7 +18,7 @@ NUMBERED: Final = re.compile(
 """Pattern of usual names of headers and fields with a sequence."""
 OWNERS: Final = (PRODUCER, KEY, PARTITION)
 ALIKE_LEAST: Final = 0.9
-"""Least share of a place's values that must have the same form."""
+"""Minimum share of a place's values that must have the same form."""
 EIGHT: Final = 8
 
 TEXTS: Final = (

@@ -15,7 +15,7 @@ from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.compiled import compiled
 
 DEPTH_MOST = 4
-"""Most parts of a field's path."""
+"""Maximum number of parts of a field's path."""
 
 NO_NUMBER = -1
 _ZERO = np.zeros(1, np.int64)
@@ -78,7 +78,7 @@ def _value_end(data: U8, at: int, end: int) -> int:
 
 @compiled(inline="always")
 def _is_whole(data: U8, at: int, end: int) -> bool:
-    """Return True if a number consists of digits only, but for its first character."""
+    """Return True if all characters of a number except the first are digits."""
     for q in range(at + 1, end):
         if data[q] < 48 or data[q] > 57:
             return False

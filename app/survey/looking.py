@@ -29,17 +29,17 @@ from kafka_ratchet.rule.reasons import has_registry_bytes
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 SAMPLE_MOST: Final = 20_000
-"""Most records of the sample. Each of their headers and fields takes a microsecond or two."""
+"""Maximum number of records of the sample. Each of their headers and fields takes a microsecond or two."""
 VALUE_MOST: Final = 64 << 10
-"""Most bytes of a value that is searched for fields."""
+"""Maximum number of bytes of a value that is searched for fields."""
 FIELDS_MOST: Final = 64
-"""Most fields read from one value, and most headers read from one record."""
+"""Maximum number of fields read from one value, and of headers read from one record."""
 NAMES_MOST: Final = 2_000
-"""Most different names of headers and fields, so that invented names do not fill the memory."""
+"""Maximum number of different names of headers and fields, so that invented names do not fill the memory."""
 UNNAMED_MOST: Final = 20
-"""Most different fields counted that no path can name."""
+"""Maximum number of different fields counted that no path can name."""
 NAME_MOST: Final = 249
-"""Most characters of the name of a header or field."""
+"""Maximum number of characters of the name of a header or field."""
 BEHIND_REGISTRY_BYTES: Final = (
     "its JSON follows the five bytes of a Schema Registry (byte 0 and a schema id); `field:` reads plain JSON. "
     'Write the id into a header, have the producer write plain JSON, or set identity = "function:module:name" to a '
@@ -47,9 +47,9 @@ BEHIND_REGISTRY_BYTES: Final = (
 )
 
 PRESENT_LEAST: Final = 0.25
-"""Least share of the records that must have a place."""
+"""Minimum share of the records that must have a place."""
 DISTINCT_LEAST: Final = 0.5
-"""Least share of different values for a field without the usual name of an id."""
+"""Minimum share of different values for a field without the usual name of an id."""
 REPEATED_MOST, OTHERS_MOST = 0.5, 0.5
 """Shares of repeats, and of repeats with another value, above which a place is no identity.
 
@@ -60,11 +60,11 @@ FIELDS_CHOSEN_MOST: Final = 4
 
 NUMBERS_MOST, OWNERS_MOST, SEQUENCES_MOST = 6, 10, 3
 NUMBERS_LEAST: Final = 0.9
-"""Least share of a place's values that must be numbers."""
+"""Minimum share of a place's values that must be numbers."""
 RISES_LEAST: Final = 0.7
-"""Least share of new records that must have a number above their identity's last."""
+"""Minimum share of new records that must have a number above their identity's last."""
 PER_OWNER_LEAST: Final = 3
-"""Least average number of records per identity. Fewer records show no order."""
+"""Minimum average number of records per identity. Fewer records show no order."""
 
 PAIRS: Final = (
     (Place("header", "ce_source"), Place("header", "ce_id")),
@@ -103,7 +103,7 @@ class Sample:
     _names: set[Place] = field(default_factory=set)
 
     def add(self, batch: RecordBatch, most: int) -> int:
-        """Add up to `most` first records of a batch; return the number added."""
+        """Add the first records of a batch, at most `most`; return the number added."""
         taken = min(batch.count, most, SAMPLE_MOST - len(self.rows))
         self.rows += [self._row(batch, index) for index in range(taken)]
         return taken

@@ -14,7 +14,7 @@ from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.rule.identity import Identity, path_names, split_parts
 
 PLACES_MOST: Final = 60
-"""Most headers, and most fields, of all candidates: the compiled pass has a 64-bit word for fields."""
+"""Maximum number of headers, and of fields, of all candidates: the compiled pass has a 64-bit word for fields."""
 
 
 class Place(NamedTuple):

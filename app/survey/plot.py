@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from kafka_ratchet.app.survey.proposal import told
+from kafka_ratchet.app.survey.proposal import span_text
 from kafka_ratchet.app.survey.report import Bucket, Finding
 from kafka_ratchet.errors import SettingsError, SetupError
 
@@ -42,7 +42,7 @@ def plot(topic: str, finding: Finding, picture: Path) -> None:
 
     numbers = finding.numbers
     panels: list[tuple[str, list[Bucket], Any]] = [
-        ("time since the identity came last", finding.ages, told),
+        ("time since the identity came last", finding.ages, span_text),
         ("offsets since the identity came last", finding.distances, "{:,}".format),
     ]
     if numbers is not None and numbers.lates:

@@ -15,20 +15,20 @@ from kafka_ratchet.app.survey.report import WINDOW_MOST, Finding, Numbers, Repor
 
 RECORDS_LEAST: Final = 1_000
 PRESENT_LEAST: Final = 0.99
-"""Least share of the records that must have a proposed identity. The others become dead letters."""
+"""Minimum share of the records that must have a proposed identity. The others become dead letters."""
 REPEATED_MOST: Final = 0.5
 CONFLICTS_MOST: Final = 0.05
 """Largest share of an identity's repeats that may have another value."""
 LATE_MOST: Final = 0.05
 """Largest share of new records that may have a number below their identity's highest."""
 ALIKE: Final = 0.98
-"""Least share of the best identity's duplicates that another must find to count as equally good."""
+"""Minimum share of the best identity's duplicates that another must find to count as equally good."""
 AGES_LEAST: Final = 30
-"""Least number of duplicates with a known age for a proposal of inactive_after_s."""
+"""Minimum number of duplicates with a known age for a proposal of inactive_after_s."""
 AGE_MARGIN: Final = 2
 ENTRIES_MARGIN: Final = 2
 IDENTITIES_MANY: Final = 100_000
-"""Least number of identities with a number for a proposal of inactive_after_s."""
+"""Minimum number of identities with a number for a proposal of inactive_after_s."""
 
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 TIMES_S: Final = (
@@ -248,7 +248,8 @@ def _window(numbers: Numbers) -> tuple[int, int]:
 def _lost(each: Finding) -> int:
     """Return the number of new records too late for the proposed window.
 
-    If the window passes fewer than half of the late ones, none is proposed, and all of them count.
+    If the largest window accepts fewer than half of the late records, no window is proposed, and all late records
+    count.
     """
     numbers = each.numbers
     if numbers is None or not numbers.late:
@@ -305,20 +306,20 @@ def _bounds(report: Report, each: Finding) -> list[Line]:
         return [Line("inactive_after_s", None, why)]
     if most_ms * AGE_MARGIN > report.span_ms:
         why = (
-            f"the oldest duplicate came after {told(most_ms)}, and the records read span {told(report.span_ms)}: "
-            "older ones could not be seen. Read more of the topic"
+            f"the oldest duplicate came after {span_text(most_ms)}, and the records read span "
+            f"{span_text(report.span_ms)}: older duplicates could not be seen. Read more of the topic"
         )
         return [Line("inactive_after_s", None, why)]
     seconds = rounded_up(most_ms * AGE_MARGIN / 1_000)
     clock = "the broker's clock" if report.log_append_time else "the producers' timestamps"
     sample = f" of a sample (1 of {each.one_of:,} ids)" if each.one_of > 1 else ""
-    said = f"the oldest duplicate{sample} came after {told(most_ms)} by {clock}; {AGE_MARGIN} times that, rounded up"
-    lines = [Line("inactive_after_s", seconds, said)]
+    oldest = f"the oldest duplicate{sample} came after {span_text(most_ms)} by {clock}"
+    lines = [Line("inactive_after_s", seconds, f"{oldest}; {AGE_MARGIN} times that, rounded up")]
     held = busiest(report.busy, seconds) * (each.distinct + each.across) / max(report.records, 1)
     entries = two_digits(max(held * ENTRIES_MARGIN, report.partitions))
     if numbers is None:
-        said = f"in the busiest {told(seconds * 1_000)} about {held:,.0f} came; {ENTRIES_MARGIN} times that, rounded up"
-        lines.append(Line("max_identities", entries, said))
+        busy = f"in the busiest {span_text(seconds * 1_000)} about {held:,.0f} came"
+        lines.append(Line("max_identities", entries, f"{busy}; {ENTRIES_MARGIN} times that, rounded up"))
     return lines
 
 
@@ -347,7 +348,7 @@ def two_digits(number: float) -> int:
     return math.ceil(number / unit) * unit
 
 
-def told(ms: float) -> str:
+def span_text(ms: float) -> str:
     """Return a duration as text, in its largest unit with a value of at least 1."""
     for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE), ("s", 1)):
         if ms >= size * 1_000:

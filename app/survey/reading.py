@@ -31,7 +31,7 @@ SAMPLE_PARTITIONS_MOST: Final = 16
 SAMPLE_PLACES: Final = 3
 """Number of places to sample in a partition, evenly spread. The form of its records may have changed."""
 SAMPLE_FETCHES_MOST: Final = 4
-"""Most fetches from each place of the sample, as values may be large."""
+"""Maximum number of fetches from each place of the sample, as values may be large."""
 CONNECTION: Final = "survey"
 COMPILING: Final = "compiling the parsing of record batches, once on each machine and after each update"
 
@@ -86,7 +86,7 @@ class Topic:
     partitions: int
     timeout_s: float
     batch_most: int
-    """Most bytes of one record batch after decompression."""
+    """Maximum number of bytes of one record batch after decompression."""
     ranges: list[Range] = field(default_factory=list)
     log_append_time: bool | None = None
     deleted: int = 0
@@ -112,8 +112,8 @@ class Topic:
             _limit(self.ranges, wanted.limit)
 
     async def _offset(self, partition: int, which: int, connection: str) -> int:
-        asked = self.cluster.offset(self.name, partition, which, connection)
-        return await answered(asked, f"{self.name} partition {partition}", self.timeout_s)
+        request = self.cluster.offset(self.name, partition, which, connection)
+        return await answered(request, f"{self.name} partition {partition}", self.timeout_s)
 
     @property
     def offsets(self) -> int:
@@ -205,7 +205,7 @@ class Topic:
                 return _before(batch, each.end)
 
 
-async def answered(asked: Coroutine[Any, Any, Item], where: str, timeout_s: float) -> Item:
+async def answered(request: Coroutine[Any, Any, Item], where: str, timeout_s: float) -> Item:
     """Await a request that has no time limit of its own, for at most `timeout_s`.
 
     Raises:
@@ -213,7 +213,7 @@ async def answered(asked: Coroutine[Any, Any, Item], where: str, timeout_s: floa
     """
     try:
         async with asyncio.timeout(timeout_s):
-            return await asked
+            return await request
     except TimeoutError:
         raise BrokerUnavailable(
             f"{where}: Kafka has sent nothing within {timeout_s:g} s. Check that it runs, and that this user may read "
@@ -252,7 +252,9 @@ async def open_topic(cluster: Cluster, name: str, timeout_s: float, batch_most: 
     await asyncio.to_thread(compile_parsing)
     found = (await answered(cluster.topics([name]), f"topic {name}", timeout_s)).get(name)
     if found is None:
-        raise TopicMissing(f"topic {name!r} does not exist, or this user may not see it")
+        raise TopicMissing(
+            f"topic {name!r} does not exist, or this user may not see it. Check the name and the user's rights"
+        )
     return Topic(cluster, name, found.id, found.partitions, timeout_s, batch_most)
 
 
@@ -265,7 +267,7 @@ def compile_parsing() -> None:
 
 
 async def ahead(source: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
-    """Yield the items of a generator, each produced while the caller uses the one before."""
+    """Yield the items of a generator, each produced while the caller uses the item before it."""
     making = asyncio.create_task(_next(source))
     try:
         while (item := await making) is not None:

@@ -6,7 +6,8 @@ Columns of a slot:
     HASH    seeded hash of the identity, 64 bits; 0: empty slot
     CLOCK   clock of the partition at the identity's last record, in ms; 0 without a timestamp
     OFFSET  offset of the identity's last record
-    WHAT    upper 32 bits: those of the hash of the identity's first value; lower 32: its partition, or SEVERAL
+    WHAT    upper 32 bits: those of the hash of the identity's first value; lower 32: the identity's partition, or
+            SEVERAL
 
 Equal hashes count as equal identities: `kafka_ratchet.app.survey.report.mistaken` returns how often that is wrong. An
 identity that comes in a second partition gets the mark SEVERAL, and an entry for each of its partitions in a second
@@ -112,7 +113,7 @@ def judge(
         table: int64[slots, COLUMNS], table of all identities.
         several: int64[slots, COLUMNS], table of identities in several partitions.
         used: int64[2], number of entries in the two tables.
-        most: int64[2], most entries of the two tables.
+        most: int64[2], maximum number of entries of the two tables.
         level: level of the sample. A record counts 2^level times, which is its weight.
         verdicts: uint8[records], filled from begin on.
         counts: int64[VERDICTS], raised by the weight of each record.
@@ -249,7 +250,7 @@ def order(
         is_whole: True if the partition is read from its very first record on.
         table: int64[slots, COLUMNS], with HASH, HIGHEST and LOWEST.
         used: int64[1], number of entries in the table.
-        most: most entries of the table.
+        most: maximum number of entries of the table.
         level: level of the sample of identities.
         seen_level: level of the sample of `verdicts`.
         counts: int64[ORDERS], raised by the weight of each record.

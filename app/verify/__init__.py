@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 TRIES: Final = 20
-"""Most reads of one partition if retention deletes its first records during each read."""
+"""Maximum number of reads of one partition if retention deletes its first records during each read."""
 
 
 def verify(

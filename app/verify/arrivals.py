@@ -29,7 +29,7 @@ Due = deque[tuple[bytes, bool]]
 A digest has True if the group had committed its record before the internal topic was read.
 """
 IN_NO_ORDER: Final = -1
-"""Key, in place of an input partition, of records with identical copies in several input partitions."""
+"""Key that replaces the input partition's number for records with identical copies in several input partitions."""
 
 
 def compare_arrivals(

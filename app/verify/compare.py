@@ -24,13 +24,13 @@ from kafka_ratchet.tables.edits import FORGET, Edit
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import JudgingFrom
 
-UNTOLD = -2
+UNKNOWN_LAST = -2
 """Number that stands for a previous sequence which cannot be computed."""
 
 OnDropped = Callable[[int, RecordView, str, int], None]
 """Function called with each dropped record.
 
-Arguments: offset, record, name of the verdict, last sequence of its identity before it (-1: none; or UNTOLD).
+Arguments: offset, record, name of the verdict, last sequence of its identity before it (-1: none; or UNKNOWN_LAST).
 """
 
 NO_SEQUENCE = -1
@@ -41,7 +41,7 @@ UNSEEN, SEEN, DISMISSED = 0, 1, 2
 
 
 class Front:
-    """First records of an output, with deleted input."""
+    """Beginning of an output, for which retention has deleted the input."""
 
     def __init__(self) -> None:
         self.last: dict[bytes, int] = {}
@@ -54,7 +54,10 @@ class Front:
 
 
 class ExpectedPartition:
-    """Expected output of one partition, in order: fresh records of the input, and all from unjudged intervals."""
+    """Expected output of one partition, in order.
+
+    It has the fresh records of the input, and all records from intervals with deduplication off.
+    """
 
     def __init__(
         self,
@@ -110,7 +113,7 @@ class ExpectedPartition:
         """First input offset where the number stands for its identity; -1: from the beginning."""
         self._is_complete = self.baseline.complete
         self._imported_from = -1
-        """Input offset of the last import of identities; -1: none. Older output shows nothing of imported ones."""
+        """Input offset of the last import of identities; -1: none. Output before it shows no imported identity."""
         self._imported_at = [edit.position for edit in self._edits if edit.kind != FORGET]
         for identity, known in self.baseline.last.items():
             self._begin_identity(identity, known, -1)
@@ -163,8 +166,8 @@ class ExpectedPartition:
         """Judge the next record of the input, and add it to the expected output if it must be there.
 
         Returns:
-            verdict: `FRESH`, `INVALID`, `UNJUDGED`, `SKIPPED` (by an operator), or the word of a dropping
-            verdict
+            verdict: `FRESH`, `INVALID`, `UNJUDGED`, `SKIPPED` (by an operator), or the name of a verdict that drops
+            the record
         """
         for number, skip in enumerate(self.skips):
             if skip.start <= offset < skip.end:
@@ -196,7 +199,7 @@ class ExpectedPartition:
             if self._windows is not None and verdict in self._windows.lettered:
                 self.invalid[offset] = content(record, with_timestamp=False)
                 return verdict
-            return self._drop(offset, record, verdict, last if self._exact[number] else UNTOLD)
+            return self._drop(offset, record, verdict, last if self._exact[number] else UNKNOWN_LAST)
         report.fresh += 1
         self._expect(offset, record, found, judged=True)
         owner = self._owners[-1]
@@ -227,7 +230,7 @@ class ExpectedPartition:
 
     @property
     def is_complete(self) -> bool:
-        """Return True if an identity not seen in this comparison never existed."""
+        """Return True if this comparison knows every identity that the stream ever had."""
         return self._is_complete
 
     def last_of(self, identity: bytes, offset: int) -> int:
@@ -357,7 +360,7 @@ class ExpectedPartition:
                 report.add(Finding("unexpected", topic, partition=self.partition, offset=offset, detail=detail))
 
     def _begins_here(self, front: Front, place: int | None, digest: bytes) -> bool:
-        """Return True if an output record is the first one with present input.
+        """Return True if an output record is the first one with input that Kafka still has.
 
         It must equal the input record byte for byte, and have a higher sequence than its identity has had before it.
         Otherwise it may be the output of a deleted original, and the input record its repeat.

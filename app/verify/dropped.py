@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from kafka_ratchet.app.verify.compare import UNTOLD
+from kafka_ratchet.app.verify.compare import UNKNOWN_LAST
 from kafka_ratchet.app.verify.findings import Finding, FindingKind
 from kafka_ratchet.app.verify.reading import plain_id
 from kafka_ratchet.app.verify.report import Report
@@ -44,7 +44,7 @@ class DroppedRecords:
     def expect(self, offset: int, record: RecordView, verdict: str, against: int) -> None:
         """Add the next dropped record of the input.
 
-        verdict: name; against: last sequence of its identity before it (-1: none), or UNTOLD
+        verdict: name; against: last sequence of its identity before it (-1: none), or UNKNOWN_LAST
         """
         kept = record if self._values else replace(record, value=None)
         self._offsets.append(offset)
@@ -68,7 +68,7 @@ class DroppedRecords:
             topic: name of the topic of dropped records.
             given: name of the input topic.
             found: offset and record of each record in this partition of `topic`.
-            where: input offsets with their dropped records in `topic`.
+            where: input offsets for which dropped records are in `topic`.
             judged_to: input offset before which dropped records must be there; later ones may be.
             report: receives counts and findings.
 
@@ -83,7 +83,7 @@ class DroppedRecords:
             origin = _origin(record.headers, given, self._partition)
             place = -1 if origin is None else self._place(origin)
             if origin is None or place < 0:
-                if origin is None or where.is_told(origin):
+                if origin is None or where.is_certain(origin):
                     self._add(report, "unexpected", topic, origin, at, f"stems from {given} offset {origin}")
                 continue
             first_seen = min(first_seen, place)
@@ -104,7 +104,7 @@ class DroppedRecords:
         places = {offset: place for place, offset in enumerate(offsets)}  # the last time that it was read
         times = Counter(offsets)
         kept = [places[offset] for offset in sorted(places)]
-        against = [UNTOLD if times[offsets[place]] > 1 else self._against[place] for place in kept]
+        against = [UNKNOWN_LAST if times[offsets[place]] > 1 else self._against[place] for place in kept]
         self._contents = bytearray().join(self._contents[16 * place : 16 * place + 16] for place in kept)
         self._verdicts = [self._verdicts[place] for place in kept]
         self._timestamps = array("q", (self._timestamps[place] for place in kept))
@@ -139,7 +139,7 @@ class DroppedRecords:
             return "key, value, headers or timestamp differ"
         said = dict(record.headers[-len(DROPPED_HEADERS) :])
         against, verdict = self._against[place], self._verdicts[place]
-        if against == UNTOLD:
+        if against == UNKNOWN_LAST:
             return ""
         wanted = verdict.encode(), None if against < 0 else b"%d" % against
         if (said["ratchet-verdict"], said["ratchet-last-sequence"]) == wanted:
@@ -153,7 +153,7 @@ class DroppedRecords:
 
 
 class Kept:
-    """Input offsets of a partition with their dropped records in the topic, as the changelog says."""
+    """Input offsets of a partition for which dropped records are in the topic, as recorded in the changelog."""
 
     def __init__(
         self, owner: Owner | None, topic: str, topic_id: str, compared: range, *, whole: bool, complete: bool
@@ -188,7 +188,7 @@ class Kept:
         """Return True if this input offset was judged again because an operator moved the partition back."""
         return any(offset in each for each in self._again)
 
-    def is_told(self, offset: int) -> bool:
+    def is_certain(self, offset: int) -> bool:
         """Return True if the comparison knows for certain whether this input offset was dropped."""
         return self._complete and offset in self._compared and not self.is_read_again(offset)
 

@@ -158,8 +158,8 @@ class SourceReport(Findings[SourceKind, SourceFinding], Document):
 ProvenBy = Literal["rows", "keys"]
 
 
-IDENTITIES_TOLD = 1_000
-"""Most identities listed in a report. Identities with lost or doubled records come first."""
+IDENTITIES_LISTED = 1_000
+"""Maximum number of identities listed in a report. Identities with lost or doubled records come first."""
 
 
 @dataclass
@@ -279,7 +279,7 @@ class ResultsReport(Findings[FindingKind, Finding], Document):
                 "identity": None if identity is None else identity.decode("utf-8", "backslashreplace"),
                 **{name: getattr(account, name) for name in account.__slots__},
             }
-            for identity, account in self.accounts.first(IDENTITIES_TOLD)
+            for identity, account in self.accounts.first(IDENTITIES_LISTED)
         ]
 
     @property

@@ -15,10 +15,10 @@ from kafka_ratchet.app.verify.rows import RowOffsets
 from kafka_ratchet.spark_sink.job.recount import list_digest
 
 KEY_SHOWN = 200
-"""Most characters of a key in a finding; a key may be a megabyte long."""
+"""Maximum number of characters of a key in a finding; a key may be a megabyte long."""
 
 VALUE_SHOWN = 200
-"""Most characters of a value in a finding."""
+"""Maximum number of characters of a value in a finding."""
 
 ROUNDING = 1e-12
 """Largest relative difference of equal averages: the rounding error of a quotient of two doubles."""
@@ -72,11 +72,11 @@ class KeyedRows:
             if held is not None and self._are_same(held, values):
                 continue
             if held is None:
-                self._add("lost", key, f"has no row; the topic has {self._said(values)}", times=values[0])
+                self._add("lost", key, f"has no row; the topic has {self._text(values)}", times=values[0])
                 continue
             missing = values[0] - (held[0] or 0)
             kind: FindingKind = "lost" if missing > 0 else "doubled" if missing < 0 else "altered"
-            detail = f"the table says {self._said(held)}, and the topic {self._said(values)}"
+            detail = f"the table says {self._text(held)}, and the topic {self._text(values)}"
             self._add(kind, key, detail, times=abs(missing) or 1)
         self._finish()
 
@@ -172,7 +172,7 @@ class KeyedRows:
         )
         self._report.find(kind, f"key {named[:KEY_SHOWN]} {detail}", partition, offset, times)
 
-    def _said(self, values: Tuple) -> str:
+    def _text(self, values: Tuple) -> str:
         fields = list(self._schema)[self._width :]
         return ", ".join(
             f"{field.name} {_shown(value, field.type) if isinstance(value, int | str) else value}"[:VALUE_SHOWN]

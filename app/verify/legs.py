@@ -58,7 +58,8 @@ def legs_of(decisions: Sequence[Decision], begin: int, end: int, held: int, sinc
     """
     if len(decisions) >= NEWEST_DECISIONS:
         raise NoPath(
-            f"the changelog keeps the newest {NEWEST_DECISIONS} decisions of operators; older ones are unknown"
+            f"the changelog keeps only the newest {NEWEST_DECISIONS} decisions of operators, so older ones, and the "
+            "input that they moved workers to, are unknown"
         )
     legs, position, forgets, mark = list[Leg](), begin, False, None
     for decision in decisions:
@@ -67,8 +68,8 @@ def legs_of(decisions: Sequence[Decision], begin: int, end: int, held: int, sinc
             continue
         if decision.before is None or decision.before < position:
             raise NoPath(
-                f"{decision.by} set its position to offset {decision.after:,} at {decision.at}, and its position "
-                "before that is unknown for the present topics"
+                f"{decision.by} set the partition's position to offset {decision.after:,} at {decision.at}, and the "
+                "position before that is unknown for the present topics"
             )
         rule = decision.mark.rule if decision.mark is not None else None
         legs.append(Leg(position, decision.before, forgets, rule, mark, decision.mark))
@@ -78,8 +79,9 @@ def legs_of(decisions: Sequence[Decision], begin: int, end: int, held: int, sinc
         if leg.start < min(held, leg.end):
             raise NoPath(
                 f"input offsets {leg.start:,} to {min(held, leg.end) - 1:,} are deleted, and the results of agents and "
-                "tables from the rest depend on them. A replay begins where the stream began, or where the last run of "
-                "--state ended"
+                "tables after them depend on them. Run again with the --state file of a run that ended after these "
+                "offsets. Without such a file, this partition cannot be replayed: use --state before retention deletes "
+                "input"
             )
     return legs
 

@@ -55,11 +55,11 @@ def _judged_newest(settings: Settings, bootstrap: str, stream: StreamSettings) -
     rule = Rule(stream.identity, SequenceSource.parse(stream.sequence), stream.sequence_form)
     judged = without = 0
     second = second_read(options, settings.max_batch_mb << 20)
-    with consumer(options, settings.app) as asked:
-        held = enumerate(offset_ranges(asked, stream.input, count, settings.kafka_timeout_s))
+    with consumer(options, settings.app) as client:
+        held = enumerate(offset_ranges(client, stream.input, count, settings.kafka_timeout_s))
         share = -(-NEWEST // count)
         spans = {number: OffsetRange(max(first, end - share), end) for number, (first, end) in held}
-        for message in records_between(asked, stream.input, spans, timeout_s=settings.kafka_timeout_s, second=second):
+        for message in records_between(client, stream.input, spans, timeout_s=settings.kafka_timeout_s, second=second):
             headers = [each for each in message.headers() or () if not isinstance(each[1], str)]
             record = RecordView(message.key(), message.value(), headers, message.timestamp()[1])
             judged += 1

@@ -1,9 +1,9 @@
 """Check of the changelog's policy intervals against the policy topic itself.
 
-An interval in the changelog says: from this input offset on the worker judged, or did not, because of the policies
-before that offset of the policy topic. This module reads the policy topic itself. Compaction removes a policy once it
-is set again, so the record that decided an old interval may be missing. The interval is then neither confirmed nor
-contradicted, but unproven.
+An interval in the changelog has two offsets: from this input offset on the worker judged records, or did not, because
+of the policies before that offset of the policy topic. This module reads the policy topic itself. Compaction removes a
+policy once it is set again, so the record that decided an old interval may be missing. The interval is then neither
+confirmed nor contradicted, but unproven.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ class PolicyRecord(NamedTuple):
 class PolicyTopic:
     """Remaining records of the policy topic.
 
-    said: policy by offset; None for any other record. end: 0 if there is no such topic.
+    policies: policy by offset; None for any other record. end: 0 if there is no such topic.
     """
 
     name: str
     begin: int
     end: int
-    said: dict[int, PolicyRecord | None]
+    policies: dict[int, PolicyRecord | None]
 
     @classmethod
     def of(
         cls, name: str, begin: int, end: int, records: Iterable[tuple[int, bytes | None, bytes | None]]
     ) -> PolicyTopic:
         """Decode the topic's records. records: offset, key and value of each."""
-        return cls(name, begin, end, {offset: _said(key, value) for offset, key, value in records})
+        return cls(name, begin, end, {offset: _decode(key, value) for offset, key, value in records})
 
     def last(self, stream: str | None, before: int) -> tuple[PolicyRecord | None, bool]:
         """Return the newest policy for a stream (None: for all) before an offset, and True if this is certain.
@@ -51,9 +51,9 @@ class PolicyTopic:
         If no policy remains before the offset, this is certain only if there is none after it, either: a later policy
         lets compaction remove an earlier one.
         """
-        offsets = [offset for offset, said in self.said.items() if said is not None and said.stream == stream]
+        offsets = [offset for offset, each in self.policies.items() if each is not None and each.stream == stream]
         earlier = [offset for offset in offsets if offset < before]
-        return (self.said[max(earlier)], True) if earlier else (None, not offsets)
+        return (self.policies[max(earlier)], True) if earlier else (None, not offsets)
 
 
 _ACCEPTED: Final[tuple[Verdict, str]] = (
@@ -141,16 +141,16 @@ def _no_witness(topic: PolicyTopic, stream: str, offset: int) -> tuple[Verdict, 
     """Return verdict and reason if the record that decided an interval is missing or unfit; None if it is fine."""
     where = f"{topic.name} offset {offset}"
     if offset >= topic.end:
-        return "unproven", f"{where} is named, and the topic ends at {topic.end}: it was created again, or lost its end"
+        return "unproven", f"{where} is named, but the topic ends at {topic.end}: it was created again, or lost its end"
     if offset < topic.begin:
-        return "unproven", f"{where} is named, and what stood before {topic.begin} is deleted"
-    if offset not in topic.said:
-        return "unproven", f"{where} is compacted away: there was a policy, with unknown content"
-    said = topic.said[offset]
-    if said is None:
-        return "contradicted", f"{where} is named, and holds no policy"
-    if said.stream not in (None, stream):
-        return "contradicted", f"{where} is named, and is about stream {said.stream!r}"
+        return "unproven", f"{where} is named, but the records before {topic.begin} are deleted"
+    if offset not in topic.policies:
+        return "unproven", f"{where} is named, but compaction has removed the record, so its policy is unknown"
+    record = topic.policies[offset]
+    if record is None:
+        return "contradicted", f"{where} is named, but holds no policy"
+    if record.stream not in (None, stream):
+        return "contradicted", f"{where} is named, but is about stream {record.stream!r}"
     return None
 
 
@@ -172,7 +172,7 @@ def _effective(topic: PolicyTopic, settings: Settings, stream: str, before: int)
     return True, f"because neither {topic.name} nor the settings, as they are now, say anything else", False
 
 
-def _said(key: bytes | None, value: bytes | None) -> PolicyRecord | None:
+def _decode(key: bytes | None, value: bytes | None) -> PolicyRecord | None:
     """Decode a record as a policy; return None for any other record. An unreadable value unsets the policy."""
     try:
         parts = json.loads(key or b"")

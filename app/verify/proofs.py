@@ -112,11 +112,11 @@ def read_proofs(settings: Settings, bootstrap: str) -> dict[str, Proof]:
     """
     options, topic = {"bootstrap.servers": bootstrap, **settings.kafka}, proofs_topic(settings.app)
     found: dict[str, Proof] = {}
-    with consumer(options, "ratchet-proofs-reader") as asked:
-        if not partition_count(asked, topic, settings.kafka_timeout_s):
+    with consumer(options, "ratchet-proofs-reader") as client:
+        if not partition_count(client, topic, settings.kafka_timeout_s):
             return {}
-        (held,) = offset_ranges(asked, topic, 1, settings.kafka_timeout_s)
-        for message in records(asked, topic, 0, held.first, timeout_s=settings.kafka_timeout_s, end=held.end):
+        (held,) = offset_ranges(client, topic, 1, settings.kafka_timeout_s)
+        for message in records(client, topic, 0, held.first, timeout_s=settings.kafka_timeout_s, end=held.end):
             try:
                 proof = _PROOF_OF.decode(message.value() or b"")
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -145,22 +145,22 @@ class TopicReader:
             TransportError: a transaction stays open for longer than its timeout.
             BrokerUnavailable: Kafka does not answer.
         """
-        stream, asked = self._stream, range(self.partitions) if numbers is None else sorted(set(numbers))
+        stream, chosen = self._stream, range(self.partitions) if numbers is None else sorted(set(numbers))
         letters = range(self._dead_letter_partitions)
-        letters_asked = letters if numbers is None else [number for number in asked if number in letters]
+        chosen_letters = letters if numbers is None else [number for number in chosen if number in letters]
         with self.consumer(self._settings.app) as committed, self.consumer(self._settings.app, False) as uncommitted:
-            judged, _ = self._committed(committed, stream.input, asked)
+            judged, _ = self._committed(committed, stream.input, chosen)
             ends: dict[str, dict[int, int]] = {}
             begins: dict[str, dict[int, int]] = {}
-            for topic, of_topic in ((stream.output, asked), (stream.dead_letters, letters_asked)):
+            for topic, of_topic in ((stream.output, chosen), (stream.dead_letters, chosen_letters)):
                 # The commit's markers reach the topics one after the other: present transactions must have
                 # ended.
                 begins[topic], written = self._ends(uncommitted, topic, of_topic)
                 ends[topic] = self._when_ended(committed, topic, written)
-            committed_to, never = self._committed(committed, stream.input, asked)
-            self._refuse_foreign(stream.input, asked)
-            high = self._ends(uncommitted, stream.input, asked)[1]
-            begins[stream.input], ends[stream.input] = self._ends(committed, stream.input, asked)
+            committed_to, never = self._committed(committed, stream.input, chosen)
+            self._refuse_foreign(stream.input, chosen)
+            high = self._ends(uncommitted, stream.input, chosen)[1]
+            begins[stream.input], ends[stream.input] = self._ends(committed, stream.input, chosen)
         self._require_held(committed_to, ends[stream.input])
         high = {number: max(end, ends[stream.input][number]) for number, end in high.items()}
         spans = ((of[stream.input], of[stream.output], of[stream.dead_letters]) for of in (ends, begins))
@@ -189,8 +189,8 @@ class TopicReader:
         Raises:
             BrokerUnavailable: Kafka does not answer.
         """
-        with self.consumer("ratchet-verify") as asked:
-            return self._ends(asked, topic, numbers)[0]
+        with self.consumer("ratchet-verify") as client:
+            return self._ends(client, topic, numbers)[0]
 
     def waiting(self, judged_to: Mapping[int, int]) -> dict[int, OffsetRange]:
         """Return the input that may be unjudged, up to the high watermark, by partition.
@@ -203,8 +203,8 @@ class TopicReader:
             PositionLost: the input ends before the committed offset.
             BrokerUnavailable: Kafka does not answer.
         """
-        with self.consumer(self._settings.app) as asked, self.consumer(self._settings.app, False) as uncommitted:
-            committed_to, _ = self._committed(asked, self._stream.input, judged_to)
+        with self.consumer(self._settings.app) as client, self.consumer(self._settings.app, False) as uncommitted:
+            committed_to, _ = self._committed(client, self._stream.input, judged_to)
             self._refuse_foreign(self._stream.input, judged_to)
             begins, ends = self._ends(uncommitted, self._stream.input, judged_to)
         self._require_held(committed_to, ends)
@@ -274,11 +274,11 @@ class TopicReader:
         """
         if end <= begin:
             return
-        with self.consumer("ratchet-verify", committed, topic=topic) as asked:
+        with self.consumer("ratchet-verify", committed, topic=topic) as client:
             # Read by number from the beginning found by `offset_ranges`: a new client would request the
             # beginning before it has met a broker, and once more half a second later.
             for message in records(
-                asked, topic, partition, begin, timeout_s=self._timeout_s, end=end, second=self._second[committed]
+                client, topic, partition, begin, timeout_s=self._timeout_s, end=end, second=self._second[committed]
             ):
                 offset = message.offset()
                 assert offset is not None  # noqa: S101
@@ -299,9 +299,9 @@ class TopicReader:
             PositionLost: records were deleted before they were read.
             TransportError: Kafka refuses the read.
         """
-        with self.consumer("ratchet-verify", committed, topic=topic) as asked:
+        with self.consumer("ratchet-verify", committed, topic=topic) as client:
             for message in records_between(
-                asked, topic, spans, timeout_s=self._timeout_s, second=self._second[committed]
+                client, topic, spans, timeout_s=self._timeout_s, second=self._second[committed]
             ):
                 yield message.partition() or 0, message.offset() or 0, _view(message)
 
@@ -375,23 +375,23 @@ class TopicReader:
             count = self._partition_counts([topic])[topic]
         except TopicMissing:
             return {}
-        with self.consumer("ratchet-verify") as asked:
-            return dict(enumerate(offset_ranges(asked, topic, count, self._timeout_s)))
+        with self.consumer("ratchet-verify") as client:
+            return dict(enumerate(offset_ranges(client, topic, count, self._timeout_s)))
 
     def span(self, topic: str, partition: int, *, committed: bool = True) -> OffsetRange | None:
         """Return first offset and end of one partition; None if topic or partition do not exist.
 
         committed: True: the end is the last stable offset; False: the high watermark
         """
-        with self.consumer("ratchet-verify", committed, topic=topic) as asked:
-            if not 0 <= partition < self._known_count(asked, topic):
+        with self.consumer("ratchet-verify", committed, topic=topic) as client:
+            if not 0 <= partition < self._known_count(client, topic):
                 return None
-            return ranges_of(asked, topic, [partition], self._timeout_s)[partition]
+            return ranges_of(client, topic, [partition], self._timeout_s)[partition]
 
-    def _known_count(self, asked: Consumer, topic: str) -> int:
+    def _known_count(self, client: Consumer, topic: str) -> int:
         """Return the partition count of a topic, 0 without a topic. A known count is not requested again."""
         if not self._counts.get(topic):
-            self._counts[topic] = partition_count(asked, topic, self._timeout_s)
+            self._counts[topic] = partition_count(client, topic, self._timeout_s)
         return self._counts[topic]
 
     def _partition_counts(self, topics: list[str]) -> dict[str, int]:
@@ -424,8 +424,8 @@ class TopicReader:
             ForeignOffset: another client has committed one of the offsets.
             BrokerUnavailable: Kafka does not answer.
         """
-        with self.consumer(self._settings.app) as asked:
-            found, _ = self._committed(asked, topic, range(count))
+        with self.consumer(self._settings.app) as client:
+            found, _ = self._committed(client, topic, range(count))
         self._refuse_foreign(topic, range(count))
         return found
 
@@ -452,17 +452,17 @@ class TopicReader:
         With a consumer that reads committed records, Kafka answers only when no transaction is about to commit these
         offsets (KIP-447).
         """
-        asked = [TopicPartition(topic, partition) for partition in numbers]
+        places = [TopicPartition(topic, partition) for partition in numbers]
         try:
-            answered = committed_positions(consumer, asked, self._timeout_s)
+            answered = committed_positions(consumer, places, self._timeout_s)
         except BrokerUnavailable as failure:
             raise BrokerUnavailable(f"group {self._settings.app!r}: {failure}") from failure
         offsets = {found.partition: max(0, found.offset) for found in answered}
         return offsets, frozenset(found.partition for found in answered if found.offset < 0)
 
-    def _ends(self, asked: Consumer, topic: str, numbers: Collection[int]) -> tuple[dict[int, int], dict[int, int]]:
+    def _ends(self, client: Consumer, topic: str, numbers: Collection[int]) -> tuple[dict[int, int], dict[int, int]]:
         """Return the first offsets and the end offsets of the partitions `numbers`, each by partition."""
-        held = ranges_of(asked, topic, numbers, self._timeout_s)
+        held = ranges_of(client, topic, numbers, self._timeout_s)
         return {n: each.first for n, each in held.items()}, {n: each.end for n, each in held.items()}
 
     def _when_ended(self, consumer: Consumer, topic: str, written: dict[int, int]) -> dict[int, int]:
@@ -507,15 +507,15 @@ def halted_partitions(settings: Settings, stream: str) -> list[Halted]:
         stream: name of the stream.
     """
     try:
-        return asyncio.run(_asked(settings, stream))
+        return asyncio.run(_halted(settings, stream))
     except RatchetError:
         return []
 
 
-async def _asked(settings: Settings, stream: str) -> list[Halted]:
+async def _halted(settings: Settings, stream: str) -> list[Halted]:
     from kafka_ratchet.app.status.cluster_view import ClusterView
 
-    assert settings.bootstrap is not None  # noqa: S101 - asked by the caller
+    assert settings.bootstrap is not None  # noqa: S101 - checked by the caller
     async with ClusterView(settings.bootstrap, settings) as cluster_view:
         overview = await cluster_view.overview()
     return [

@@ -328,10 +328,10 @@ class Report(Findings[FindingKind, Finding], Document):
             "partitions with sequences of a doubtful form": len(self.doubtful),
             "parts that the replay cannot compare": len(self.replay.not_compared) if self.replay else 0,
         }
-        said = [f"{count:,} {what}" for what, count in reasons.items() if count]
+        texts = [f"{count:,} {what}" for what, count in reasons.items() if count]
         if self.results is not None and self.results.proven_by is None:
-            return [*said, "the results"]
-        return [*said, *(["values of the table's rows"] if self.results and self.results.values_unproven else [])]
+            return [*texts, "the results"]
+        return [*texts, *(["values of the table's rows"] if self.results and self.results.values_unproven else [])]
 
     def verdict(self, *, pending_ok: bool = False) -> str:
         """Return the verdict on topics, files and table together, as one line of text.

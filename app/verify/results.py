@@ -40,7 +40,7 @@ Session = Callable[[], AbstractContextManager["SparkSession"]]
 
 
 QUIET_ATTEMPTS = 5
-"""Most reads of a table with a key. A read is repeated if the job has committed during it, since such rows change."""
+"""Maximum number of reads of a table with a key. A read is repeated if the job has committed during it."""
 
 
 class ResultTable:

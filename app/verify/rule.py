@@ -33,7 +33,7 @@ _DECIMAL = re.compile(rb"-?[0-9]+", re.ASCII)
 _ESCAPE = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
-"""Pattern of an escape in a JSON string. The group matches half of a surrogate pair without the other half: no
+"""Pattern of an escape in a JSON string. The group matches half of a surrogate pair without the other half, which is no
 character."""
 
 
@@ -264,5 +264,5 @@ def _imported(setting: str, name: str) -> Callable[[RecordView], object]:
     except (ImportError, AttributeError) as error:
         raise SettingsError(f"{setting}: function:{name} cannot be imported: {error}") from error
     if not callable(found):
-        raise SettingsError(f"{setting}: function:{name} is not a function")
+        raise SettingsError(f"{setting}: function:{name} is not a function. Name a function as function:MODULE:NAME")
     return found  # type: ignore[no-any-return]

@@ -80,7 +80,7 @@ class Run:
         self._writer: StateWriter | None = None
         self._all_compared = True
         self._dropped_spans: list[OffsetRange] | None = None
-        self._begun: tuple[int, Baseline | None] | None = None
+        self._current: tuple[int, Baseline | None] | None = None
         """Partition of the newest call of `begin`, and the saved state of the last run there."""
 
     @contextmanager
@@ -144,9 +144,9 @@ class Run:
         """
         ranges, report = self._ranges, self._report
         input_begin, output_begin = ranges.input_begins[partition], ranges.output_begins[partition]
-        if self._begun is None or self._begun[0] != partition:
-            self._begun = partition, self._saved.partition(partition, put) if self._saved is not None else None
-        saved = None if self._begun[1] is None else replace(self._begun[1], last=dict(self._begun[1].last))
+        if self._current is None or self._current[0] != partition:
+            self._current = partition, self._saved.partition(partition, put) if self._saved is not None else None
+        saved = None if self._current[1] is None else replace(self._current[1], last=dict(self._current[1].last))
         gap_from = None
         if saved is None:
             baseline = Baseline.after_retention(input_begin, output_begin)

@@ -27,7 +27,7 @@ VERSION = 1
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Longest line in bytes that is read; verify never writes lines of nearly this length.
 
-An identity or a table's entry fits a record of the changelog, and takes up to six bytes in JSON for each of its own. A
+An identity or a table's entry fits a record of the changelog, and JSON takes up to six bytes for each of its bytes. A
 partition's line also has input offsets of dead letters.
 """
 
@@ -127,7 +127,7 @@ class SavedState:
             raise self._damaged(f"the line for partition {number} does not contain its positions")
         letters = said.get("letters")
         if not isinstance(letters, list):
-            raise self._damaged(f"partition {number} has no list of letters")
+            raise self._damaged(f"partition {number} has no list of dead letters")
         input_from = self._number(said.get("input"))
         baseline = Baseline(
             input_from,

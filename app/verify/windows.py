@@ -1,8 +1,8 @@
 """Rule of reorder windows and conflicts, written a second time for verify.
 
-A window lets a record pass after a later one of its identity. This code shares nothing with the worker. A sequence
-below the last that is unknown counts as seen. After a change of settings an identity keeps its state until its next
-fresh record.
+Within the window, a record is accepted even after a record of its identity with a higher sequence. This code shares
+nothing with the worker. If it is unknown whether a sequence below the last one was seen, it counts as seen. After a
+change of settings an identity keeps its state until its next fresh record.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from kafka_ratchet.app.repartition import Arrivals, arrives_in
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.verify.compare import NO_SEQUENCE, UNTOLD, ExpectedPartition
+from kafka_ratchet.app.verify.compare import NO_SEQUENCE, UNKNOWN_LAST, ExpectedPartition
 from kafka_ratchet.app.verify.decided import DecidedPartition, Rules, legs_now
 from kafka_ratchet.app.verify.legs import Leg
 from kafka_ratchet.app.verify.policies import skipped_by_decision
@@ -433,7 +433,7 @@ class Explanation:
         )
 
     def _take_against(self, offset: int, record: RecordView, verdict: str, against: int) -> None:
-        if against != UNTOLD:
+        if against != UNKNOWN_LAST:
             self._against = against if against >= 0 else None
 
     def _verdict(self, expected: ExpectedPartition, place: Place, record: RecordView) -> Verdict:

@@ -208,7 +208,7 @@ class Following:
             return None
         compared = range(place.offset, place.offset + 1)
         kept = Kept(log.owner, topic, self._reader.topic_id(topic), compared, whole=True, complete=True)
-        if not kept.is_kept(place.offset) or not kept.is_told(place.offset):
+        if not kept.is_kept(place.offset) or not kept.is_certain(place.offset):
             return None
         low, high = span
         while low < high:

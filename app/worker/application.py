@@ -177,7 +177,7 @@ class Application:
             raise self.app.crash_reason or RuntimeError("the Faust app has crashed")
 
     def _others(self) -> list[str]:
-        """Return the topics, other than inputs, whose deletion and re-creation a lane must notice."""
+        """Return the topics, apart from inputs, that lanes check for deletion and re-creation."""
         own = [(*stream.settings.writes, stream.topics.changelog) for stream in self.streams.values()]
         read = (follower.table.topic for follower in self.followed.followers)
         return [*(topic for each in own for topic in each), policy_topic(self.settings.app), *self.sends, *read]
@@ -210,7 +210,9 @@ def start_background(what: str, work: Coroutine[Any, Any, None]) -> asyncio.Task
         try:
             await work
         except Exception:
-            log.exception("a task of the worker has failed; partitions go on without it until a restart", task=what)
+            log.exception(
+                "a background task of the worker has failed; it is not run again before the worker restarts", task=what
+            )
 
     return asyncio.create_task(run(), name=what)
 

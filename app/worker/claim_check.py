@@ -1,9 +1,9 @@
 """Check of a running worker's claims: it may write only to topics that it still owns.
 
-A worker claims its topics before it joins its group, and `ratchet resume --adopt` looks for members of the other
-application's group. A starting worker is not a member yet: it has read the earlier claims, and the command does not
-see it. So each lane reads the claims once more before it goes on. A lane runs only in a worker that has joined:
-either the lane reads the new claim, or the command finds its worker in the group.
+A worker claims its topics before it joins its consumer group. `ratchet resume --adopt`, which moves a claim to another
+application, refuses while the former application's group has members. A starting worker is not a member yet: the
+command does not find it, and the worker has read only the earlier claims. So each lane reads the claims once more when
+it starts, after its worker has joined. Either the lane reads the new claim, or the command finds the worker.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class ClaimCheck:
             TopicReplaced: the claims topic was deleted.
             TopicError: the claims topic cannot be read.
         """
-        asked = time.monotonic()
+        called = time.monotonic()
         async with self._reading:
-            if self._began < asked:  # lanes that start together share one reading
+            if self._began < called:  # lanes that start together share one reading
                 began = time.monotonic()
                 self._claims = await self._read()
                 self._began = began

@@ -6,8 +6,8 @@ topics, in a topic shared by all, before it writes anything:
 
     ratchet-owners    compacted, one partition; key: a topic's name; value: JSON, see `Claim`
 
-All applications write claims with the same transactional id (`CLAIMING`): of two that claim at the same time, one is
-fenced, and then reads the other's claims.
+All applications write claims with the same transactional id (`CLAIMING`). If two claim at the same time, Kafka fences
+one of them, which then reads the other's claims.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     print it; at: time of the claim, ISO 8601, UTC. by, reason: operator and reason of a decision, if any; format: see
     `FORMAT`.
 
-    partitions: of a changelog at its claim; 0: unknown, as in claims of 0.1.0
+    partitions: partition count of a changelog when it was claimed; 0: unknown, as in claims of 0.1.0
 
     tables: names of the tables that the stream has had in the changelog; empty in claims of 0.1.0
     """
@@ -110,9 +110,9 @@ def read_claims(settings: Settings, bootstrap: str) -> dict[str, Claim]:
         return {}
     claims: dict[str, Claim] = {}
     timeout_s = settings.kafka_timeout_s
-    with consumer(options, "ratchet-owners-reader") as asked:
-        (held,) = offset_ranges(asked, OWNERS_TOPIC, 1, timeout_s)
-        for message in records(asked, OWNERS_TOPIC, begin=held.first, timeout_s=timeout_s, end=held.end):
+    with consumer(options, "ratchet-owners-reader") as client:
+        (held,) = offset_ranges(client, OWNERS_TOPIC, 1, timeout_s)
+        for message in records(client, OWNERS_TOPIC, begin=held.first, timeout_s=timeout_s, end=held.end):
             take_claim(claims, message.key(), message.value(), message.offset() or 0)
     return claims
 

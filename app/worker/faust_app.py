@@ -20,7 +20,7 @@ from kafka_ratchet.transport.assignment import FAUST_LOGGER, LaneTableManager
 from kafka_ratchet.transport.assignor import RuledAssignor
 
 REQUEST_SLACK_S: Final = 5.0
-"""Seconds that the timeout of a request is longer than the timeout of a rebalance.
+"""Seconds added to the timeout of a rebalance to get the timeout of a request.
 
 With a shorter timeout the client would give up a request to join before the rebalance ends, and all members would
 wait for it. A rebalance need not last longer than a session: members learn of it with their next heartbeat, and lanes

@@ -18,9 +18,9 @@ from kafka_ratchet.transport.policy import Forget, Requests
 
 FORGET: Final = "forget"
 MAX_REQUEST_BYTES: Final = 512 * 1024
-"""Bytes; far more than the longest identity, the longest reason and the ends of ten thousand partitions need."""
+"""Maximum bytes of a request's value; far above the longest identity and reason with ten thousand end offsets."""
 MAX_REASON: Final = 1000
-"""Most characters of a reason, which each partition keeps for ever."""
+"""Maximum number of characters of a reason, which each partition keeps for ever."""
 ID: Final = re.compile(r"[0-9a-f]{16}")
 
 

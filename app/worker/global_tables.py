@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 NULLS: Final = "delete.retention.ms"
 NULLS_LEAST_MS: Final = int(2 * SILENT_S * 1000)
-"""Least milliseconds for which a global table's topic must keep nulls: twice the silence that causes a new read."""
+"""Minimum milliseconds for which a global table's topic must keep nulls: twice the silence that causes a new read."""
 PAUSE_S: Final = 5.0
 """Seconds before an unreadable topic is tried again."""
 
@@ -211,7 +211,11 @@ class TopicFollower:
 
     def _give_up(self, error: StateError) -> None:
         """Drop the contents of a table that is too large: look-ups raise the error, so that partitions halt."""
-        log.error("a global table cannot be held", table=self.table.name, reason=str(error))
+        log.error(
+            "a global table exceeds its memory limit; look-ups in it halt partitions",
+            table=self.table.name,
+            reason=str(error),
+        )
         self.table.contents, self.table.problem = None, str(error)
 
     async def _follow(self) -> None:
@@ -228,7 +232,7 @@ class TopicFollower:
 
     async def _tell_of_partitions(self) -> None:
         await self._has_more_partitions.wait()
-        raise ReadAnew(f"{self.table.topic}: was given more partitions")
+        raise ReadAnew(f"{self.table.topic}: has more partitions than before")
 
     async def _keep_up(self, changelog: Changelog) -> None:
         while await changelog.keep_up():

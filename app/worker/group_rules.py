@@ -19,7 +19,7 @@ lack them, can share a group with workers of this version until a stream uses on
 EARLIER: Final = "faust"
 """Name of the group protocol of earlier versions, which did not contain rules."""
 SHOWN: Final = 200
-"""Most characters of another member's setting in an error sentence: a member may send any text."""
+"""Maximum number of characters of another member's setting in an error sentence: a member may send any text."""
 
 
 def rules_of(settings: Settings, program: App | None = None) -> dict[str, str]:

@@ -52,7 +52,7 @@ class StreamOwnership:
         if stream.input not in self._found and self._has_records(changelog):
             raise TopicMissing(
                 f"stream {name}: the input topic {stream.input!r} does not exist, but the changelog {changelog} shows "
-                "that it did. Ratchet does not create it again, because the loss of its records would go unnoticed. "
+                "that it existed. Ratchet does not create it again, since the loss of its records would go unnoticed. "
                 f"Restore it; or create it, start the worker, and decide with `ratchet resume --stream {name}`"
             )
         for topic in (stream.input, stream.output, stream.dead_letters):
@@ -101,11 +101,11 @@ class StreamOwnership:
         raise PartitionsDiffer(
             f"stream {self._name}: input {self._stream.input} has {partitions} partitions, and had {known.partitions} "
             "when this stream began. Keys have moved between partitions, so records sent again would count twice; "
-            "more partitions of the other topics do not help. The way to more is in docs/guide/partitions.md"
+            "adding partitions to the other topics does not help. See docs/guide/partitions.md for adding partitions"
         )
 
     def refuse_moved(self, changelog: str, tables: Mapping[str, Collection[str]]) -> None:
-        """Refuse a table with entries in another stream's changelog: it would begin empty.
+        """Refuse a table with entries in another stream's changelog, because it would begin empty in this stream.
 
         Args:
             changelog: name of the stream's changelog topic.
@@ -127,9 +127,9 @@ class StreamOwnership:
             if moved and partition_counts(admin_client(self._options), [topic]):
                 raise SettingsError(
                     f"table {moved[0]}: an earlier version of the program has it in stream {home.stream!r}, and this "
-                    f"one in stream {self._name!r}. Its entries are in {topic}, so that it would begin empty. Run the "
+                    f"one in stream {self._name!r}. Its entries are in {topic}, so it would begin empty here. Run the "
                     "earlier version, or keep the agents, names and topics that the table's stream comes from. To "
-                    "begin with an empty table, give it a new name; to have it over all records, see Back-filling in "
+                    "begin with an empty table, give it a new name; to fill it from all records, see Back-filling in "
                     "docs/guide/agents-deploy.md"
                 )
 
@@ -211,14 +211,16 @@ class StreamOwnership:
         admin = admin_client(self._options)
         found = describe_topic(admin, topic, timeout_s=self._settings.kafka_timeout_s, say=lambda _: None)
         if found is None:
-            raise TopicMissing(f"{topic}: existed a moment ago and is missing now. Was it deleted?")
+            raise TopicMissing(
+                f"{topic}: was deleted while this program checked it. Find out why, and start the program again"
+            )
         return found.id.translate(FOR_URLS)
 
     def _has_records(self, topic: str) -> bool:
         """Return True if anything was ever written to the topic."""
-        with consumer(self._options, self._settings.app) as asked:
+        with consumer(self._options, self._settings.app) as client:
             partitions = self._found.get(topic, 0)
-            return any(held.end > 0 for held in offset_ranges(asked, topic, partitions, ASK_S, NEW_TOPIC_S))
+            return any(held.end > 0 for held in offset_ranges(client, topic, partitions, ASK_S, NEW_TOPIC_S))
 
     def _has_committed(self) -> bool:
         """Return True if the group has committed offsets of the input in a lane's transaction."""

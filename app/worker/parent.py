@@ -44,9 +44,9 @@ PAUSE_FIRST_S: Final = 1.0
 PAUSE_MOST_S: Final = 30.0
 
 SENTENCE_BYTES: Final = 32_768
-"""Most bytes of a process's message that it cannot work. A pipe buffers that much without a reader."""
+"""Maximum number of bytes of a process's message that it cannot work. A pipe buffers that much without a reader."""
 
-_ASKED: Final = (signal.SIGTERM, signal.SIGINT)
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
@@ -104,7 +104,7 @@ class Parent:
         self._stop_within_s, self._steady_s, self._pause_s = stop_within_s, steady_s, pause_s
         self._alive = os.pipe()
         """Pipe without data. Its write end closes when the parent dies, and the processes, which read it, notice."""
-        self._is_asked = False
+        self._stops = False
         self._refusal: str | None = None
         self.replaced = memoryview(mmap.mmap(-1, 8 * len(roles))).cast("Q")
         """Number of replaced processes by role, in memory shared with all processes."""
@@ -121,7 +121,7 @@ class Parent:
         """
         with self._signals() as wake:
             try:
-                while not self._is_asked and self._refusal is None:
+                while not self._stops and self._refusal is None:
                     self._start_due()
                     self._wait(wake, self._next_due())
                     self._reap()
@@ -135,8 +135,8 @@ class Parent:
     def _signals(self) -> Iterator[socket.socket]:
         """Handle signals, and yield a socket that becomes readable when one arrives."""
 
-        def asked(_number: int, _frame: object) -> None:
-            self._is_asked = True
+        def stop(_number: int, _frame: object) -> None:
+            self._stops = True
 
         def ended(_number: int, _frame: object) -> None:
             """Do nothing: Python has already written to the socket."""
@@ -144,7 +144,7 @@ class Parent:
         wake, write = socket.socketpair()
         wake.setblocking(False)
         write.setblocking(False)
-        before = {number: signal.signal(number, asked) for number in _ASKED}
+        before = {number: signal.signal(number, stop) for number in _STOP_SIGNALS}
         before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, ended)
         signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
         try:
@@ -168,14 +168,14 @@ class Parent:
 
     def _start_due(self) -> None:
         for process in self._processes:
-            if process.due is not None and process.due <= time.monotonic() and not self._is_asked:
+            if process.due is not None and process.due <= time.monotonic() and not self._stops:
                 self._start(process)
 
     def _start(self, process: _Process) -> None:
         refuse_threads()
         own, read, write = os.getpid(), *os.pipe()
         # A signal that came before the process has handlers of its own would wake, and stop, its parent.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [*_ASKED, signal.SIGCHLD])
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [*_STOP_SIGNALS, signal.SIGCHLD])
         try:
             pid = os.fork()
             if not pid:
@@ -211,8 +211,8 @@ class Parent:
                 continue
             process.code = os.waitstatus_to_exitcode(status)
             process.pid = None
-            sentence = _said(process.refusal)
-            if self._is_asked or self._refusal is not None:
+            sentence = _read_message(process.refusal)
+            if self._stops or self._refusal is not None:
                 continue
             if process.code == REFUSED and sentence:
                 self._refusal = sentence
@@ -244,7 +244,7 @@ class Parent:
 
     def _end(self, wake: socket.socket) -> int:
         """End all processes, and those with `ends_last` after the others; return the exit code."""
-        self._is_asked = True
+        self._stops = True
         deadline = time.monotonic() + self._stop_within_s
         for last in (False, True):
             ending = [each for each in self._processes if each.role.ends_last == last]
@@ -261,11 +261,11 @@ class Parent:
                 self._wait(wake, max(0.1, left_s))
                 self._reap()
         # A process stopped before it listened ends by the signal.
-        fine = {0, *(-number for number in _ASKED)}
+        fine = {0, *(-number for number in _STOP_SIGNALS)}
         return 0 if all(each.code in fine for each in self._processes) else CRASHED
 
 
-def _said(refusal: int) -> str:
+def _read_message(refusal: int) -> str:
     """Read the message of an ended process from its descriptor, and close the descriptor."""
     os.set_blocking(refusal, False)  # it may have left a process of its own, which holds the other end
     with os.fdopen(refusal, "rb", buffering=0) as pipe:
@@ -302,16 +302,16 @@ def ask(work: Callable[[], bytes]) -> bytes:
     own, answer, write = os.getpid(), *os.pipe()
     refusal, refuse = os.pipe()
 
-    def told() -> None:
+    def write_result() -> None:
         with os.fdopen(write, "wb") as pipe:
             pipe.write(work())
 
     if not (pid := os.fork()):
-        _become(Role("ratchet/prepare", told), own, refuse)
+        _become(Role("ratchet/prepare", write_result), own, refuse)
     os.close(write)
     os.close(refuse)
-    with os.fdopen(answer, "rb") as pipe, os.fdopen(refusal, "rb") as said:
-        result, sentence = pipe.read(), said.read().decode("utf-8", "replace")
+    with os.fdopen(answer, "rb") as pipe, os.fdopen(refusal, "rb") as message:
+        result, sentence = pipe.read(), message.read().decode("utf-8", "replace")
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if sentence:
         raise RatchetError(sentence)
@@ -339,18 +339,18 @@ def _become(role: Role, parent: int, refusal: int, first: Callable[[], None] = l
     code = CRASHED
     try:
         signal.set_wakeup_fd(-1)
-        for number in (*_ASKED, signal.SIGCHLD):
+        for number in (*_STOP_SIGNALS, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         _end_with(parent, role.name)
         first()  # while signals are blocked: a thread of its own is to take none
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [*_ASKED, signal.SIGCHLD])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [*_STOP_SIGNALS, signal.SIGCHLD])
         role.work()
         code = 0
     except RatchetError as error:
         os.write(refusal, str(error).encode("utf-8", "replace")[:SENTENCE_BYTES])
         code = REFUSED
     except Later as error:
-        log.warning("a process cannot work yet", process=role.name, reason=str(error))
+        log.warning("a process cannot work yet, and will be started again", process=role.name, reason=str(error))
         code = LATER
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else CRASHED if ended.code else 0

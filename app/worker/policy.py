@@ -51,7 +51,7 @@ MAX_VALUE_BYTES: Final = 1024
 PAUSE_S: Final = 5.0
 """Seconds before an unreadable policy topic is tried again."""
 SHOWN: Final = 60
-"""Most bytes that the log shows of an unknown key."""
+"""Maximum number of bytes that the log shows of an unknown key."""
 
 
 class Origin(StrEnum):

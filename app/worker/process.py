@@ -41,7 +41,7 @@ from kafka_ratchet.transport.until_stopped import done_before
 log = structlog.get_logger(__name__)
 
 FILES_MOST: Final = 1 << 16
-"""Most open files: enough for some 8,000 partitions."""
+"""Maximum number of open files: enough for some 8,000 partitions."""
 STOP_WITHIN_S: Final = 90.0
 """Seconds after which a stopping process is ended by force. It may wait a minute for a transaction (END_FOR_S)."""
 
@@ -138,12 +138,12 @@ async def _serve(
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def asked_to_stop() -> None:
+    def request_stop() -> None:
         stop.set()
         _end_in_any_case()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked_to_stop)
+        loop.add_signal_handler(number, request_stop)
     instance_id, listening = seat or (None, None)
     application = Application(settings, bootstrap, prepared.topics, program, prepared.sends, instance_id)
     digest = digest_of(functions_of(program)) if program else ""

@@ -96,8 +96,8 @@ def say_unused(settings: Settings) -> None:
     """Log the local stores that remain from a worker with another number of processes."""
     if unused := unused_stores(settings):
         log.info(
-            "local stores of another number of processes are not used now; the changelog has their contents, and they "
-            "may be removed while no worker runs",
+            "local stores of a worker with another number of processes are not used now. The changelogs have their "
+            "contents: remove these folders while no worker runs, if you need the space",
             folders=[str(folder) for folder in unused],
         )
 

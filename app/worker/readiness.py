@@ -11,7 +11,7 @@ from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.stalls import Cause
 
 MOST: Final = 20
-"""Most partitions that are listed; further ones are only counted."""
+"""Maximum number of listed partitions; further ones are only counted."""
 
 
 def why_not_ready(lanes: Lanes, streams: Mapping[str, str]) -> list[str]:

@@ -148,8 +148,8 @@ def refuse_abandoned(bootstrap: str, settings: Settings) -> None:
     abandoned = sorted(topic for topic in topics if is_repartition_topic(topic, settings.app) and topic not in mine)
     ours = ask_group(bootstrap, settings, ADMIN_TIMEOUT_S).committed if abandoned else {}
     for topic in abandoned:
-        with consumer(options, settings.app) as asked:
-            waiting = _first_waiting(asked, topic, sorted(topics[topic].partitions), ours)
+        with consumer(options, settings.app) as client:
+            waiting = _first_waiting(client, topic, sorted(topics[topic].partitions), ours)
         if waiting is not None:
             raise SettingsError(
                 f"{topic}, partition {waiting.partition()}: events from offset {waiting.offset()} on wait for stream "
@@ -160,23 +160,23 @@ def refuse_abandoned(bootstrap: str, settings: Settings) -> None:
 
 
 def _first_waiting(
-    asked: Consumer, topic: str, partitions: list[int], ours: Container[tuple[str, int]]
+    client: Consumer, topic: str, partitions: list[int], ours: Container[tuple[str, int]]
 ) -> Message | None:
-    """Return the first record after the group's committed offsets; None without one.
+    """Return the first record after the group's committed offsets; None if there is none.
 
-    It reads the topic, since the last offsets of a partition may be markers of transactions and no events.
+    The function reads the topic, because the last offsets of a partition may be transaction markers instead of events.
 
     Args:
-        asked: client of the group
+        client: consumer of the group
         topic: input of the step
         partitions: numbers of its partitions
         ours: (topic, partition) of each offset that a lane has committed; other offsets are ignored
     """
     places = [TopicPartition(topic, number) for number in partitions]
-    for place in committed_positions(asked, places, COMMITTED_S):
+    for place in committed_positions(client, places, COMMITTED_S):
         # An offset of another client does not tell which events were taken: search the whole topic.
         begin = place.offset if place.offset >= 0 and (topic, place.partition) in ours else OFFSET_BEGINNING
-        for waiting in records(asked, topic, place.partition, begin, timeout_s=ADMIN_TIMEOUT_S):
+        for waiting in records(client, topic, place.partition, begin, timeout_s=ADMIN_TIMEOUT_S):
             return waiting
     return None
 

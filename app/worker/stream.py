@@ -74,7 +74,7 @@ class Stream:
         self.identity_header = (settings.identity.header or "").encode()
         if source.kind == "none" and not settings.is_bounded:
             log.warning(
-                "every identity is kept for ever, and each event brings one: the state grows with the input. Set "
+                "every identity is kept for ever, and each event has a new one: the state grows with the input. Set "
                 "inactive_after_s to how long a record may be sent again, or max_identities",
                 stream=name,
             )
@@ -97,7 +97,7 @@ class Stream:
             self.sequences,
             reader_for(source, settings.sequence_form),
             then,
-            _lettered(settings),
+            _letter_reasons(settings),
             computed_identity_reader(settings.identity),
             form_check(name, source, settings.sequence_form, settings.identity),
         )
@@ -158,7 +158,7 @@ class Stream:
         return Standby(cluster, self.sequences.partition(number), number, most, stream=self.name)
 
 
-def _lettered(settings: StreamSettings) -> dict[int, str]:
+def _letter_reasons(settings: StreamSettings) -> dict[int, str]:
     """Return the verdicts that the settings turn into dead letters, each with the dead letter's reason."""
     results = {TOO_LATE: settings.late, CONFLICT: settings.conflicts}
     return {verdict: BY_NUMBER[verdict] for verdict, result in results.items() if result == "dead-letter"}

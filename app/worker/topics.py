@@ -28,7 +28,7 @@ from kafka_ratchet.transport.client.topic_id import TopicState
 log = structlog.get_logger(__name__)
 
 DEAD_LETTER_ROOM: Final = 64 * 1024
-"""Most bytes that the headers of a dead letter or duplicate (reason, origin) add to its original."""
+"""Maximum number of bytes that the headers of a dead letter or duplicate (reason, origin) add to its original."""
 COMPACTED: Final = {
     "cleanup.policy": "compact",
     # Segments roll at least once a day, so that the cleaner gets at them: it never touches the active one.
@@ -140,7 +140,7 @@ def prepare(
         elif found[topic] != partitions:
             raise PartitionsDiffer(
                 f"stream {name}: input {stream.input} has {partitions} partitions, {topic} has {found[topic]}. "
-                "A record keeps its partition on the way, so the counts must be equal: name topics with as "
+                "A record keeps its partition number in each topic, so the counts must be equal: name topics with as "
                 "many, or let Ratchet create them. For an input with added partitions, see docs/guide/partitions.md"
             )
     config = _only_compacted(
@@ -220,7 +220,7 @@ def prepare_single(admin: AdminClient, settings: Settings, topic: str, loses: st
     elif found[topic] != 1:
         raise PartitionsDiffer(
             f"{topic}: has {found[topic]} partitions. Its records have to be in one order, so it must have one: delete "
-            "the topic while no worker runs, and write them again"
+            "the topic while no worker runs, and write its records again"
         )
     _only_compacted(admin, topic, loses)
 
@@ -285,8 +285,8 @@ def config_of(admin: AdminClient, topic: str, settle_s: float = ADMIN_TIMEOUT_S)
     while True:
         try:
             # The client's own limit, which comes as a KafkaException: the future's would be a bare TimeoutError.
-            asked = admin.describe_configs([resource], request_timeout=ADMIN_TIMEOUT_S)[resource]
-            entries: Mapping[str, Any] = asked.result()
+            answer = admin.describe_configs([resource], request_timeout=ADMIN_TIMEOUT_S)[resource]
+            entries: Mapping[str, Any] = answer.result()
             return {name: entry.value for name, entry in entries.items()}
         except KafkaException as error:
             # Not every broker knows a new topic at once.
@@ -316,7 +316,7 @@ def limit_of(admin: AdminClient, topic: str) -> int:
 
 
 FUTURE_MOST_MS: Final = 24 * 3600 * 1000
-"""Greatest message.timestamp.after.max.ms without a warning. Kafka's default is an hour from version 4 on, and
+"""Maximum message.timestamp.after.max.ms without a warning. Kafka's default is an hour from version 4 on, and
 unlimited before."""
 
 
@@ -384,6 +384,6 @@ async def watch_topics(
                 raise PartitionsDiffer(
                     f"{topic}: had {before} partitions when this worker started, and has {topics[topic].partitions} "
                     "now. Keys have moved between partitions, so re-sent records could no longer be "
-                    "recognised; the worker stops. The way to more partitions is in docs/guide/partitions.md"
+                    "recognised; the worker stops. See docs/guide/partitions.md for adding partitions"
                 )
         await asyncio.sleep(ASK_EVERY_S)

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 TRACEPARENT: Final = "traceparent"
 LINKS_MOST: Final = 32
-"""Most links of one span."""
+"""Maximum number of links of one span."""
 RECORDS_LOOKED_AT: Final = 256
-"""Number of first records of a transaction with headers searched for traces.
+"""Number of records at the beginning of a transaction to search for trace headers.
 
 A transaction may have 500,000 records, and the search is slow Python code.
 """
 HEADERS_MOST: Final = 8_192
-"""Most bytes of a record's headers; larger ones are not read."""
+"""Maximum number of bytes of a record's headers; larger ones are not read."""
 TRACEPARENT_MOST: Final = 512
-"""Most bytes of a traceparent header. Version 00 of the format has 55."""
+"""Maximum number of bytes of a traceparent header. Version 00 of the format has 55."""
 STOP_WITHIN_S: Final = 5.0
 """Seconds that a stopping worker waits for the export of its last spans."""
 

@@ -1,6 +1,6 @@
 """Connection of a program's views to the tables of other streams in this worker.
 
-An agent sees the partition of its own number, if it runs in this worker.
+An agent sees the table's partition with the number of its own partition, if this worker runs it.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class AsColumns:
     ) -> None:
         """Compare all suitable partitions in parallel, unless runs continue from a state file.
 
-        The state file is read in the order of partitions, so that each is then compared by its call of `exact`.
+        With a state file, which is read in the order of partitions, each call of `exact` compares its partition.
 
         Args:
             settings: settings of the client.

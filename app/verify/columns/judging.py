@@ -32,7 +32,7 @@ NOBODY: Final[Mapping[bytes, Known]] = MappingProxyType({})
 IN_VALUE: Final = frozenset({"field", "function"})
 """Kinds of identities and sequences outside the key and the headers."""
 TWICE: Final = 2_000
-"""Number of a partition's first records that the plain rule judges as well, in some 60 ms."""
+"""Number of a partition's first records that verify's plain rule judges too, which takes some 60 ms."""
 
 Numbers = NDArray[np.int64]
 

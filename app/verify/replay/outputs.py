@@ -12,14 +12,16 @@ from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import RecordView
 
 AHEAD: Final = 65_536
-"""Most records of each side to search, after a difference, for the next equal ones; some 500 bytes each.
+"""Maximum number of records to search on each side for the next equal ones after a difference.
+
+A record takes some 500 bytes.
 
 The same number limits the records held without a finding so far, and the remembered records found on both sides.
 """
 ALIKE: Final = 8
 """Number of equal records in a row that show where a shortened output begins in the replay."""
 SHOWN: Final = 200
-"""Most bytes kept of a key and of a value, for display."""
+"""Maximum number of bytes kept of a key and of a value, for display."""
 
 
 class Output(NamedTuple):
@@ -99,7 +101,7 @@ class OutputComparison:
             topic: name of the output topic.
             partition: number of the partition, in input and output.
             report: receives counts and findings.
-            failed: function that returns True if the replay ended before its time; called at its end.
+            failed: function that returns True if the program failed, so that the replay ended early; called at the end.
         """
         self._topic, self._partition, self._report, self._failed = topic, partition, report, failed
         self._gaps: list[Gap] = []
@@ -228,7 +230,10 @@ class OutputComparison:
         return Gap(missing, [each for gap in self._gaps for each in gap.extra])
 
     def _pair(self, kind: FindingKind, gaps: Sequence[Gap], by: Callable[[Output], bytes]) -> None:
-        """Pair each missing record with an extra one of the same `by`, and report each pair as one finding."""
+        """Pair missing records with extra ones, and report each pair as one finding.
+
+        by: function with equal results for the two records of a pair
+        """
         paired = set[int]()
         for gap in gaps:
             spare: dict[bytes, deque[Output]] = {}

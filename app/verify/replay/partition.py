@@ -39,7 +39,7 @@ from kafka_ratchet.transport.sent_topics import SentTopics
 
 RECORDS_AT_ONCE: Final = 500
 BYTES_AT_ONCE: Final = 1 << 20
-"""Most bytes of a batch for the program. Workers use other batches, so outputs must not depend on them."""
+"""Maximum number of bytes of a batch for the program. Workers use other batches, so outputs must not depend on them."""
 Rows = list[tuple[int, RecordView]]
 Given = list[tuple[int, RecordView, int]]
 """Records for the program: offset, record, and its sequence or UNJUDGED."""
@@ -64,7 +64,10 @@ def spec_of(
     input_id: str = "",
     event_header: str = "",
 ) -> LaneSpec:
-    """Return the spec of a lane for the replay, which sends nothing. topics: input, output, dead letters."""
+    """Return the spec of a lane for the replay, which sends nothing.
+
+    topics: names of the input, the output and the topic of dead letters
+    """
     return LaneSpec(
         *(topics[0], partition, topics[1], topics[2]),
         group="replay",

@@ -65,13 +65,14 @@ class ReplayedAgents:
             if not agent.deterministic:
                 raise SettingsError(
                     f"streams.{self.stream}: agent {agent.name} is declared as not deterministic "
-                    "(deterministic=False): its outputs cannot be computed again"
+                    "(deterministic=False), so a replay cannot compute its outputs. Name another stream with --stream, "
+                    "or make the agent depend on events and tables only"
                 )
 
         for timer in program.streams[self.stream].timers:
             raise SettingsError(
-                f"streams.{self.stream}: timer {timer.name} uses the clocks of workers: its outputs cannot be "
-                "computed again"
+                f"streams.{self.stream}: timer {timer.name} runs by the clocks of workers, so a replay cannot compute "
+                "its outputs. Name another stream with --stream, or remove the timer from this stream"
             )
 
     def verify(self, bootstrap: str, state: Path | None = None) -> Report:
@@ -99,7 +100,7 @@ class _Replay:
     """Replay of all partitions of a stream."""
 
     def __init__(self, settings: Settings, name: str, program: App, found: ReplayReport) -> None:
-        assert settings.bootstrap is not None  # noqa: S101 - asked by the caller
+        assert settings.bootstrap is not None  # noqa: S101 - checked by the caller
         self.settings, self.name, self.stream = settings, name, settings.streams[name]
         self.agents, self.tables = program.of(name), program.tables_of(name)
         self.found, self.report = found, Report(name, replay=found)
@@ -330,7 +331,7 @@ class _Partition:
             letters.leave_out(number, replayed.failed_at)
             wanted = {offset: letter for offset, letter in wanted.items() if offset < replayed.failed_at}
         _, lettered = letters.compare(number, wanted, judged, baseline, times=replayed.times)
-        replay.progress.end_replay(number, self._ended(lettered), self._kept.state())
+        replay.progress.end_replay(number, self._end_state(lettered), self._kept.state())
 
     def _take_unordered(self, expected: Iterator[Output], there: Iterator[Output]) -> None:
         sent, topic, number = self._replay.sent, self._replay.stream.output, self._number
@@ -370,7 +371,7 @@ class _Partition:
         elif self._kept.position is not None and not self._kept.is_compared:
             replay.leave_out(number, "tables", "an operator has moved the partition during the run; run it again")
 
-    def _ended(self, lettered: list[int]) -> Baseline:
+    def _end_state(self, lettered: list[int]) -> Baseline:
         """Return the state at which the next run with `--state` begins."""
         position, baseline = self._kept.position, self._baseline
         if position is None:

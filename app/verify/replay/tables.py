@@ -41,7 +41,7 @@ WRITTEN_AT_ONCE: Final = 10_000
 ANY_SIZE: Final = 1 << 30
 """Size limit of topics in bytes, without effect: the worker has checked the size of each record."""
 SHOWN: Final = 200
-"""Most characters of a key or a value in a finding."""
+"""Maximum number of characters of a key or a value in a finding."""
 
 OWN_NAME: Final = "(Ratchet's own)"
 

@@ -23,12 +23,12 @@ log = structlog.get_logger(__name__)
 
 LOOK_EVERY_S: Final = 1.0
 FILE_MOST: Final = 256 << 10
-"""Most bytes of the file. At this size its older half is dropped."""
+"""Maximum number of bytes of the file. At this size its older half is dropped."""
 ANSWER_MOST: Final = 500
 TEXT_MOST: Final = 500
-"""Most characters of an error in an event."""
+"""Maximum number of characters of an error in an event."""
 SAY_AGAIN_S: Final = 60.0
-"""Seconds during which further restarts or halts of a stream with the same error make no new event."""
+"""Minimum seconds between two events about the same error of a stream."""
 
 _EVENT_OF: Final = msgspec.json.Decoder(Event)
 """Decoder made at import, not by the first thread that reads: see `kafka_ratchet.transport.owner`."""
@@ -93,7 +93,8 @@ class LaneWatch:
         self._lanes: dict[Key, tuple[Lane, LaneState, int]] = {}
         self._since: dict[Key, float] = {}
         """Time of the first observation of a lane that never ran."""
-        self._said: dict[tuple[str, str], float] = {}
+        self._news: dict[tuple[str, str], float] = {}
+        """Time of the last event about an error, by stream and text of the error."""
 
     def look(self, lanes: Mapping[Key, Lane]) -> list[Event]:
         """Return the events since the previous call."""
@@ -131,12 +132,12 @@ class LaneWatch:
 
     def _is_news(self, stream: str, kind: str, text: str, now: float) -> bool:
         if kind == "running":
-            self._said = {}
+            self._news = {}
             return True
-        before = self._said.get((stream, text))
+        before = self._news.get((stream, text))
         if before is not None and now - before < SAY_AGAIN_S:
             return False
-        self._said[stream, text] = now
+        self._news[stream, text] = now
         return True
 
 

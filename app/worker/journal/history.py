@@ -101,7 +101,7 @@ class StreamHistory:
     def write(self, slot: int, row: Values, lags: Values) -> None:
         """Write the rows of `take` to the files; call in a thread.
 
-        Counts of a row that is there for the same slot, as from before a restart, are added.
+        If the file already has a row for this slot, as after a restart, the counts of both are added up.
         """
         _, before = self.counts.read(slot, slot)
         if len(before):
@@ -165,7 +165,11 @@ class WorkerHistory:
                 ring.open()
         except OSError as error:
             self.close()
-            log.warning("no history is kept", folder=str(self._folder), reason=str(error))
+            log.warning(
+                "the worker keeps no history, because its folder cannot be used",
+                folder=str(self._folder),
+                reason=str(error),
+            )
         else:
             self._is_open = True
 

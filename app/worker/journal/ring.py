@@ -4,8 +4,8 @@
     row       slot, check, values: 8-byte integers. The slot is the number of the step since the epoch; its row has the
               index `slot % rows`. The check is the exclusive or of all other integers of the row and of the magic
 
-Nothing is synchronised to the disk: a crash of the process loses nothing. A crash of the machine may tear a row; torn
-rows are skipped.
+Writes are not synchronised to the disk. A crash of the process loses no row; a crash of the machine may leave a row
+incomplete, and readers skip such a row.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Ring:
         if size and (size != self.size or os.pread(file, len(header), 0) != header):
             os.close(file)
             aside = self.path.with_name(f"{self.path.name}.aside")
-            log.warning("a history of another version or shape is put aside", file=str(self.path), aside=str(aside))
+            log.warning("a history file of another version or shape was renamed", file=str(self.path), aside=str(aside))
             self.path.replace(aside)
             file, size = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), 0
         if not size:

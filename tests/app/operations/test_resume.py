@@ -270,7 +270,7 @@ def test_an_input_that_the_changelog_knows_is_not_made_anew(
     done = place.command("worker")
     assert done.returncode == 2
     assert (
-        f"the input topic '{source}' does not exist, but the changelog {place.app}-changelog.events shows that it did"
+        f"input topic '{source}' does not exist, but the changelog {place.app}-changelog.events shows that it existed"
         in done.stderr
     )
 

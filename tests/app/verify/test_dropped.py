@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_ratchet.app.verify.compare import UNTOLD, ExpectedPartition
+from kafka_ratchet.app.verify.compare import UNKNOWN_LAST, ExpectedPartition
 from kafka_ratchet.app.verify.dropped import DroppedRecords, Kept
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule
@@ -130,7 +130,7 @@ def test_what_retention_has_deleted_is_not_missed() -> None:
 def test_where_the_input_has_lost_its_beginning_nothing_is_said_of_what_seems_to_be_new() -> None:
     assert counts([kept_as(2, 9), THERE[2]], begin=2, complete=False) == {"lost": 1}
     dropped = DroppedRecords(0, values=True)
-    dropped.expect(4, INPUT[4], "duplicate", UNTOLD)
+    dropped.expect(4, INPUT[4], "duplicate", UNKNOWN_LAST)
     report, where = Report("s"), Kept(ALWAYS, HERE.name, HERE.id, range(2, 6), whole=True, complete=False)
     dropped.compare(HERE.name, "in", enumerate([kept_as(4, 77)]), where, 6, report)
     assert not report.counts

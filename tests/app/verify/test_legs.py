@@ -36,7 +36,7 @@ def test_decisions_that_an_earlier_run_has_followed_are_done_with() -> None:
     ("decisions", "held", "says"),
     [
         ([], 5, "input offsets 0 to 4 are deleted"),
-        ([moved(None, 20)], 0, "ann set its position to offset 20 at 2026-01-01"),
+        ([moved(None, 20)], 0, "ann set the partition's position to offset 20 at 2026-01-01"),
         ([moved(50, 20), moved(10, 30)], 0, "is unknown"),
         ([moved(10, 10)] * 100, 0, "the newest 100 decisions"),
     ],

@@ -82,8 +82,8 @@ def test_what_the_policy_topic_confirms(
         ([own(OFF), own(ON), own(OFF)], off(2), "which is on"),
         ([everyone(ON)], off(1), "by the global policy in shop-policy, which is on"),
         ([own(ON), everyone(OFF)], off(2), "by the policy of stream 'events'"),
-        ([other(OFF)], off(1), "offset 0 is named, and is about stream 'another'"),
-        ([(b"hello", OFF)], off(1), "offset 0 is named, and holds no policy"),
+        ([other(OFF)], off(1), "offset 0 is named, but is about stream 'another'"),
+        ([(b"hello", OFF)], off(1), "offset 0 is named, but holds no policy"),
     ],
 )
 def test_what_the_policy_topic_contradicts(records: list[Record | None], interval: PolicyInterval, reason: str) -> None:
@@ -97,7 +97,7 @@ def test_what_the_policy_topic_contradicts(records: list[Record | None], interva
     [
         ([None, own(ON)], off(1), None, 0, "offset 0 is compacted away"),
         ([own(OFF)], off(3), None, 0, "ends at 1: it was created again, or lost its end"),
-        ([own(OFF), own(ON)], off(1), None, 1, "what stood before 1 is deleted"),
+        ([own(OFF), own(ON)], off(1), None, 1, "the records before 1 are deleted"),
         ([], off(0), None, 0, "neither shop-policy nor the settings, as they are now"),
         ([], judged(0), settings(deduplicate=False), 0, "by the global setting, as it is now, which is off"),
         # The stream's own policy of then is compacted away: a global one proves nothing against it.
