@@ -84,7 +84,7 @@ def why(ours: Mapping[str, str], group: Group) -> str:
         for name in sorted(theirs.keys() | ours.keys())
         if theirs.get(name) != ours.get(name)
     ]
-    return f"its members use other settings: {'; '.join(differences) or 'none of them now'}. {way}"
+    return f"its members use other settings: {'; '.join(differences) or 'none differs any more'}. {way}"
 
 
 def _shown(value: str | None) -> str:

@@ -182,7 +182,7 @@ class Policies(WithoutStore):
                 reason=str(error),
             )
             return
-        what = "request to forget" if value is not None else "a request to forget is taken back"
+        what = "request to forget" if value is not None else "a request to forget was withdrawn"
         log.info(what, stream=stream, request=request, offset=offset)
 
 

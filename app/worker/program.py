@@ -39,7 +39,9 @@ def names_in(text: str, option: str) -> tuple[str, str]:
 
 def not_there(text: str, option: str, module: str, folder: Path) -> SettingsError:
     """Return the error about a module that cannot be found."""
-    return SettingsError(f"{option} {text}: there is no module {module} in {folder}, nor is one installed")
+    return SettingsError(
+        f"{option} {text}: there is no module {module} in {folder}, nor an installed one. Correct the name"
+    )
 
 
 def load_object(text: str, option: str) -> Any:

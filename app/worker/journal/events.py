@@ -169,7 +169,7 @@ class WorkerEvents:
                 await self._write(self._watch.look(self._lanes()))
                 await asyncio.sleep(LOOK_EVERY_S)
         finally:
-            await self._write([Event(time.time(), "stopped", "asked to stop, or crashed with an error in its log")])
+            await self._write([Event(time.time(), "stopped", "on request, or by a crash with an error in its log")])
 
     async def _write(self, events: list[Event]) -> None:
         if not events:
