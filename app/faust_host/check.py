@@ -40,8 +40,8 @@ AWAY: Final = frozenset({"run_in_executor", "to_thread", "add_future", "call_soo
 """Names of methods, of any object, that run a function outside the agent."""
 
 ASK: Final = "the request is in the topic only after the commit that would wait for the answer"
-WINDOW: Final = "windows go by the events' time, and close in order with the record that passes them"
-TAKE: Final = "a list ends with the batch of its partition; `within` is not waited for"
+WINDOW: Final = "windows go by the events' time, and close in order when a record's time passes their end"
+TAKE: Final = "a list ends with the batch of its partition; `within` is ignored"
 OUT: Final = "runs in no transaction: Faust's own producer sends, and tables are read as committed"
 TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 READ_ONLY: Final = "each worker reads the table's topic; a look-up is not part of the transaction"
@@ -363,7 +363,7 @@ class _Checker:
         elif name == "topic" and _argument(call, "pattern") is not None:
             yield self._at(call, "refused", "app.topic(pattern=...)", "Ratchet must know the topics before it starts")
         elif name in NO_ACK:
-            yield self._at(call, "refused", f"stream.{name}()", "offsets commit with what the records did")
+            yield self._at(call, "refused", f"stream.{name}()", "offsets commit with the effects of their records")
         elif name in TABLES:
             yield from self._table(call, name)
         elif name in WINDOWS:
@@ -397,11 +397,11 @@ class _Checker:
         """Return the refusal of an agent that reads or fills a channel in memory."""
         channel = options.args[0] if options.args else _argument(options, "channel")
         if channel is not None and self._is_channel(channel):
-            why = "a channel in memory is gone with its worker. Give the agent a topic"
+            why = "a channel in memory is lost when its worker ends. Give the agent a topic"
             return [self._at(options, "refused", label, why)]
         sinks = _argument(options, "sink")
         if isinstance(sinks, ast.List | ast.Tuple) and any(map(self._is_channel, sinks.elts)):
-            why = "the channel in memory is gone with its worker. Name a topic as the sink"
+            why = "the channel in memory is lost when its worker ends. Name a topic as the sink"
             return [self._at(options, "refused", label, why)]
         return []
 
@@ -468,10 +468,10 @@ class _Checker:
                 elif name in TAKES:
                     yield self._at(each, "rule", f"stream.{name}()", TAKE)
                 elif name in ("send", "put") and receiver in channels:
-                    why = "what is in a channel in memory is gone with its worker. Send to a topic"
+                    why = "a channel in memory is lost when its worker ends. Send to a topic"
                     yield self._at(each, "refused", f"{receiver}.{name}() within agent {node.name}", why)
                 elif name in ("send", "send_soon", "cast") and self._is_own(node, receiver):
-                    why = "the agent would get what it sends, for ever"
+                    why = "the agent would read its own records, for ever"
                     yield self._at(each, "refused", f"{receiver}.{name}() within agent {node.name}", why)
                 elif _runs_away(name, receiver):
                     why = "a task, thread or callback that the agent starts neither sends nor writes tables"
@@ -503,7 +503,7 @@ class _Checker:
         wrong = []
         for each in ast.walk(node):
             if isinstance(each, ast.Call) and _called(each) == "stream" and isinstance(each.func, ast.Attribute):
-                why = "its offsets would commit apart from what it does. Write an agent"
+                why = "its offsets would commit apart from its effects. Write an agent"
                 wrong.append(self._at(each, "refused", f"a stream over a topic in {kind} {node.name}", why))
             elif (table := _written(each)) in self._names.tables:
                 assert isinstance(each, ast.stmt)  # noqa: S101 - an assignment

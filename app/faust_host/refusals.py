@@ -113,8 +113,8 @@ def carry_context(loop: asyncio.AbstractEventLoop) -> None:
 def no_partition(table: str) -> TableError:
     """Return the error for a write to a table outside an agent's event."""
     error = TableError(
-        f"{user_line()}table {table}: is written by an agent only, while it has an event. A timer, task, command or "
-        "page reads what is committed, and sends a record to an agent that writes"
+        f"{user_line()}table {table}: only an agent may write it, while it processes an event. From a timer, task, "
+        "command or page, send a record to an agent that writes the table"
     )
     if threading.current_thread() is not threading.main_thread():
         log.error(str(error))  # the program may never read the thread's error
