@@ -474,7 +474,7 @@ def _no_common_identity(result: Comparison, findings: Sequence[Found]) -> str:
     )
     return (
         f"{result.source} and {result.target} have no identity in common{forms}. If the pipeline writes identities in "
-        "another form, --by must name a value that both sides have alike"
+        "another form, --by must name a value that is written equally on both sides"
     )
 
 

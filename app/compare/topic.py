@@ -160,8 +160,8 @@ class TopicSide:
         policy = cleanup_policy(self._admin, self.topic, timeout_s=self._settings.kafka_timeout_s)
         if policy is not None and "compact" in policy:
             found.append(
-                f"topic {self.topic!r} is compacted: records that a later one of their key replaces are gone, doubles "
-                "among them"
+                f"topic {self.topic!r} is compacted: Kafka has removed each record, doubled or not, that has a later "
+                "record with its key"
             )
         if self._tombstones:
             found.append(

@@ -18,7 +18,7 @@ EVERY_LEAST_S: Final = 1.0
 
 HELP: Final[Mapping[Verdict, str]] = {
     "lost": "Records of the source that are not in the target.",
-    "doubled": "Rows of the target that are too many.",
+    "doubled": "Surplus rows of the target, with an identity that it has already.",
     "altered": "Rows of the target with values that the source does not have.",
     "unexpected": "Rows of the target that the source does not have.",
     "in_flight": "Records of the source that are not in the target, and younger than the grace.",
