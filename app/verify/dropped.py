@@ -68,7 +68,7 @@ class DroppedRecords:
             topic: name of the topic of dropped records.
             given: name of the input topic.
             found: offset and record of each record in this partition of `topic`.
-            where: input offsets for which dropped records are in `topic`.
+            where: input offsets where dropped records go to `topic`.
             judged_to: input offset before which dropped records must be there; later ones may be.
             report: receives counts and findings.
 
@@ -153,7 +153,7 @@ class DroppedRecords:
 
 
 class Kept:
-    """Input offsets of a partition for which dropped records are in the topic, as recorded in the changelog."""
+    """Input offsets of a partition where dropped records go to the topic, as recorded in the changelog."""
 
     def __init__(
         self, owner: Owner | None, topic: str, topic_id: str, compared: range, *, whole: bool, complete: bool

@@ -131,10 +131,10 @@ def _verdict(topic: PolicyTopic, settings: Settings, stream: str, interval: Poli
     deduplicate, why, certain = _effective(topic, settings, stream, interval.policy)
     if deduplicate == interval.deduplicate:
         return "confirmed", why
-    said = f"{why}, which is {'on' if deduplicate else 'off'}"
+    present = f"{why}, which is {'on' if deduplicate else 'off'}"
     if certain:
-        return "contradicted", said
-    return "unproven", f"{said}; it may have been otherwise then"
+        return "contradicted", present
+    return "unproven", f"{present}; it may have been different at that time"
 
 
 def _no_witness(topic: PolicyTopic, stream: str, offset: int) -> tuple[Verdict, str] | None:

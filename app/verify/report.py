@@ -96,8 +96,8 @@ class Begin:
             f"partition {self.partition}: proven from input offset {self.input:,} and output offset {self.output:,} on"
         )
         if self.gap_from is not None:
-            return f"{where}; offsets {self.gap_from:,} to {self.input - 1:,} were deleted before verify came to them"
-        return f"{where}, where the last run ended" if self.continued else f"{where}; what came before is deleted"
+            return f"{where}; offsets {self.gap_from:,} to {self.input - 1:,} were deleted before verify compared them"
+        return f"{where}, where the last run ended" if self.continued else f"{where}; earlier records are deleted"
 
 
 BY_COMPACTION: Final = frozenset({"reordered", "altered", "unexpected"})
@@ -189,7 +189,7 @@ class Report(Findings[FindingKind, Finding], Document):
     If retention has left no output of a partition, all its missing records count as undecided.
     """
     output_deleted: int = 0
-    """Input records before the first one with remaining output or dead letters: those were deleted."""
+    """Input records that are not compared, because retention has deleted their output or dead letters."""
     output_replaced: int = 0
     """Records lost with a deleted output topic. An operator has accepted this and continued with a new topic."""
     restamped: int = 0

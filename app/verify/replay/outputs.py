@@ -276,16 +276,16 @@ class OutputComparison:
         if wanted is None or found is None or wanted.digest == found.digest:
             one = found or wanted
             assert one is not None  # noqa: S101 - a finding is about a record
-            said = {
-                (True, False): " by the replay, and not in the topic",
-                (False, True): " in the topic, and not by the replay",
+            side = {
+                (True, False): " in the replay, but not in the topic",
+                (False, True): " in the topic, but not in the replay",
             }
-            return f"key {shown(one.key)}, value {shown(one.value)}" + said.get((found is None, wanted is None), "")
+            return f"key {shown(one.key)}, value {shown(one.value)}" + side.get((found is None, wanted is None), "")
         parts = [f"key {shown(wanted.key)}"] if wanted.key == found.key else [_both("key", wanted.key, found.key)]
         if wanted.value != found.value:
             parts.append(_both("value", wanted.value, found.value))
         if wanted.timestamp != found.timestamp:
-            parts.append(f"timestamp {wanted.timestamp} by the replay, {found.timestamp} in the topic")
+            parts.append(f"timestamp {wanted.timestamp} in the replay, {found.timestamp} in the topic")
         if wanted[3:6] == found[3:6]:
             parts.append(f"value {shown(found.value)}, headers, or the bytes after the first {SHOWN}, differ")
         return ", ".join(parts)
@@ -297,4 +297,4 @@ def shown(data: bytes | None) -> str:
 
 
 def _both(what: str, wanted: bytes | None, found: bytes | None) -> str:
-    return f"{what} {shown(wanted)} by the replay, {shown(found)} in the topic"
+    return f"{what} {shown(wanted)} in the replay, {shown(found)} in the topic"

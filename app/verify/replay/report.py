@@ -75,8 +75,8 @@ class ReplayReport(Document):
         if not found_any:
             return
         self.notes.append(
-            f"compared with the present outputs of {self.program}: where the program was edited after its first run, "
-            "or depends on more than its events and tables, that is the difference"
+            f"the replay ran the present version of {self.program}: a finding may come from an edit of the program "
+            "since its first run, or from a clock, chance or service that the program depends on"
         )
         if self.evicted:
             self.notes.append(

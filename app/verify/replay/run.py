@@ -121,7 +121,7 @@ class _Replay:
         self.unknown = {close_views(table) for table in program.tables.values()}
         """Texts of the errors raised by look-ups in views and global tables, as their former contents are unknown."""
         for table in program.global_tables.values():
-            table.problem = f"table {table.name}: is moved by others, outside the transactions of this stream"
+            table.problem = f"table {table.name}: changes outside the transactions of this stream"
             self.unknown.add(table.problem)
         self.progress = Run(settings, name, self.reader, self.ranges, self.report, AGENTS)
 
@@ -365,9 +365,9 @@ class _Partition:
             reason = f"{failure}: its former contents are unknown"
             replay.leave_out(number, f"input from offset {self._replayed.failed_at:,} on, and tables", reason)
         elif failure is not None and self._replayed.failed_early:
-            detail = f"the program fails where workers went on: {failure}"
+            detail = f"the program fails at input that workers have processed: {failure}"
             replay.report.add(Finding("contradicted", replay.stream.input, number, detail=detail))
-            replay.leave_out(number, "what comes after that, and tables", "the replay ended there")
+            replay.leave_out(number, "input after that offset, and tables", "the replay ended there")
         elif self._kept.position is not None and not self._kept.is_compared:
             replay.leave_out(number, "tables", "an operator has moved the partition during the run; run it again")
 

@@ -145,8 +145,8 @@ def cut(part: bytes | None) -> bytes | None:
 
 
 def _finding(kind: FindingKind, topic: str, sent: Sent) -> Finding:
-    said = f"key {shown(sent.key)}, value {shown(sent.value)}"
+    detail = f"key {shown(sent.key)}, value {shown(sent.value)}"
     if sent.offset is None:
-        said = f"partition {sent.partition}: {said} by the replay, and not in the topic"
+        detail = f"partition {sent.partition}: {detail} in the replay, but not in the topic"
     origin = None if sent.from_offset is None else sent.from_partition
-    return Finding(kind, topic, origin, sent.from_offset, sent.partition, sent.offset, detail=said)
+    return Finding(kind, topic, origin, sent.from_offset, sent.partition, sent.offset, detail=detail)

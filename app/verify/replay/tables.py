@@ -185,7 +185,7 @@ class ReplayTables:
                 kind: FindingKind = "lost" if value is None else "unexpected" if mine is None else "altered"
                 detail = (
                     f"table {self._codecs[prefix].table or OWN_NAME} key {self._text(prefix, key)}: "
-                    f"{_value(mine)} by the replay, {_value(value)} in the changelog"
+                    f"{_value(mine)} in the replay, {_value(value)} in the changelog"
                 )
                 if offset is None:
                     detail = f"partition {partition}: {detail}"

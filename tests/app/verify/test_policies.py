@@ -95,14 +95,14 @@ def test_what_the_policy_topic_contradicts(records: list[Record | None], interva
 @pytest.mark.parametrize(
     ("records", "interval", "given", "begin", "reason"),
     [
-        ([None, own(ON)], off(1), None, 0, "offset 0 is compacted away"),
+        ([None, own(ON)], off(1), None, 0, "offset 0 is named, but compaction has removed"),
         ([own(OFF)], off(3), None, 0, "ends at 1: it was created again, or lost its end"),
         ([own(OFF), own(ON)], off(1), None, 1, "the records before 1 are deleted"),
         ([], off(0), None, 0, "neither shop-policy nor the settings, as they are now"),
         ([], judged(0), settings(deduplicate=False), 0, "by the global setting, as it is now, which is off"),
         # The stream's own policy of then is compacted away: a global one proves nothing against it.
         ([None, everyone(ON), own(ON)], off(2), None, 0, "by the global policy"),
-        ([own(ON), own(None)], off(2), None, 0, "it may have been otherwise then"),
+        ([own(ON), own(None)], off(2), None, 0, "it may have been different at that time"),
     ],
 )
 def test_what_cannot_be_proven_any_more(

@@ -64,7 +64,7 @@ def test_each_difference_is_told_apart(output: list[RecordView], expected: dict[
 def test_a_finding_says_where_and_shows_both_values() -> None:
     report = compared(RECORDS, [*RECORDS[:10], record(10, b"forged"), *RECORDS[11:]])
     assert [str(finding) for finding in report.findings] == [
-        "altered: topic out, partition 3 offset 10, input partition 3 offset 10, key 'key-3', value 'v-10' by the "
+        "altered: topic out, partition 3 offset 10, input partition 3 offset 10, key 'key-3', value 'v-10' in the "
         "replay, 'forged-10' in the topic"
     ]
 

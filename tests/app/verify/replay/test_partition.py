@@ -269,18 +269,18 @@ def written(entries: dict[bytes, bytes | None], position: int = 3) -> list[tuple
         (
             {b't\x06totals"bob"': b"1000"},
             [
-                "altered: topic log, partition 0 offset 41, table totals key 'bob': '8' by the replay, "
+                "altered: topic log, partition 0 offset 41, table totals key 'bob': '8' in the replay, "
                 "'1000' in the changelog"
             ],
         ),
         (
             {b't\x06totals"ann"': None},
-            ["lost: topic log, partition 0: table totals key 'ann': '5' by the replay, nothing in the changelog"],
+            ["lost: topic log, partition 0: table totals key 'ann': '5' in the replay, nothing in the changelog"],
         ),
         (
             {b't\x06totals"eve"': b"1"},
             [
-                "unexpected: topic log, partition 0 offset 43, table totals key 'eve': nothing by the replay, "
+                "unexpected: topic log, partition 0 offset 43, table totals key 'eve': nothing in the replay, "
                 "'1' in the changelog"
             ],
         ),

@@ -145,7 +145,7 @@ def test_a_replay_is_like_what_was_left_and_finds_what_others_have_written(worke
     assert "where the program was edited" in edited.replay.notes[0]
     fails = replay(site, SHOP.replace("totals[order.user] +=", "totals[order.nobody] +="))
     assert [finding.kind for finding in fails.findings] == ["contradicted"] * 2
-    assert "the program fails where workers went on" in fails.findings[0].detail
+    assert "the program fails at input that workers have processed" in fails.findings[0].detail
 
     # Others have written.
     changelog = changelog_name(site.app, "orders")
@@ -162,7 +162,7 @@ def test_a_replay_is_like_what_was_left_and_finds_what_others_have_written(worke
     total = json.loads(newest.value())["total"]
     assert len(said) == 2, said
     assert said[0].startswith(f"altered: topic {changelog}, partition {partition} offset ")
-    assert said[0].endswith(f"table totals key 'user-3': '{total}' by the replay, '1000000' in the changelog")
+    assert said[0].endswith(f"table totals key 'user-3': '{total}' in the replay, '1000000' in the changelog")
     assert said[1].startswith(f"unexpected: topic {site.app}.out, partition {partition} offset ")
     assert 'key \'user-3\', value \'{"user": "user-3", "total": 1000000}\' in the topic' in said[1]
     done = site.command("verify", "--replay", "--app", "shop:app", "--json")
@@ -263,7 +263,7 @@ SETTINGS = Settings(
         (
             SHOP + "\n@app.timer(1, stream=orders)\nasync def tick(): ...",
             None,
-            "timer tick uses the clocks of workers",
+            "timer tick runs by the clocks of workers",
         ),
         (SHOP, "payments", "streams.payments: shop:app has no agent for it; it has agents for orders"),
         (SHOP.replace('"orders"', '"nowhere"'), None, "streams.nowhere: the program declares it"),

@@ -49,7 +49,7 @@ def test_what_is_missing_and_what_is_there_too_often(sent: SentRecords) -> None:
     assert dict(report.counts) == {"lost": 1, "doubled": 2}
     said = {finding.kind: str(finding) for finding in report.findings}
     assert said["lost"] == (
-        "lost: topic alerts, input partition 0 offset 102, partition 3: key 'key', value '2' by the replay, and not in "
+        "lost: topic alerts, input partition 0 offset 102, partition 3: key 'key', value '2' in the replay, but not in "
         "the topic"
     )
     assert said["doubled"] == (
