@@ -263,17 +263,17 @@ def _order(each: Finding) -> list[Line]:
     if numbers is None or not numbers.late:
         return []
     size, passes = _window(numbers)
-    said = (
-        f"{numbers.late:,} records came after a higher number and had never been seen, up to {numbers.late_most:,} "
-        f"below it: this passes {passes:,} of them"
+    effect = (
+        f"{numbers.late:,} new records came after a higher number of their identity, up to {numbers.late_most:,} "
+        f"below it: this window accepts {passes:,} of them"
     )
     lost = _lost(each)
     if lost == numbers.late:
-        why = f"{said}, even {WINDOW_MOST:,}. The number is not in order, and a worker drops them as duplicates"
+        why = f"{effect}, even {WINDOW_MOST:,}. Numbers are not in order, and a worker drops late ones as duplicates"
         return [Line("reorder_window", None, why)]
-    lines = [Line("reorder_window", size, said)]
+    lines = [Line("reorder_window", size, effect)]
     if lost:
-        why = f"the other {lost:,} are not dropped; a duplicate that comes as late becomes a dead letter, too"
+        why = f"the other {lost:,} become dead letters and are not dropped, and so do duplicates that come as late"
         lines.append(Line("late", "dead-letter", why))
     return lines
 
@@ -298,7 +298,7 @@ def _bounds(report: Report, each: Finding) -> list[Line]:
     """Return the lines about inactive_after_s and max_identities."""
     numbers = each.numbers
     if numbers is not None and numbers.identities < IDENTITIES_MANY:
-        return [Line("inactive_after_s", None, f"{numbers.identities:,} identities are few: nothing need be forgotten")]
+        return [Line("inactive_after_s", None, f"{numbers.identities:,} identities are few: a worker can keep all")]
     ages = sum(bucket.records for bucket in each.ages + each.ages_across)
     most_ms = max([each.age_most_ms, *(bucket.most for bucket in each.ages_across if bucket.records)])
     if ages < AGES_LEAST:

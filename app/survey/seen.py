@@ -7,7 +7,7 @@ Columns of a slot:
     CLOCK   clock of the partition at the identity's last record, in ms; 0 without a timestamp
     OFFSET  offset of the identity's last record
     WHAT    upper 32 bits: those of the hash of the identity's first value; lower 32: the identity's partition, or
-            SEVERAL
+            SEVERAL.
 
 Equal hashes count as equal identities: `kafka_ratchet.app.survey.report.mistaken` returns how often that is wrong. An
 identity that comes in a second partition gets the mark SEVERAL, and an entry for each of its partitions in a second
@@ -35,8 +35,8 @@ SEVERAL = 0x7FFFFFFF
 FIRST, EQUAL, CONFLICT, ACROSS, ACROSS_CONFLICT, LEFT_OUT, NONE = range(7)
 """Verdicts, uint8.
 
-FIRST: identity never seen; EQUAL, CONFLICT: seen in this partition, with the same value or another; ACROSS,
-ACROSS_CONFLICT: seen only in other partitions, with the same value or another; LEFT_OUT: not in the sample; NONE: no
+FIRST: identity never seen. EQUAL, CONFLICT: seen in this partition, with the same value or another. ACROSS,
+ACROSS_CONFLICT: seen only in other partitions, with the same value or another. LEFT_OUT: not in the sample. NONE: no
 identity.
 """
 VERDICTS = 5
@@ -214,8 +214,8 @@ RISES, STEPS, LATE, BEFORE, OWNERS = range(5)
 ORDERS = 5
 """Kinds of counts of an order.
 
-RISES: records above the highest number of their identity; STEPS: just one above it; LATE: below it, and never seen;
-BEFORE: below the first number read of their identity, and so late or a repeat; OWNERS: identities.
+RISES: records above the highest number of their identity. STEPS: records just one above it. LATE: records below it, and
+never seen. BEFORE: records below the first number read of their identity, and so late or repeats. OWNERS: identities.
 """
 
 HIGHEST, LOWEST = 1, 2

@@ -10,7 +10,7 @@ import pytest
 
 from kafka_ratchet.app.settings import StreamSettings
 from kafka_ratchet.app.survey.places import KEY, WHOLE, Candidate, Place
-from kafka_ratchet.app.survey.proposal import Proposal, busiest, propose, rounded_up, stream_name, told, two_digits
+from kafka_ratchet.app.survey.proposal import Proposal, busiest, propose, rounded_up, span_text, stream_name, two_digits
 from kafka_ratchet.app.survey.reading import Range
 from kafka_ratchet.app.survey.report import Bucket, Example, Finding, Numbers, Report
 
@@ -124,7 +124,7 @@ def test_a_window_passes_every_late_number_or_is_not_proposed() -> None:
     far = numbers(late=50, late_most=10**6, lates=[Bucket(1 << 19, (1 << 20) - 1, 50)])
     proposal = proposed(finding(KEY, sequence=EVENT, numbers=far))
     assert "reorder_window" not in values(proposal)
-    assert "# reorder_window: not proposed: 50 records" in proposal.toml
+    assert "# reorder_window: not proposed: 50 new records" in proposal.toml
 
 
 def test_an_id_that_loses_nothing_comes_before_a_counter_whose_late_numbers_no_window_passes() -> None:
@@ -273,7 +273,7 @@ def test_numbers_as_people_write_them() -> None:
         86_400 * 730,
     ]
     assert [two_digits(each) for each in (0.2, 9, 99, 101, 1_234_567)] == [1, 9, 99, 110, 1_300_000]
-    assert [told(each) for each in (0, 999, 1_000, 90_000, 2 * HOUR_MS, 49 * HOUR_MS)] == [
+    assert [span_text(each) for each in (0, 999, 1_000, 90_000, 2 * HOUR_MS, 49 * HOUR_MS)] == [
         "0 ms",
         "999 ms",
         "1 s",
