@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import coverage
 import pytest
 import structlog
 from confluent_kafka import TopicPartition
@@ -64,6 +65,16 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError("--plain-kernels: set NUMBA_DISABLE_JIT=1 as well")
         # Hashes multiply modulo 2^64: of NumPy's numbers too, which say so.
         config.addinivalue_line("filterwarnings", "ignore:overflow encountered in scalar:RuntimeWarning")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Save the coverage of a test process before pytest-xdist can kill it.
+
+    pytest-xdist waits ten seconds for a process to exit. At high load an exit takes longer, and the file of coverage,
+    which is written at the exit, was lost.
+    """
+    if hasattr(config, "workerinput") and (measured := coverage.Coverage.current()) is not None:
+        measured.save()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
