@@ -44,7 +44,7 @@ class KafkaAway(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said_at: dict[str, float] = {}
+        self._log_times: dict[str, float] = {}
         self._left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -56,10 +56,10 @@ class KafkaAway(logging.Filter):
         if refused is None and not _NO_ANSWER.search(text):
             return True
         happened = "a Kafka broker does not answer" if refused is None else "a Kafka broker cannot be used"
-        if time.monotonic() - self._said_at.get(happened, float("-inf")) < SAY_EVERY_S:
+        if time.monotonic() - self._log_times.get(happened, float("-inf")) < SAY_EVERY_S:
             self._left_out += 1
             return False
-        self._said_at[happened] = time.monotonic()
+        self._log_times[happened] = time.monotonic()
         left_out, self._left_out = self._left_out, 0
         reason = text if refused is None else refused["why"]
         log.warning(f"{happened}; trying again", reason=reason, left_out=left_out)
@@ -95,7 +95,7 @@ def configure(level: str, form: LogFormat = "text") -> None:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     logging.captureWarnings(form == "json")
     if form == "json":
-        _log_what_ends_the_process()
+        _log_uncaught_errors()
 
 
 def _text_formatter(shared: list[Any]) -> logging.Formatter:
@@ -133,17 +133,17 @@ def _as_json(_: Any, __: str, event: EventDict) -> str:
     return json_line(event)
 
 
-def _log_what_ends_the_process() -> None:
+def _log_uncaught_errors() -> None:
     """Make uncaught errors of all threads appear as log lines."""
 
-    def said(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    def log_uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt):
             sys.__excepthook__(kind, error or kind(), trace)
             return
         log.critical("uncaught error", exc_info=(kind, error, trace))
 
-    sys.excepthook = said
-    threading.excepthook = lambda told: said(told.exc_type, told.exc_value, told.exc_traceback)
+    sys.excepthook = log_uncaught
+    threading.excepthook = lambda args: log_uncaught(args.exc_type, args.exc_value, args.exc_traceback)
 
 
 def say(sentence: str) -> None:

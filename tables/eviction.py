@@ -58,9 +58,9 @@ It is Kafka's default of delete.retention.ms, and the minimum for a stream with 
 TIMED_SIZES: Final = (4, 6)
 """Length modulo 8 of values that end with 4 bytes of seconds: after 8 bytes of a sequence, or after 10 bytes and
 multiples of eight."""
-TOLD_EVERY_S: Final = 60.0
-NAMES_TOLD: Final = 3
-NAME_TOLD: Final = 60
+LOG_EVERY_S: Final = 60.0
+MAX_NAMES: Final = 3
+MAX_NAME_BYTES: Final = 60
 """Maximum bytes of an identity in a log line."""
 
 
@@ -107,8 +107,8 @@ class Eviction:
         self._displaced, self._displaced_after_s = 0, 0
         """Number of identities that this worker displaced, and the minimum seconds of their inactivity."""
         self._names: list[bytes] = []
-        self._told_at = -TOLD_EVERY_S
-        self._untold, self._untold_names = Evicted(), list[bytes]()
+        self._logged_at = -LOG_EVERY_S
+        self._pending, self._pending_names = Evicted(), list[bytes]()
 
     def choose(
         self,
@@ -178,20 +178,20 @@ class Eviction:
 
     def _evict(self, table: LastSequences, slots: NDArray[np.int64]) -> int:
         table.evict(slots)
-        self._names += table.slots.identities(slots[: NAMES_TOLD - len(self._names)])
+        self._names += table.slots.identities(slots[: MAX_NAMES - len(self._names)])
         return len(slots)
 
     def committed(self) -> None:
-        """Count the chosen identities as evicted after the commit, and log them at most every TOLD_EVERY_S."""
+        """Count the chosen identities as evicted after the commit, and log them at most every LOG_EVERY_S."""
         chosen, self._chosen = self._chosen, Evicted()
         if not any(chosen):
             return
         if self._quiet_s is not None:
             self._displaced_after_s = min(self._displaced_after_s, self._quiet_s) if self._displaced else self._quiet_s
             self._displaced += chosen.displaced
-        self._untold = self._untold.plus(chosen)
-        self._untold_names += self._names[: NAMES_TOLD - len(self._untold_names)]
-        if self._clock() >= self._told_at + TOLD_EVERY_S:
+        self._pending = self._pending.plus(chosen)
+        self._pending_names += self._names[: MAX_NAMES - len(self._pending_names)]
+        if self._clock() >= self._logged_at + LOG_EVERY_S:
             self.log_evicted()
 
     def recognised_for_s(self, displaced: int) -> int | None:
@@ -216,12 +216,12 @@ class Eviction:
 
     def log_evicted(self) -> None:
         """Log the number of identities evicted since the last log line, with a few of their names."""
-        if any(self._untold):
+        if any(self._pending):
             # repr, of bytes: nothing in a name can reach a terminal.
-            names = [repr(name[:NAME_TOLD]) for name in self._untold_names]
-            self.log.info("identities evicted", **self._untold._asdict(), some=names)
-            self._told_at = self._clock()
-            self._untold, self._untold_names = Evicted(), []
+            names = [repr(name[:MAX_NAME_BYTES]) for name in self._pending_names]
+            self.log.info("identities evicted", **self._pending._asdict(), some=names)
+            self._logged_at = self._clock()
+            self._pending, self._pending_names = Evicted(), []
 
 
 def _seen(entry: tuple[bytes, bytes]) -> int:

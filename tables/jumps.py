@@ -19,7 +19,7 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 log = structlog.get_logger(__name__)
 
-SAY_AGAIN_S: Final = 10.0
+LOG_AGAIN_S: Final = 10.0
 """Minimum seconds between two warnings: if every record jumps (random numbers), a line for each would fill the disk."""
 SHOWN: Final = 80
 """Maximum characters of an identity in a log line; an identity may have 1,024."""
@@ -35,11 +35,11 @@ class JumpReport:
         self.total = 0
         self._clock = clock
         self._pending = 0
-        self._unsaid = 0
-        self._said_at: float | None = None
+        self._unlogged_count = 0
+        self._logged_at: float | None = None
 
     def note(self, batch: RecordBatch, identity: bytes | None, sequences: NDArray[np.int64], jumps: Jumps) -> None:
-        """Count the sequence jumps of a judged batch, and log a warning at most every SAY_AGAIN_S.
+        """Count the sequence jumps of a judged batch, and log a warning at most every LOG_AGAIN_S.
 
         Args:
             batch: the judged batch
@@ -48,9 +48,9 @@ class JumpReport:
             jumps: jumps found by the map
         """
         self._pending += jumps.number
-        self._unsaid += jumps.number
+        self._unlogged_count += jumps.number
         now = self._clock()
-        if self._said_at is not None and now - self._said_at < SAY_AGAIN_S:
+        if self._logged_at is not None and now - self._logged_at < LOG_AGAIN_S:
             return
         at = jumps.record
         log.warning(
@@ -63,9 +63,9 @@ class JumpReport:
             identity="the partition" if identity is None else identity.decode("utf-8", "backslashreplace")[:SHOWN],
             last=jumps.before if jumps.before >= 0 else None,
             sequence=int(sequences[at]),
-            jumps=self._unsaid,
+            jumps=self._unlogged_count,
         )
-        self._said_at, self._unsaid = now, 0
+        self._logged_at, self._unlogged_count = now, 0
 
     def commit(self) -> None:
         """Add the jumps of the committed transaction to `total`."""

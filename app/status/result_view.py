@@ -145,7 +145,7 @@ class ResultsView:
         self._planner: TopicPlanner | None = None
         self._asking: asyncio.Future[Results] | None = None
         self._began_at = float("-inf")
-        self._told_at: float | None = None
+        self._answered_at: float | None = None
         """Time of the store's last answer without an error."""
 
     async def latest(self) -> Results | None:
@@ -158,13 +158,13 @@ class ResultsView:
             self._asking = in_thread(self._ask)
         if (asking := self._asking) is None:
             return self._last
-        if self._told_at is not None and now - self._told_at <= STALE_MOST_S and not asking.done():
+        if self._answered_at is not None and now - self._answered_at <= STALE_MOST_S and not asking.done():
             return self._last
         await asyncio.wait({asking}, timeout=PATIENCE_S)
         if asking.done():
             if asking is self._asking:  # else another page has stored its answer first
                 self._last, self._asking = asking.result(), None
-                self._told_at = None if self._last.error else asyncio.get_running_loop().time()
+                self._answered_at = None if self._last.error else asyncio.get_running_loop().time()
         elif (waiting_s := asyncio.get_running_loop().time() - self._began_at) > FRESH_FOR_S:
             return replace(self._last, error=f"store {self._last.store} has not answered for {waiting_s:.0f} s")
         return self._last

@@ -27,7 +27,7 @@ from kafka_ratchet.tables.values.windows import (
 
 log = structlog.get_logger(__name__)
 
-SAY_AGAIN_S: Final = 10.0
+LOG_AGAIN_S: Final = 10.0
 """Minimum seconds between two warnings: if every event is late, a line for each would fill the disk."""
 NEVER: Final = -(1 << 63)
 """Time in milliseconds before every window."""
@@ -37,21 +37,21 @@ class LateReport:
     """Reporter of late events of one table's partition, which limits its log lines."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._said_at, self._unsaid = clock, -SAY_AGAIN_S, 0
+        self._clock, self._logged_at, self._unlogged_count = clock, -LOG_AGAIN_S, 0
 
     def note(self, table: str, windows: int, event: EventAtHand) -> None:
         """Count a write that came too late for expired windows, and log the count at intervals."""
-        self._unsaid += windows
-        if self._clock() - self._said_at >= SAY_AGAIN_S:
+        self._unlogged_count += windows
+        if self._clock() - self._logged_at >= LOG_AGAIN_S:
             log.warning(
                 "a late event is left out of windows that have expired",
                 table=table,
                 at=event.place,
                 event_timestamp=event.timestamp,  # `timestamp` is the line's own
                 stream_time=event.stream_time,
-                windows=self._unsaid,
+                windows=self._unlogged_count,
             )
-            self._said_at, self._unsaid = self._clock(), 0
+            self._logged_at, self._unlogged_count = self._clock(), 0
 
 
 class WindowIndex:
