@@ -11,7 +11,7 @@ from kafka_ratchet.spark_sink.rows.timestamps import END_MS, FIRST_MS, is_repres
 COLUMNS: Final = "n long, d double, m decimal(38,18), s string, at timestamp, k map<string,int>"
 
 EVERY: Final = 40
-"""Number of records per one timestamp, and per one value, at an edge."""
+"""Distance between two records with a timestamp at an edge, and between two with such a value."""
 
 TIMESTAMPS_MS: Final = (FIRST_MS, 1_790_000_000_000_000_000, -2, END_MS - 1, END_MS, 2**63 - 1, -12_219_292_800_001)
 """Timestamps (ms) at the edges of stores and readers. Spark's source misreads some of them, and fails on others."""
@@ -24,7 +24,7 @@ HELD: Final = (
     '"at": "0001-01-01T00:00:00Z"',
     '"at": "9999-12-31T23:59:59.999999Z"',
 )
-"""JSON fields at the edges of their types that every store can keep."""
+"""JSON fields with values at the edges of their types; every store can keep them."""
 
 NOT_HELD: Final = ('"k": {"a": 1, "a": 2}', f'"m": {"1" * 1001}', '"at": 18446744073711', '"d": 1e400')
 """Fields that make a record a reject."""

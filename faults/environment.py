@@ -50,7 +50,7 @@ PATIENCE_S = 180.0
 """Seconds after which a step counts as hung: the slowest step, a broker's return, takes ten."""
 ASK_EVERY_S = 0.1
 TRIES = 2
-"""Number of restarts of a halted partition that a run waits for; none of them may forward or commit anything."""
+"""Number of restarts of a halted partition that a run waits for; no restart may forward or commit a record."""
 ORPHANS_S = 130.0
 """Seconds until processes of a killed parent end (kafka_ratchet.app.worker.processes.KILL_AFTER_S)."""
 ANSWER_S = 60.0

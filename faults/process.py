@@ -8,7 +8,7 @@ from typing import Final
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 _UTIME, _PPID = 11, 1
-"""Fields of /proc/PID/stat, counted after the command's closing bracket."""
+"""Indexes of fields in /proc/PID/stat, counted after the command's closing bracket."""
 
 
 def tree(pid: int) -> list[int]:

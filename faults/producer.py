@@ -31,7 +31,7 @@ LIFE_S = 0.8
 """Seconds that a publisher needs for its share of the file. The run kills it before, during or shortly after
 sending."""
 EARLY = 0.2
-"""Share of publishers killed before or while they take over their name."""
+"""Share of publishers that the run kills before or while they take over their name."""
 EARLY_S = 1.5
 """Maximum seconds until such a publisher is killed. Its process has to start first."""
 KILLS_PER_RESTART = 8
@@ -45,7 +45,7 @@ class ProducerResult(Result):
 
     delivered: int = 0
     sent_again: int = 0
-    """Records in the input beyond the file's own, made by the kills."""
+    """Records that the input has in addition to the file's, because killed publishers were repeated."""
     producer_kills: int = 0
     broker_restarts: int = 0
 

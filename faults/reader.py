@@ -34,7 +34,7 @@ SHARED: Final = ("sqlite", "postgres")
 
 PARTITIONS: Final = 4
 RECORDS: Final = 150
-"""Records of one transaction of the publisher; a fifth as many are rolled back in between."""
+"""Records in one transaction of the publisher. Between two such transactions, a fifth as many are rolled back."""
 PAUSE_S: Final = 0.25
 """Seconds between two transactions of the publisher: readers have work and can catch up."""
 MOMENTS: Final = (BEFORE, IN, AFTER, "-", "-", "-")
@@ -128,7 +128,7 @@ class _Publisher(threading.Thread):
         super().__init__(daemon=True)
         self._topic, self._stopped = topic, threading.Event()
         self.committed = 0
-        """Each number below this one is in the topic once."""
+        """Number of committed records; they have the numbers from 0 on, each once."""
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "transactional.id": f"publisher-{topic}", "log_level": 0}
         )

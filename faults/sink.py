@@ -83,7 +83,7 @@ class StoreResult:
     """Number of jobs run while the leader of a partition was dead and the other brokers ran."""
     full_disks: int = 0
     rules: int = 0
-    """Triggers or constraints added during a stream, named in its error, and dropped again."""
+    """Triggers or constraints that the run added during a stream, found in its error, and dropped again."""
     poolers: int = 0
     """Number of streams through a pooler that crashed."""
     upkeep: int = 0

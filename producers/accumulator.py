@@ -56,7 +56,7 @@ class Accumulator:
         self._closed = threading.Event()
         self._client_error = ""
         self._throttled = float("-inf"), 0.0
-        """Time of the last delay by quota by the monotonic clock, and its seconds."""
+        """Time of the last delay by quota, by the monotonic clock, and the delay in seconds."""
         self.full_at = float("-inf")
         """Last time when the queue was full, by the monotonic clock."""
         self.standstill: Standstill | None = None
@@ -190,7 +190,9 @@ class Accumulator:
                 logger=SILENT,
             )
         except (KafkaException, ValueError, TypeError) as error:
-            raise SettingsError(f"kafka: librdkafka refuses the client options: {error}") from error
+            raise SettingsError(
+                f"kafka: librdkafka refuses the client options: {error}. Correct these options"
+            ) from error
 
     def _take_notes(self) -> None:
         if len(self._notes) == 1 or self.failure is not None:

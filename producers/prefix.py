@@ -91,7 +91,7 @@ class AcknowledgedPrefix:
             batches: partition, last sequence and number of records of each batch, in order within a partition.
             last: last sequence of the block.
             records: number of records in the block.
-            risen: number of these above the name's earlier progress.
+            risen: number of these records with a sequence above the name's earlier progress.
         """
         for partition, last_there, records_there in batches:
             run = Run(self._last, self._risen)

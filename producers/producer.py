@@ -87,9 +87,9 @@ class Producer(NamedProducer[Accumulator]):
         Args:
             value: value of the record.
             key: key of the record.
-            sequence: sequence of the record, higher than that of the one before; gaps are allowed. None: the next one,
-                from `initial_sequence` or after the stored progress. Either all records have an own sequence, or none
-                has.
+            sequence: sequence of the record, higher than that of the record before it; gaps are allowed. None: the next
+                one, from `initial_sequence` or after the stored progress. Either all records have an own sequence, or
+                none has.
 
         Returns:
             Sequence of the record.

@@ -81,7 +81,7 @@ class Progress:
     session: str
     """Session of the producer that wrote this progress: a text unique to that run."""
     decision: str | None = None
-    """Last decision of a user about this progress, with user and time; None: none was needed."""
+    """Last decision of a user about this progress, with user and time; None: no decision was needed."""
 
     def encode(self) -> bytes:
         """Return the value for the compacted topic."""
@@ -413,7 +413,9 @@ class ProgressStore:
                 logger=SILENT,
             )
         except (KafkaException, ValueError, TypeError) as error:
-            raise SettingsError(f"kafka: librdkafka refuses the client options: {error}") from error
+            raise SettingsError(
+                f"kafka: librdkafka refuses the client options: {error}. Correct these options"
+            ) from error
 
     def _write(self, producer: KafkaProducer, progress: Progress) -> None:
         refused: list[KafkaError] = []

@@ -27,7 +27,7 @@ class Place:
     device: int
     inode: int
     mark: FileMark | None = None
-    """Mark that identifies the file; None: it is known from this run."""
+    """Mark that identifies the file; None: this run has read the file itself."""
 
 
 class Recognised:

@@ -40,7 +40,8 @@ EXIT_REFUSED = 2
 """Exit code for a mistake that the user can correct; the sentence is on standard error. argparse uses the same
 number."""
 EXIT_FENCED = 3
-"""Exit code after another job's take-over: no mistake if jobs may overlap, so schedulers can tell it apart."""
+"""Exit code after another job's take-over. Schedulers can distinguish it, because it is no mistake if runs may
+overlap."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -104,7 +104,7 @@ class RuleBroken(StoreError):
 
 
 NOTHING = "Nothing was added and no offset moved"
-"""Extent of a refusal of a whole commit."""
+"""Sentence of an error that refuses a whole commit."""
 
 
 def refuse_rule(where: object, reason: str, rules: str = "", extent: str = NOTHING) -> NoReturn:

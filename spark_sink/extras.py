@@ -29,7 +29,7 @@ SINK_EXTRAS: Final = {
     "referencing": "registry",
     "sqlalchemy": "iceberg",
 }
-"""Extra by import name, for the needs of the job."""
+"""Extra of kafka-ratchet with each package that the job needs, by import name."""
 
 
 def missing_extra(error: ModuleNotFoundError, extras: Mapping[str, str] = SINK_EXTRAS) -> str | None:

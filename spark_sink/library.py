@@ -79,10 +79,10 @@ SENDS_LATER: Final = (
 )
 
 EARLIEST_OF_SPARK: Final = -2
-"""Number for a partition's first offset, as Spark's Kafka source takes it."""
+"""Number that stands for a partition's first offset in options of Spark's Kafka source."""
 
 _LAST_CALL: dict[tuple[str, str, str], int] = {}
-"""Last micro-batch of `Sink.batch` by run of a query, target and job."""
+"""Number of the last micro-batch that `Sink.batch` committed, by (id of the query's run, target, job)."""
 
 FOLLOW_S: Final = 1.0
 """Seconds between two checks for new records, with `follow`."""
@@ -143,7 +143,7 @@ class Sink:
         if self._location is not None:
             self._with_engine(self._location)
         self._lock = threading.RLock()
-        """Held from the choice of the store to the end of a commit: queries of one sink run in several threads."""
+        """Lock held from the choice of the store to the end of a commit: queries of one sink run in several threads."""
         self._store: ResultStore | None = None
         self._topic: tuple[str, int] = ("", 0)
         """Name and id of the topic that the store is open for."""

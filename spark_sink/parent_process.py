@@ -8,8 +8,9 @@ import sys
 import threading
 
 VARIABLE = "SPARK_SINK_ENDS_WITH_STDIN"
-"""Variable for a parent that holds the write end of the job's standard input, and never writes. The kernel closes that
-end when the parent dies, even by SIGKILL; no other event does."""
+"""Environment variable of a job with a parent that holds the write end of its standard input.
+
+The parent never writes to it. The kernel closes that end only when the parent dies, even by SIGKILL."""
 
 
 def end_with_parent() -> None:

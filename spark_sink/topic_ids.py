@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 HALF = 2**64 - 1
 POSITIVE_63_BITS = 2**63 - 1
-"""Bits that fit into the signed integers of stores."""
+"""Mask of the bits that fit into a store's signed 64-bit integer."""
 
 
 def of_halves(high: int, low: int) -> int:
-    """Return the id of two halves, which Java and librdkafka have as signed numbers."""
+    """Return the id made of two halves of 64 bits, which Java and librdkafka represent as signed numbers."""
     return (high & HALF) << 64 | low & HALF
 
 
@@ -46,7 +46,7 @@ class StoredId:
     """Stored knowledge of the topic that a table's offsets belong to."""
 
     text: str = ""
-    """Parts of the id; empty: an earlier version wrote the table, or the broker gave no id."""
+    """Parts of the id as text; empty: an earlier version wrote the table, or the broker gave no id."""
     first_bits: int = 0
 
     def is_other(self, topic_id: int) -> bool:

@@ -21,7 +21,8 @@ REMAINDERS: Final = 7
 SIZE: Final = 100
 """Width of a window, in sequences."""
 EXPIRES: Final = 400
-"""Sequences after its end until a window closes. Events are less late than that (`faults.events.HELD_FOR`)."""
+"""Number of sequences after a window's end until the window closes. No event is that late
+(`faults.events.HELD_FOR`)."""
 
 app = faust.App(APP, broker="kafka://", store="memory://", topic_partitions=4, web_enabled=False)
 

@@ -27,7 +27,7 @@ AFTER: Final = "after-commit"
 """Moment to die at: the database has committed, and the program does not know it yet."""
 
 MOST: Final = 40
-"""Largest number of records of a transaction: few, for many commits and many moments to kill at."""
+"""Maximum records of a transaction. Small transactions give many commits, and so many moments for a kill."""
 
 
 SLIPS_AT: Final = 2

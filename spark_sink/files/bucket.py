@@ -28,7 +28,7 @@ class Bucket:
     """Access options of an S3 bucket: keys, region and endpoint."""
 
     options: Mapping[str, str] = field(repr=False)
-    """Values by name of `OPTIONS`, in capitals."""
+    """Values of the options; the names are those of `OPTIONS`, in capitals."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Bucket:

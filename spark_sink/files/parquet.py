@@ -25,7 +25,7 @@ nothing."""
 HOURS = {"day": 24, "hour": 1}
 
 Values = tuple[str | int | bool | None, ...]
-"""Values of a partition, field by field: days and dates as days, hours as hours, since 1970."""
+"""Values of a partition, field by field. Days and dates are numbers of days since 1970, hours are numbers of hours."""
 
 NO_FOLDER = -1
 """Row count in the report of a task without the folder; `file` is then the name of the task's machine."""
@@ -44,7 +44,8 @@ REMEDY = (
 
 
 FILE_NAME = re.compile(r"part-(?P<job>[a-z][a-z0-9_-]{0,62})\.(?P<generation>\d{1,18})-[0-9a-f]{32}\.zstd\.parquet")
-"""Name of a file, with its holder: the files of a superseded holder can never be committed (see `vacuum`)."""
+"""Pattern of a file's name with the job and the generation of its writer. Files of older generations can never be
+committed (see `vacuum`)."""
 
 
 class WrittenFile(NamedTuple):
@@ -54,7 +55,7 @@ class WrittenFile(NamedTuple):
     rows: int
     bytes: int
     statistics: str = ""
-    """Text of `statistics`; empty: not known."""
+    """Statistics of the file as JSON, see module `statistics`; empty: unknown."""
 
 
 def file_prefix(job: str, generation: int) -> str:

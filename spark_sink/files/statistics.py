@@ -15,10 +15,11 @@ EXACT_DIGITS: Final = 15
 """Maximum digits of a decimal in the statistics: readers that parse it as a 64-bit float keep that many."""
 
 INDEXED: Final = 32
-"""Columns with statistics, if the table sets no other number (`delta.dataSkippingNumIndexedCols`)."""
+"""Default number of columns with statistics; a table may set another (`delta.dataSkippingNumIndexedCols`)."""
 
 Statistics = Callable[[Any, Any, Collection[str]], str]
-"""Function from a file's footer, Arrow schema and columns with NaN to the text."""
+"""Function that returns the statistics as JSON; its arguments are a file's footer, Arrow schema and columns with
+NaN."""
 
 
 def statistics_maker(indexed: int = INDEXED) -> Statistics:

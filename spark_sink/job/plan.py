@@ -48,7 +48,7 @@ class OffsetRange:
     topic: str
     earliest: dict[int, int]
     end: dict[int, int]
-    """Last stable offset of each partition: no open or later transaction lies before it."""
+    """Last stable offset of each partition: all transactions before it have ended."""
     topic_id: int = 0
     """Id of the topic, see `TopicPlanner.topic_id`."""
     high: Mapping[int, int] | None = None

@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     Reader = TypeVar("Reader", DataFrameReader, DataStreamReader)
 
 MAX_RECORDS = 1_000_000
-"""Offsets per commit: seconds of work, so that a kill costs little, and far more than the cost of a commit itself."""
+"""Default maximum of offsets per commit. Reading them takes seconds: far longer than the commit itself, and little to
+repeat after a kill."""
 
 
 FETCH_WAIT_MS = 50
-"""Milliseconds that Kafka holds back the answer to a fetch without records. Only existing records are read, so there is
+"""Milliseconds that Kafka delays the answer to a fetch without records. Only existing records are read, so there is
 never anything to wait for. But Spark has a consumer for each range and partition, which fetches ahead; closing it waits
-for that answer. At Kafka's default of 500 ms, commits of few records took 1.8 s in place of 0.4 s from the 22nd on,
-when Spark's pool of 64 is full; so did those of ranges that end in aborted records."""
+for that answer. At Kafka's default of 500 ms, commits of few records took 1.8 s instead of 0.4 s from the 22nd on,
+when Spark's pool of 64 consumers is full. So did commits of ranges that end in aborted records."""
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class JobSpec:
     schema_record: str | None = None
     """Accepted record, see `RegistryValues.record`."""
     evolve: Evolve | None = None
-    """Evolution: missing columns are added to the table, and types widen. None: the table must have the job's
+    """Evolution: the job adds missing columns to the table, and widens types. None: the table must have the job's
     columns."""
     partition_by: tuple[str, ...] = ()
     """Partition columns of the table's files: names of columns, `day(column)`, `hour(column)`."""
@@ -104,10 +104,10 @@ class JobSpec:
     max_records: int = MAX_RECORDS
     """Maximum offsets per commit."""
     from_input: bool = False
-    """True: the topic is a raw one, and the job judges its records; records without a verdict are rejects. False:
-    workers have judged them, and the rest of the rule is unused."""
+    """True: the topic is a raw one, and the job deduplicates it; records that it cannot judge become rejects. False:
+    workers have deduplicated the topic, and the job uses none of the next five settings."""
     identity: str = str(DEFAULTS["identity"])
-    """Setting of the stream, like the next four; see `kafka_ratchet.rule.settings.RuleSettings`."""
+    """Setting of the stream, as are the next four; see `kafka_ratchet.rule.settings.RuleSettings`."""
     sequence: str = str(DEFAULTS["sequence"])
     sequence_form: str = DEFAULTS["sequence_form"].value
     reorder_window: int = DEFAULTS["reorder_window"]

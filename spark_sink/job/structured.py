@@ -41,8 +41,8 @@ LOOK_EVERY_S = 0.2
 """Seconds between two checks that the query still runs; a stop takes effect at once."""
 
 WITHOUT_RECORDS = "spark.sql.streaming.noDataMicroBatches.enabled"
-"""Spark's setting for micro-batches without new records. They move no offset, so that their rows could not be
-committed; an operator's rows then come with the next records."""
+"""Spark's setting for micro-batches without new records. They move no offset, so that the job could not commit their
+rows. Without them, a streaming operator emits its rows with the next records."""
 
 OFFSET_LOG_VERSION = "v1"
 """First line of an entry of Spark's offset log. One line of settings and one line for each source follow."""

@@ -22,12 +22,12 @@ COUNT_COLUMN: Final = "_records"
 """Column of a table of totals with the number of records of each row."""
 
 SPARE_DIGITS: Final = 10
-"""Digits that Spark adds to a decimal for its sum. A total has room for 10**10 of the largest values."""
+"""Number of digits that Spark adds to a decimal for its sum: enough for a sum of 10**10 of the largest values."""
 
 Rule = Literal["records", "sum", "filled", "average", "least", "greatest", "hashes", "distinct"]
 
 ADDED: Final[frozenset[Rule]] = frozenset({"records", "sum", "filled"})
-"""Rules that add the two values."""
+"""Rules that add a commit's value to the table's value."""
 
 MADE_OF_ROWS: Final[frozenset[Rule]] = ADDED | {"least", "greatest"}
 """Rules that Spark computes from the rows in one step. Columns of other rules are computed from hashes, or from other

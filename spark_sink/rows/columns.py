@@ -21,11 +21,11 @@ RECORD = ("_kafka_partition", "_kafka_offset")
 """Columns that identify the record of a row or a reject."""
 
 RECORD_COLUMNS = (*RECORD, "_kafka_timestamp", "_kafka_key", "_kafka_value")
-"""Columns of every row: its origin, its key, and its value as in Kafka.
+"""Columns of every row about its record: partition, offset, timestamp, key, and the value as in Kafka.
 
-With JSON columns `_kafka_value` is kept only where those columns do not hold the whole value: the text is not one JSON
+With JSON columns `_kafka_value` is kept only if those columns do not hold the whole value: the text is not one JSON
 object with fields of the declared types, or is not UTF-8. Such rows have null in every JSON column;
-`WHERE _kafka_value IS NOT NULL` finds them. With `keep_value` it is kept always.
+`WHERE _kafka_value IS NOT NULL` finds them. With `keep_value` it is always kept.
 """
 
 REJECT_REASON = "_reason"
@@ -67,7 +67,7 @@ FAR_YEAR = 290_000
 
 
 SHORT_KEYS = 3
-"""`ResultStore.restricted_values` of a store that indexes keys, of `LONGEST_KEY` bytes at most."""
+"""Value of `ResultStore.restricted_values` for a store that indexes keys, which allows `LONGEST_KEY` bytes at most."""
 
 LONGEST_KEY = 2_400
 """Maximum bytes of all texts and binary values of a key. PostgreSQL's index takes 2,704, with numbers and times."""

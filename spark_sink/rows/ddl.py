@@ -52,7 +52,7 @@ TYPES = {
     "timestamp_ltz": "timestamp",
     "timestamp_ntz": "timestamp_ntz",
 }
-"""Names of types, with Spark's names in JSON."""
+"""Spark's type names in JSON, by the type names of DDL."""
 
 KNOWN = ", ".join([*TYPES, "decimal(digits,places)", "array<...>", "map<...,...>", "struct<name: ...>"])
 

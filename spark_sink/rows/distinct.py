@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 HASHES: Final = 1024
-"""Hashes kept for each row of the table. The standard error is 1 / sqrt(HASHES - 2), 3.1 %; 8 KiB. With another number
-existing lists would get another meaning, so it can only change with `stored_write_mode.FORMAT`."""
+"""Number of hashes kept for each row of the table, in 8 KiB. The standard error is 1 / sqrt(HASHES - 2), 3.1 %. With
+another number existing lists would get another meaning, so it can only change with `stored_write_mode.FORMAT`."""
 
 SCALE: Final = (HASHES - 1) * 2.0**63
-"""Numerator of the estimate, over the largest hash of a full list: as a double, without rounding."""
+"""Numerator of the estimate; the denominator is the largest hash of a full list. A double holds it without rounding."""
 
 WHICH, HASH = "_ratchet_which", "_ratchet_hash"
-"""Columns of rows before they reach totals: the number of the hashed column, 0 for none; and the hash."""
+"""Columns of rows before Spark reduces them to totals: number of the hashed column (0: none), and the hash."""
 
 
 def require_countable(name: str, data_type: DataType) -> None:
@@ -78,7 +78,7 @@ def with_hashes(
         dataframe: the rows.
         key: columns to group by.
         made: aggregates of the rows.
-        sketches: by name of the list of hashes: the rows' column and its type.
+        sketches: column of the rows and its type, by the name of the column with its hashes.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

@@ -38,7 +38,7 @@ MAX_NAME_BYTES = 63
 """Longest name in bytes: PostgreSQL's limit for all stores, so that inference does not depend on the store."""
 
 SHOWN = 10
-"""Names in one warning."""
+"""Maximum number of field names in one warning."""
 
 FOUND = "name string, reason string, types string, seen long"
 """Columns of a task's report about each name: the reason why it cannot be a column, or the letters of its types, and

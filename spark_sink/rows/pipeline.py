@@ -59,7 +59,7 @@ class RowPipeline:
     keep_value: bool = False
     """True: `_kafka_value` of every record is kept, even if the columns hold the whole value."""
     takes_up: bool = False
-    """True: new fields become columns of the table at the start of a run; only with `INFER`."""
+    """True: at the start of a run, new fields of the values become columns of the table; only with `INFER`."""
     registry: RegistryValues | None = None
     """Schema registry of the values' schemas, with the columns in `columns`; None: values use no registry."""
 

@@ -23,7 +23,7 @@ MAX_NAMES = 100
 """Maximum number of names to remember: each object may have new ones."""
 
 SHOWN = 10
-"""Names in the log line."""
+"""Maximum number of names in the log line."""
 
 NAME_LENGTH = 63
 """Maximum characters of a name in the log; a name may be a megabyte long."""

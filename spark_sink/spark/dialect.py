@@ -18,7 +18,7 @@ AS_JSON = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""Options for arrays, maps and structs as JSON text, in stores that keep them as text; no value is lost."""
+"""Options of `to_json` for stores that keep arrays, maps and structs as text, so that no value is lost."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -34,8 +34,8 @@ PEM_TEXTS = {
     "ssl.certificate": "ssl.keystore.certificate.chain",
     "ssl.key": "ssl.keystore.key",
 }
-"""Prefixes of librdkafka's options for PEM data, each with Java's option for the text (KIP-651). `.location` follows
-for a file, `.pem` for the text."""
+"""Prefixes of librdkafka's options for PEM data, each with Java's option for the text (KIP-651). The prefix is
+followed by `.location` for a file, and by `.pem` for the text."""
 
 
 def java_options(client: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:

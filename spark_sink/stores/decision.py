@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TABLE, STORED, EARLIEST, LATEST = "table", "stored", "earliest", "latest"
-"""Values of `--from`: resume after the last row of the table, at the stored offsets, or at either end of the topic."""
+"""Values of `--from`: the job resumes after the last row of the table, at the stored offsets, or at either end of the
+topic."""
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,8 @@ REFUSALS = 3
 """Number of conflicts that the table's library may report while no newer version exists; then the commit is refused."""
 
 FILE_BYTES = 8 * 1024 * 1024
-"""Approximate minimum size of a file in bytes, if the commit has as many: with small files readers are slow, and with
-large ones few tasks share the work."""
+"""Approximate minimum size of a file in bytes, if the commit has so many bytes. Small files make readers slow; large
+files let few tasks share the work."""
 
 TASK_OFFSETS = 200_000
 """Maximum number of offsets per task, which parses about as many in a second."""

@@ -76,8 +76,8 @@ class PairedStore:
         self.judges = rows.judges
         self._rejects.may_be_emptied = True
         self._reached: dict[int, int] = {}
-        """Offsets stored with the rejects. Where they are above those of the rows, the rejects up to them are already
-        stored; where below, there were no rejects since."""
+        """Next offsets stored with the rejects. Above the offset of the rows: rejects up to here are already stored.
+        Below: there were no rejects since."""
 
     def generation(self) -> int:
         return self._rows.generation()

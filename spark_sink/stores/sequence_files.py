@@ -339,7 +339,10 @@ def _name(job: str, number: int) -> str:
 
 
 def _to_join(runs: list[Run]) -> tuple[list[Run], list[Run]]:
-    """Split runs into those to merge and the rest: too many of one size class are merged with all smaller ones."""
+    """Split runs into those to merge and the rest.
+
+    `FANOUT` runs of one size class are merged together with all runs of smaller classes.
+    """
     joined: list[Run] = []
     for size in sorted({run.size_class for run in runs}):
         here = [run for run in runs if run.size_class == size]

@@ -20,7 +20,7 @@ JOB_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 """Pattern of job names. They become part of keys in every store, and these characters need no escaping in any."""
 
 COMPACTION = "ratchet-compact"
-"""Name that `compact` uses in files and generations, where a job uses its own."""
+"""Name that `compact` uses in place of a job's name, in file names and for its generations."""
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """Pattern of topic names: Kafka's own rule (org.apache.kafka.common.internals.Topic)."""

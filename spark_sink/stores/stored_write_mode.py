@@ -14,7 +14,8 @@ from kafka_ratchet.spark_sink.rows.judging.rule import described
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 
 FORMAT: Final = 1
-"""Newest format of a job's state that this version reads. A text of a later format than 1 states it as "format"."""
+"""Newest format of a job's state that this version reads. A text in a later format than 1 contains the number as
+"format"."""
 
 
 def write_mode_text(write_mode: WriteMode) -> str:

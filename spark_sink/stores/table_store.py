@@ -58,9 +58,9 @@ class TableStore(ResultStore):
     """True if lists, maps and structs keep their types; False: they are stored as text."""
 
     rejects_apart: bool = False
-    """True if a commit changes one table only. True: rejects go to a second store of this class at `rejects_at`, one
+    """True if a commit changes one table only. Rejects then go to a second store of this class at `rejects_at`, one
     commit ahead of the rows (see `pair`), and `open`, `make` and `reset_offsets` are those of
-    `pair.ExternallyNumbered`. False: `commit` takes both."""
+    `pair.ExternallyNumbered`. False: one commit changes rows and rejects."""
 
     splits: bool = False
     """True if several tasks may read one Kafka partition for a commit."""

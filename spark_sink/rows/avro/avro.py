@@ -278,7 +278,7 @@ def _logical(schema: Mapping[str, Any]) -> tuple[Plan, DataType] | None:
 
 
 UNITS = {"millis": 1000, "micros": 1}
-"""Microseconds of each lossless unit of time; nanoseconds stay whole numbers."""
+"""Microseconds per unit of time, for the units that a timestamp can hold; nanoseconds stay whole numbers."""
 
 
 def _shown(what: object) -> str:

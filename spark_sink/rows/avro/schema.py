@@ -159,7 +159,7 @@ LOGICAL = frozenset(
     {("int", "date")}
     | {("long", f"{local}timestamp-{unit}") for local in ("", "local-") for unit in ("millis", "micros")}
 )
-"""Logical types of columns, without decimal; of any other the annotated type counts."""
+"""Logical types of columns, without decimal. Any other logical type is ignored, and its underlying type counts."""
 
 
 def _full_name(schema: Mapping[str, Any], namespace: str) -> tuple[str, str]:

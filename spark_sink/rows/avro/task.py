@@ -167,7 +167,7 @@ def _within(low: int, high: int, factor: int) -> Read:
         found, at = _long(data, at)
         found *= factor
         if not low <= found <= high:
-            raise ValueError("a number out of its range")
+            raise ValueError("a number outside the range of its column")
         return found, at
 
     return read
@@ -175,7 +175,7 @@ def _within(low: int, high: int, factor: int) -> Read:
 
 def _boolean(data: bytes, at: int) -> tuple[bool, int]:
     if data[at] > 1:
-        raise ValueError("neither true nor false")
+        raise ValueError("a boolean byte other than 0 and 1")
     return data[at] == 1, at + 1
 
 
@@ -185,7 +185,7 @@ def _float(form: str, finite: bool) -> Read:
     def read(data: bytes, at: int) -> tuple[float, int]:
         found = unpack(data, at)[0]
         if finite and not math.isfinite(found):
-            raise ValueError("no finite number")
+            raise ValueError("NaN or infinity, which the store cannot hold")
         return found, at + size
 
     return read
@@ -194,14 +194,14 @@ def _float(form: str, finite: bool) -> Read:
 def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
     size, at = _long(data, at)
     if not 0 <= size <= len(data) - at:
-        raise ValueError("more bytes than there are")
+        raise ValueError("a length beyond the end of the bytes")
     return data[at : at + size], at + size
 
 
 def _fixed(size: int) -> Read:
     def read(data: bytes, at: int) -> tuple[bytes, int]:
         if size > len(data) - at:
-            raise ValueError("more bytes than there are")
+            raise ValueError("a length beyond the end of the bytes")
         return data[at : at + size], at + size
 
     return read
@@ -211,7 +211,7 @@ def _string(restricted_values: int) -> Read:
     def read(data: bytes, at: int) -> tuple[str, int]:
         text, at = _bytes(data, at)
         if restricted_values and b"\0" in text:
-            raise ValueError("text with NUL")
+            raise ValueError("text with NUL, which the store cannot hold")
         return text.decode("utf-8"), at
 
     return read
@@ -224,10 +224,10 @@ def _decimal(read_bytes: Read, precision: int, scale: int, written: int | None =
     def read(data: bytes, at: int) -> tuple[Decimal, int]:
         digits, at = read_bytes(data, at)
         if not 0 < len(digits) <= MAX_DECIMAL_BYTES:
-            raise ValueError("no decimal")
+            raise ValueError("bytes that are not a decimal")
         unscaled = int.from_bytes(digits, "big", signed=True) * factor
         if not -bound < unscaled < bound:
-            raise ValueError("more digits than declared")
+            raise ValueError("a decimal with more digits than declared")
         return EXACT.scaleb(Decimal(unscaled), -scale), at
 
     return read
@@ -237,7 +237,7 @@ def _enum(symbols: tuple[str | None, ...], *, known_only: bool = False) -> Read:
     def read(data: bytes, at: int) -> tuple[str | None, int]:
         index, at = _long(data, at)
         if index < 0 or (known_only and symbols[index] is None):
-            raise ValueError("no such symbol")
+            raise ValueError("an index without a symbol in the enum")
         return symbols[index], at
 
     return read
@@ -249,7 +249,7 @@ def _optional(null: int, read_value: Read) -> Read:
         if branch == null:
             return None, at
         if branch != 1 - null:
-            raise ValueError("no such branch")
+            raise ValueError("an index without a branch in the union")
         return read_value(data, at)
 
     return read
@@ -296,7 +296,7 @@ def _branches(branches: list[Read]) -> Read:
     def read(data: bytes, at: int) -> tuple[Any, int]:
         branch, at = _long(data, at)
         if branch < 0:
-            raise ValueError("no such branch")
+            raise ValueError("an index without a branch in the union")
         return branches[branch](data, at)
 
     return read
@@ -319,7 +319,7 @@ def _real(read_number: Read, single: bool) -> Read:
         if single and found == found:
             found = form.unpack(form.pack(found))[0]
         if found != number and number == number:
-            raise ValueError("a number that would be rounded")
+            raise ValueError("a number that the column would round")
         return found, at
 
     return read
@@ -338,11 +338,11 @@ def _blocks(data: bytes, at: int, read_item: Callable[[int], int]) -> int:
         else:
             end = None
         if count > len(data) - at:
-            raise ValueError("more items than bytes")
+            raise ValueError("a block of more items than bytes")
         for _ in range(count):
             at = read_item(at)
         if end is not None and at != end:
-            raise ValueError("a block of another size")
+            raise ValueError("a block of another size than it states")
 
 
 def _array(read_value: Read) -> Read:
@@ -367,7 +367,7 @@ def _map(read_key: Read, read_value: Read) -> Read:
         def item(at: int) -> int:
             key, at = read_key(data, at)
             if key in found:
-                raise ValueError("a key twice")
+                raise ValueError("a map with one key twice")
             found[key], at = read_value(data, at)
             return at
 

@@ -11,7 +11,7 @@ from kafka_ratchet.rule.settings import DEFAULTS, Late, RuleSettings
 from kafka_ratchet.spark_sink.errors import OptionRefused
 
 REPLAYS_HEADER: Final = "ratchet-replays"
-"""Header of a record that `ratchet dead-letters replay` has sent again: if it is not new, it is a reject."""
+"""Header of a record that `ratchet dead-letters replay` has sent again: if it is not new, it becomes a reject."""
 
 IDENTITIES: Final = "producer, key, partition or header:NAME, or a list of key and header:NAME"
 SEQUENCES: Final = "header:NAME or none"

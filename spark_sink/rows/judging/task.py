@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LAST, SEEN = "_last", "_seen"
-"""Columns of last sequences, with partition and `_identity`. SEEN, with a reorder window: the seen sequences below the
-last, as far as the window reaches."""
+"""Columns of last sequences, with partition and `_identity`. SEEN exists with a reorder window: the seen sequences
+below the last one, as far as the window reaches."""
 
 NOT_NEW: Final = REASONS[REPLAY_NOT_NEW]
 

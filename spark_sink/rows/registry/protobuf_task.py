@@ -84,7 +84,7 @@ def message(plan: Any, restricted_values: int) -> Read:
             number, wire = tag >> 3, tag & 7
             if number not in fields:
                 if number == 0:
-                    raise ValueError("a field without a number")
+                    raise ValueError("a field with the number 0")
                 at = _passed(data, at, number, wire, 0)
                 continue
             name, many, others, convert, expected = fields[number]
@@ -101,7 +101,7 @@ def message(plan: Any, restricted_values: int) -> Read:
                     found[name].append(convert(raw))
                 continue
             if wire != expected:
-                raise ValueError("a field of another wire type")
+                raise ValueError("a field with another wire type than the schema declares")
             raw, at = _raw(data, at, wire)
             if number in whole:
                 parts.setdefault(name, (convert, []))[1].append(raw)
@@ -134,7 +134,7 @@ def _kind(kind: Any, restricted_values: int) -> Convert:
         def symbol(raw: int) -> str:
             number = _signed(raw, 64)
             if number not in names:
-                raise ValueError("a number that the enum has no name for")
+                raise ValueError("a number without a name in the enum")
             return names[number]
 
         return symbol
@@ -205,7 +205,7 @@ def _fitted(number: Convert, column: str, bounds: tuple[Any, ...], finite: bool)
             value = number(raw)
             found: float = form.unpack(form.pack(value))[0]
             if (found != value and value == value) or (finite and not math.isfinite(found)):
-                raise ValueError("a number that would be rounded, or none that the store holds")
+                raise ValueError("a number that the column would round, or the store cannot hold")
             return found
 
         return real
@@ -214,7 +214,7 @@ def _fitted(number: Convert, column: str, bounds: tuple[Any, ...], finite: bool)
     def whole(raw: Any) -> Any:
         value = number(raw)
         if not low <= value <= high:
-            raise ValueError("a number out of its range")
+            raise ValueError("a number outside the range of its column")
         return Decimal(value) if column == "decimal" else value
 
     return whole
@@ -223,7 +223,7 @@ def _fitted(number: Convert, column: str, bounds: tuple[Any, ...], finite: bool)
 def _text(column: str, restricted_values: int) -> Convert:
     def text(raw: bytes) -> str:
         if restricted_values and b"\0" in raw:
-            raise ValueError("text with NUL")
+            raise ValueError("text with NUL, which the store cannot hold")
         return raw.decode("utf-8")
 
     return text if column == "string" else lambda raw: raw
@@ -251,7 +251,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
     size, at = _varint(data, at)
     if size > len(data) - at:
-        raise ValueError("more bytes than there are")
+        raise ValueError("a length beyond the end of the bytes")
     return data[at : at + size], at + size
 
 
@@ -270,7 +270,7 @@ def _raw(data: bytes, at: int, wire: int) -> tuple[Any, int]:
         return _bytes(data, at)
     size = 8 if wire == FIXED64 else 4
     if wire not in {FIXED64, FIXED32} or size > len(data) - at:
-        raise ValueError("more bytes than there are, or no type of field")
+        raise ValueError("a length beyond the end of the bytes, or an unknown wire type")
     return data[at : at + size], at + size
 
 
@@ -279,11 +279,11 @@ def _passed(data: bytes, at: int, number: int, wire: int, depth: int) -> int:
     if wire != GROUP:
         return _raw(data, at, wire)[1]
     if depth >= MAX_GROUPS:
-        raise ValueError("too many groups in one another")
+        raise ValueError("groups nested too deep")
     while True:
         tag, at = _tag(data, at)
         if tag & 7 == END_GROUP:
             if tag >> 3 != number:
-                raise ValueError("the end of another group")
+                raise ValueError("an end tag of another group")
             return at
         at = _passed(data, at, tag >> 3, tag & 7, depth + 1)

@@ -32,7 +32,7 @@ def key_of(frame: bytes) -> Key | None:
 
 
 def indexes_of(frame: bytes, at: int) -> tuple[tuple[int, ...] | None, int]:
-    """Read Protobuf's list of message indexes; return it with its end position, None if the bytes are not a list."""
+    """Return Protobuf's list of message indexes (None: the bytes are no such list), and the position after the list."""
     found: list[int] = []
     count, at = _zigzag(frame, at)
     if count == 0:

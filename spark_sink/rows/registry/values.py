@@ -67,11 +67,11 @@ class RegistryValues:
     record: str | None = None
     """Only accepted record (Avro), message (Protobuf) or title (JSON Schema); None: any."""
     reader: str | None = None
-    """Schema that gave the columns, as the text of an .avsc file; None: they came from elsewhere."""
+    """Schema that the columns come from, as the text of an .avsc file; None: they come from elsewhere."""
     _reader: avro_schema.Node | None = field(init=False, repr=False, compare=False)
     _clients: dict[str, SchemaRegistry] = field(init=False, repr=False, compare=False, default_factory=dict)
     _known: dict[tuple[bytes, str], dict[Any, Any]] = field(init=False, repr=False, compare=False, default_factory=dict)
-    """Plans by key and columns."""
+    """Decoding plans, by the schema's key and the text of the columns."""
 
     def __post_init__(self) -> None:
         needs = f"values of a schema registry ({self.kind})"

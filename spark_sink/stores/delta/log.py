@@ -22,7 +22,7 @@ LOG = "_delta_log"
 KEYED = "the number of rows proves nothing where rows change"
 
 FIRST_KEY = b'{"commitInfo"'
-"""Start of the log line that names writer and operation; by the protocol each line has one key."""
+"""Start of the log line that names writer and operation. By Delta's protocol each line is an object with one key."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ APPEND_ONLY = "delta.appendOnly"
 """Table property that forbids changing and deleting rows."""
 
 CHANGE_DATA = "delta.enableChangeDataFeed"
-"""Table property that asks each writer for the changed rows."""
+"""Table property that makes each writer store the changed rows as well."""
 
 FOLLOWED = frozenset(
     {

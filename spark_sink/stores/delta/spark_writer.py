@@ -52,7 +52,7 @@ class Rules:
     columns: Mapping[str, str]
     """Text of each column by name: its type, its metadata and whether it may be null."""
     others: tuple[object, ...]
-    """Properties, partition columns and protocol of the table."""
+    """Properties, partition columns and protocol of the table, which may contain further rules."""
     free: frozenset[str]
     """Columns without a rule that may be null."""
 

@@ -103,8 +103,8 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         self._consistency = ConsistencyCheck(self._folder, self._name, self._topic, self._transactions)
         if location.engine and self._write_mode.kind == "totals":
             raise OptionRefused(
-                f"engine {location.engine} appends and upserts: rows of kind totals are merged by delta-rs in the "
-                "driver. Leave engine out"
+                f"engine {location.engine} supports the kinds append and upsert, but not totals. Leave engine out: "
+                "delta-rs then merges the rows in the driver"
             )
         if location.engine and self._write_mode.row_key and self._partition_by:
             raise OptionRefused(f"engine {location.engine} upserts into tables without partition_by. Leave engine out")

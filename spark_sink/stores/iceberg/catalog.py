@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
 
 NAME = "ratchet"
-"""Default name of a catalog. Only SQL catalogs store it: two names in one database are two catalogs."""
+"""Default name of a catalog. Only SQL catalogs store the name: with two names, one database contains two catalogs."""
 
 
 class IcebergCatalog:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TRANSFORMS = {"": "identity", "day": "day", "hour": "hour"}
 
 UNSORTED = 0
-"""Id of the order of tables without one."""
+"""Id of the sort order of a table without one."""
 
 SECONDS = {"day": 86_400, "hour": 3_600}
 

@@ -91,8 +91,8 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 
 TABLE_NAME = re.compile(r"(?:[A-Za-z0-9_]{1,100}\.){0,3}[A-Za-z0-9_]{1,100}")
-"""Pattern of table names. They become folder names, and these characters need no escaping there. A namespace may
-precede."""
+"""Pattern of table names. They become folder names, and these characters need no escaping there. The name may
+begin with a namespace."""
 
 DECISIONS_KEPT = 20
 """Number of operators' decisions that the table's properties keep, the newest ones."""
@@ -131,7 +131,7 @@ class IcebergStore(OptimisticStore["Table"]):
         self._write_mode_key = f"ratchet-sink-rule.{self._name}"
         self._schema: StructType | None = None
         self._sort_order: int | None = None
-        """Id of the order of the staged files' rows; None: they have none."""
+        """Id of the sort order of the staged files' rows; None: the rows are not sorted."""
 
     def count(self) -> int:
         return self._for_reading().scan().count()

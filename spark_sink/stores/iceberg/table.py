@@ -42,7 +42,7 @@ INTEGERS = ("byte", "short", "integer", "long")
 WIDENINGS = "whole numbers become larger ones, float double, and decimals get more digits with as many places"
 
 NAMES = {"int": "integer", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
-"""Names of types in Spark, where Iceberg calls them otherwise."""
+"""Spark's names of types, by Iceberg's names, for types with two different names."""
 
 BORROWED = {"byte": "integer", "short": "integer"}
 """Types of Spark that Iceberg stores as a larger type."""

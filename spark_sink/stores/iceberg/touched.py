@@ -32,8 +32,8 @@ LEAST_BYTES = 8 * 1024 * 1024
 MOST_BYTES = 128 * 1024 * 1024
 
 FILES = 256
-"""Approximate number of files in a table while the file size is between the two bounds. A commit of one key then
-rewrites one of 256 parts of the table, and planning it is quick."""
+"""Approximate number of files in a table while their size is between the minimum and the maximum. A commit of one key
+then rewrites one of 256 parts of the table, and planning it is quick."""
 
 
 GROUP_BYTES = 64 * 1024 * 1024

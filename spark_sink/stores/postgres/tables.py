@@ -37,7 +37,7 @@ CREATE_MARKS = (
     "decided timestamptz NOT NULL DEFAULT now(), decision text NOT NULL)",
     "CREATE TABLE IF NOT EXISTS {rules} (result text, job text, rule text NOT NULL, PRIMARY KEY (result, job))",
 )
-"""Statements that create tables which an earlier version of the job did not have."""
+"""Statements that create the tables that an earlier version of the job did not have."""
 
 
 class Tables(SqlTables["Database"]):
