@@ -13,6 +13,7 @@ from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.delta.repair import require_repairable
 from kafka_ratchet.spark_sink.stores.delta.rules import require_no_rules
+from kafka_ratchet.spark_sink.stores.delta.spark_writer import rules_of
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.delta.table import table_folder
 from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore
@@ -105,3 +106,13 @@ def test_an_identity_column_is_refused_to_delta_spark(tmp_path: Path) -> None:
     table = made(tmp_path, {"delta.identity.start": "1"})
     with pytest.raises(OptionRefused, match=r"delta\.identity\.start of column amount"):
         require_no_rules(table, table_folder(str(tmp_path), {}), merges=False, by_spark=True)
+
+
+def test_columns_that_a_writer_may_leave_out_are_nullable_and_not_computed(tmp_path: Path) -> None:
+    long = PrimitiveType("long")
+    fields = [
+        Field("plain", long),
+        Field("required", long, nullable=False),
+        Field("computed", long, metadata={"delta.generationExpression": "1"}),
+    ]
+    assert rules_of(DeltaTable.create(tmp_path, Schema(fields))).free == {"plain"}

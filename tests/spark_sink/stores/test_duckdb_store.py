@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers, StoreError
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.stores.decision import decide
+from kafka_ratchet.spark_sink.stores.duckdb.job_state import TABLES, JobState
 from kafka_ratchet.spark_sink.stores.duckdb.store import DuckDBStore
 from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import duckdb_store
@@ -209,3 +210,13 @@ def test_a_column_whose_type_somebody_changes_is_named_and_no_value_is_rounded(
         commit(2)
     assert duckdb_store(str(tmp_path / "file"), "results", "job", "events").offsets() == {0: 2}
     assert holder.count() == 2
+
+
+def test_the_number_of_the_sequences_is_that_of_the_last_move(tmp_path: Path) -> None:
+    state = JobState("results", "job", "events", 0, ["results"])
+    with duckdb.connect(str(tmp_path / "file")) as database:
+        assert state.sequences(database) == 0
+        database.execute(TABLES)
+        assert state.sequences(database) == 0
+        state.move_sequences(database, 7)
+        assert state.sequences(database) == 7

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
+from pyspark.sql import DataFrame
 
 from kafka_ratchet.spark_sink.errors import StoreError
-from kafka_ratchet.spark_sink.stores.optimistic import COMMIT_ATTEMPTS, REFUSALS, OptimisticStore
+from kafka_ratchet.spark_sink.stores.optimistic import COMMIT_ATTEMPTS, REFUSALS, OptimisticStore, Staged
 
 
 class Conflict(Exception):
@@ -52,6 +53,28 @@ class Attempts(OptimisticStore[Any]):
         return StoreError("others were faster")
 
 
+class Replacing(Attempts):
+    """Store of which a repair meets these failures, one at each try."""
+
+    def __init__(self, *failures: type[Exception]) -> None:
+        super().__init__(0)
+        self._table, self.failures = object(), iter(failures)
+
+    def _stage_replacement(self, table: Any, dataframe: Any, generation: int) -> Staged:
+        return Staged(7)
+
+    def _write_replacement(self, *_: object) -> None:
+        self.writes += 1
+        if (failure := next(self.failures, None)) is not None:
+            raise failure
+
+    def _is_failure(self, error: Exception) -> bool:
+        return isinstance(error, Conflict | OSError)
+
+    def _is_conflict(self, error: Exception) -> bool:
+        return isinstance(error, Conflict)
+
+
 STAGED: Any = None
 
 
@@ -68,3 +91,16 @@ def test_other_writers_may_be_faster_for_long() -> None:
     with pytest.raises(StoreError, match="others were faster"):
         store._attempt_until_written(None, STAGED, store.write, {})
     assert store.writes == COMMIT_ATTEMPTS
+
+
+def test_a_repair_is_tried_again_after_a_conflict_alone() -> None:
+    store, rows = Replacing(Conflict, Conflict), cast("DataFrame", None)
+    assert store.replace(rows, {}, {}) == 7
+    assert store.writes == 3
+    store = Replacing(Conflict, OSError)
+    with pytest.raises(StoreError, match="refused: "):
+        store.replace(rows, {}, {})
+    assert store.writes == 2
+    store = Replacing(*[Conflict] * COMMIT_ATTEMPTS)
+    with pytest.raises(StoreError, match="others were faster"):
+        store.replace(rows, {}, {})
