@@ -71,7 +71,7 @@ def producer(
     folder: Folder = None,
     json: Json = False,
 ) -> None:
-    """Publish a file, kill the producer again and again, and prove that the output is the file."""
+    """Publish a file, kill the producer again and again, and prove that the output equals the file."""
     from faults.producer import run_producer
 
     say = _speaker(json)

@@ -76,9 +76,9 @@ def fresh(sent: Iterable[Event], kind: str) -> Iterator[Event]:
     """Yield the events that the stream's rule has to forward.
 
     Written in the plainest form of the rules. By the last sequence, an event is fresh if its sequence is higher than
-    all before of its identity. By ids, the first event with each id is fresh; here these are the same events. Within a
-    window, an event is fresh if its sequence is new and not too far below the highest. Of kind "all" every event is
-    fresh.
+    all earlier ones of its identity. By ids, the first event with each id is fresh; here these are the same events.
+    Within a window, an event is fresh if its sequence is new and not too far below the highest. Of kind "all" every
+    event is fresh.
     """
     if kind == "all":
         yield from sent

@@ -13,7 +13,7 @@ class Damage:
     """Damager of stores of stopped workers; keeps a copy of each store for later."""
 
     def __init__(self, copies: Path, choose: random.Random) -> None:
-        """Damage nothing yet.
+        """Remember the arguments; nothing is damaged yet.
 
         copies: an empty folder for copies of the stores. choose: source of the random choices.
         """

@@ -29,7 +29,10 @@ class SmallDisk:
         self._filler = folder / "filler"
 
     def fill(self, pid: int) -> None:
-        """Prevent the process from writing to the disk from now on. pid: only used without a tmpfs."""
+        """Prevent the process from writing to the disk from now on.
+
+        pid: id of the process; used only without a tmpfs.
+        """
         if not self.is_mounted:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
             return
@@ -42,7 +45,10 @@ class SmallDisk:
                     continue  # full, to a piece of this size
 
     def free(self, pid: int) -> None:
-        """Let the process write to the disk again. pid: only used without a tmpfs."""
+        """Let the process write to the disk again.
+
+        pid: id of the process; used only without a tmpfs.
+        """
         if self.is_mounted:
             self._filler.unlink(missing_ok=True)
         else:

@@ -138,7 +138,7 @@ class Worker:
     def kill(self) -> None:
         """Kill the worker with SIGKILL, and wait until it has ended.
 
-        Processes that the worker has started end without a signal; `start` waits for them.
+        The processes that it has started get no signal, and end later; `start` waits for them.
         """
         self._orphans = tree(self.process().pid)[1:]
         self.process().kill()
@@ -152,13 +152,13 @@ class Worker:
     def freeze(self) -> None:
         """Suspend the worker and all processes that it has started, with SIGSTOP.
 
-        The worker is first, because it would replace the others.
+        The worker gets the signal first, because it would replace frozen processes.
         """
         for pid in tree(self.process().pid):
             os.kill(pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let the worker and all processes that it has started go on, with SIGCONT."""
+        """Let the worker and all processes that it has started continue, with SIGCONT."""
         for pid in reversed(tree(self.process().pid)):
             os.kill(pid, signal.SIGCONT)
 

@@ -61,7 +61,7 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._apply)
 
     def hold(self) -> None:
-        """Hold back what clients send on the connections that exist now; new connections pass."""
+        """Hold back all data that clients send on the present connections; new connections pass."""
         held = threading.Event()
         self._loop.call_soon_threadsafe(self._hold)
         self._loop.call_soon_threadsafe(held.set)

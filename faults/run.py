@@ -24,7 +24,7 @@ from faults.schedule import FaultCounts, Schedule
 class Form:
     """Extent of a run.
 
-    events: smallest number of events sent into every stream.
+    events: minimum number of events sent into every stream.
     """
 
     events: int
@@ -158,7 +158,7 @@ def run(
     say(f"seed {seed}; logs and data in {kept}")
     _schedule(form, kept / "schedule", result, say, style=style, processes=processes)
     if processes == 1 and style is not Style.FAUST:
-        _beside(form, kept, result, say, style=style)
+        _run_scenarios(form, kept, result, say, style=style)
     if processes == 1 and style is not Style.RECORDS:
         say("a worker killed at every point of a transaction")
         result.add_scenario(*scenarios.killed_around_commits(kept / "scenario-6", seed + 6, style=style))
@@ -169,7 +169,7 @@ def run(
     return result
 
 
-def _beside(form: Form, kept: Path, result: RunResult, say: Callable[[str], None], *, style: Style) -> None:
+def _run_scenarios(form: Form, kept: Path, result: RunResult, say: Callable[[str], None], *, style: Style) -> None:
     """Run the scenarios, each with a Kafka of its own."""
     seed = result.seed
     for number, (name, times, scenario) in enumerate(

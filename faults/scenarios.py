@@ -69,7 +69,7 @@ def full_disk_of_a_worker(
 ) -> tuple[Difference, int]:
     """Fill the disk of a worker's local stores, and free it again.
 
-    The worker must halt without a commit, and go on when there is room.
+    The worker must halt without a commit, and continue when there is room.
 
     Returns:
         errors of the output, events sent

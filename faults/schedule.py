@@ -40,7 +40,8 @@ class FaultCounts:
         process_kills: kills of one process of a worker with several; its parent starts another.
         frozen_processes: freezes of one such process; its parent does not notice.
         open_transactions: foreign transactions left open in an input until a worker names them.
-        foreign_commits: offsets of an input committed by another client; its partitions halt until these are restored.
+        foreign_commits: offsets of an input committed by another client; its partitions halt until the run restores
+            these offsets.
         strangers: consumers that join the workers' group before the workers do; these wait until they have left.
     """
 
@@ -58,7 +59,7 @@ class FaultCounts:
     strangers: int = 0
 
     def drawn(self, choose: random.Random) -> list[str]:
-        """Return the names of the faults, one for each time, in random order."""
+        """Return the names of the faults in random order, each as often as it is planned."""
         names = [field.name for field in fields(self) for _ in range(getattr(self, field.name))]
         choose.shuffle(names)
         return names

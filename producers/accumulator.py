@@ -74,7 +74,7 @@ class Accumulator:
         self._attendant.start()
 
     def __len__(self) -> int:
-        """Return the number of records that wait to be sent or acknowledged, plus that of unfetched client events."""
+        """Return the number of records that wait to be sent or acknowledged, and of unfetched client events."""
         return len(self._producer)
 
     def is_empty(self) -> bool:

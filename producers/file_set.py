@@ -131,7 +131,7 @@ class FileSet:
         self._stop.set()
 
     def here(self) -> tuple[Path, int]:
-        """Return file and line of the newest record, if the files are read from the beginning."""
+        """Return file and line of the newest record; valid only if the files are read from the beginning."""
         return self._there(self._units[self._at]).here()
 
     def origin(self) -> str:

@@ -97,7 +97,7 @@ class FileLines:
             return self.size_bytes
 
     def here(self) -> tuple[Path, int]:
-        """Return file and line of the newest record, if the file is read from its beginning."""
+        """Return file and line of the newest record; valid only if the file is read from its beginning."""
         return self.path, self.line
 
     def origin(self) -> str:
@@ -197,8 +197,8 @@ class FileLines:
         """Yield blocks of whole lines, from the first line at or after a byte offset.
 
         It is for callers that find records faster than `read` does. `blocks_of` returns whether blocks are possible,
-        `parse_at` parses a line as `read` would, and `took` has to be called with each block before its records are
-        sent.
+        `parse_at` parses a line as `read` would, and the caller has to pass each block to `track_block` before it sends
+        the records.
 
         Args:
             from_byte: offset in the uncompressed file.

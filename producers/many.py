@@ -13,7 +13,7 @@ PART_RECORDS = 256
 
 
 class Part(NamedTuple):
-    """Some records, as columns of the same length."""
+    """Part of the records, as columns of the same length."""
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None

@@ -106,7 +106,7 @@ class Measures:
     def retries(self, sent: int) -> int | None:
         """Return the minimum number of records transmitted more than once.
 
-        librdkafka counts transmissions, but does not mark repeated ones. Each record in its queue hides one of them.
+        librdkafka counts transmissions, but does not mark repeated ones. Each record in its queue hides one repetition.
         """
         with self._lock:
             if self._transmitted is None:

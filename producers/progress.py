@@ -362,7 +362,7 @@ class ProgressStore:
             return
 
     def _confirm_progress_topic(self) -> None:
-        """Refuse to go on if the progress topic was replaced since this store took over.
+        """Refuse to continue if the progress topic was replaced since this store took over.
 
         If Kafka does not answer, nothing is checked.
 
@@ -457,7 +457,7 @@ class ProgressStore:
         self._producer = None  # this client will do nothing more
 
     def _insist(self, step: Callable[[float], Any]) -> None:
-        """Repeat the end of a transaction until Kafka has answered; a lost answer is repeated by Kafka."""
+        """Repeat the request that ends a transaction until Kafka answers; Kafka repeats a lost answer."""
         while True:
             try:
                 step(ATTEMPT_S)
@@ -530,7 +530,7 @@ class ProgressWriter:
         self._thread.start()
 
     def wake(self) -> None:
-        """Have the progress stored soon, without waiting for it."""
+        """Make the thread store the progress soon, without waiting for it."""
         with self._turn:
             self._due = True
             self._turn.notify_all()

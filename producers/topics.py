@@ -25,7 +25,7 @@ from kafka_ratchet.producers.client import (
 
 @dataclass(frozen=True, slots=True)
 class TopicShape:
-    """Properties of an existing topic; one deleted and created again under its name has another id."""
+    """Properties of an existing topic; a topic deleted and created again under the same name has another id."""
 
     name: str
     id: str

@@ -13,7 +13,7 @@ from kafka_ratchet.producers.folder import Found, tag_of
 
 
 class RotationUnclear(SourceError):
-    """Error of files in an order possible only for a moment, while a log is rotated."""
+    """Error for files in an order that can exist only for a moment, while a program rotates a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Place:
 
 
 class Recognised:
-    """Finder of the files read before among the present ones.
+    """Recogniser of present files by their content, if they were read before.
 
     Files keep their order, whatever their names: rotation renames all of them, but never changes which is older. A
     digest is kept as long as a file has the same device, inode, size and time of change, so a renamed log is not read
@@ -153,7 +153,7 @@ class Recognised:
         return now is not None and (now.size, now.text) == (place.end, place.digest)
 
     def _may_be_gone(self, finished: Finished, found: Sequence[Found]) -> bool:
-        """Return True if rotation may have removed a file: others of its log are present."""
+        """Return True if rotation may have removed a file, because other files of its log are present."""
         return any(tag_of(finished.name, base) is not None for base in {file.base for file in found})
 
     def _changed(self, file: Found | None, finished: Finished, found: Sequence[Found]) -> str:

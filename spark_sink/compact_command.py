@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 
 
 def run_compact(arguments: Sequence[str]) -> None:
-    """Report or, with --execute, run the compaction, and print its extent.
+    """Run the compaction with --execute, else only plan it; print the numbers of files and bytes.
 
     Args:
         arguments: the command line after the word `compact`.

@@ -254,7 +254,7 @@ class Sink:
     def batch(self) -> Callable[[DataFrame, int], None]:
         """Return the function that commits a micro-batch: `stream.writeStream.foreachBatch(sink.batch)`.
 
-        Rows below the stored offsets are omitted, so that a lost checkpoint does no harm. For that the rows need the
+        Rows below the stored offsets are omitted, so that a lost checkpoint does no harm. This requires rows with the
         columns partition and offset, or _kafka_partition and _kafka_offset. Spark calls the function with the rows and
         the number of the micro-batch.
 
@@ -429,7 +429,7 @@ class Sink:
         return count
 
     def _take_over(self, store: ResultStore, schema: StructType) -> dict[int, int]:
-        """Return the stored offsets; open the table at the first commit, for other columns, and after a failure.
+        """Return the stored offsets; open the table for the first commit, for changed columns, and after a failure.
 
         Raises:
             Fenced: another run has taken the table over in the meantime.
@@ -511,7 +511,7 @@ def _require_none_missing(given: MicroBatch, number: int, stored: Mapping[int, i
 
 
 def _without_stored(dataframe: DataFrame, ahead: Mapping[int, int], job: str) -> DataFrame:
-    """Return the rows without those at offsets that the table already has."""
+    """Remove the rows of records that the table already has."""
     from pyspark.sql import functions as F
 
     names = dataframe.columns

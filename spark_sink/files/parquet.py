@@ -320,7 +320,7 @@ def _task(
             return values.cast("int32") if pa.types.is_date32(values.type) else values
 
         def runs() -> Iterator[tuple[str, Any]]:
-            """Yield the rows in pieces that belong to one table partition each."""
+            """Yield the rows in pieces; all rows of a piece belong to one partition of the table."""
             for batch in batches:
                 if batch.num_rows == 0:
                     continue

@@ -34,7 +34,7 @@ def commit_slices(
 ) -> Iterator[None]:
     """Commit from `start` to the end of `offset_range`, at most `job.max_records` offsets at a time.
 
-    Before the first commit of a run, fields without a column are reported.
+    Before the first commit of a run, the log names fields without a column.
 
     Args:
         offset_range: offsets that the topic holds.
@@ -102,7 +102,7 @@ Frames = tuple["DataFrame", "DataFrame | None", "DataFrame | None"]
 
 @contextmanager
 def _frames(read: DataFrame, job: Job, store: ResultStore) -> Iterator[Frames]:
-    """Yield the rows, the rejects if they have a table, and the changed last sequences if the job deduplicates."""
+    """Yield rows, rejects (if they have a table) and changed last sequences (if the job deduplicates)."""
     from pyspark.sql import functions as F
 
     pipeline, restricted = job.pipeline, store.restricted_values

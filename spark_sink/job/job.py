@@ -83,7 +83,7 @@ def run_batch(
 
 
 def _resolved(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, run: RunState) -> Job | None:
-    """Return the job with its columns; wait while the schema registry does not answer."""
+    """Return the job with its columns; None: no value exists to infer them from. Wait for the schema registry."""
     while True:
         try:
             return with_columns(job, planner, store, spark)

@@ -261,10 +261,10 @@ class TopicPlanner:
     def _ask(
         self, consumer: Consumer, partitions: list[int], at: int, least: int
     ) -> tuple[dict[int, int], dict[int, Exception | None]]:
-        """Ask once for the offsets at a time, OFFSET_BEGINNING or OFFSET_END.
+        """Request the offsets at a time, OFFSET_BEGINNING or OFFSET_END, once.
 
-        The administration client has a call for them too, but in librdkafka 2.16 it connects thousands of times a
-        second, without any backoff, to a leader still in the metadata that no longer answers.
+        The administration client has such a call too. But in librdkafka 2.16 that call connects thousands of times a
+        second, without any backoff, to a leader that no longer answers and is still in the metadata.
 
         Returns the offsets found, and the failed partitions; a failure of None is an answer with neither error nor
         offset.

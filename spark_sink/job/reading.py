@@ -92,7 +92,7 @@ def slices(
 def records(spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:
     """Return exactly the committed records from `start` up to, not including, `end`.
 
-    `failOnDataLoss` stays at its default, true: with false, Spark was measured to skip rows silently.
+    `failOnDataLoss` stays at its default, true: with false, Spark skipped rows silently in our tests.
     """
 
     def load(start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:

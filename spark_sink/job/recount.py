@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def list_digest(numbers: Sequence[int]) -> str:
-    """Return a digest of 64 characters for a list of hashes."""
+    """Return the digest of a list of hashes, as text of 64 characters."""
     return hashlib.sha256(",".join(map(str, numbers)).encode()).hexdigest()
 
 

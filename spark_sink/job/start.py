@@ -172,7 +172,7 @@ def with_columns(
 
 
 def _sample(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession) -> Sample:
-    """Return the sample of the first unread records with a field; without any: of all records."""
+    """Return a sample of the first unread records with a field; if there are none, of all records."""
     stored = store.offsets()
     offset_range = planner.offset_range()
     values, sample = 0, nothing_sampled()

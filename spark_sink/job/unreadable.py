@@ -55,12 +55,12 @@ class UnreadableRanges:
     known: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def within(self, partition: int, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts of the unreadable ranges within one range of offsets."""
+        """Return the unreadable ranges within a range of offsets, cut at its ends."""
         found = self.known.get(partition, ())
         return [(max(start, first), min(end, last)) for first, last in found if first < end and last > start]
 
     def add(self, partition: int, found: list[tuple[int, int]]) -> None:
-        """Add unreadable ranges of a partition; drop those that begin inside a known range."""
+        """Add unreadable ranges of a partition, except ranges that begin inside a known one."""
         known = self.known.get(partition, [])
         new = [each for each in found if not any(first <= each[0] < last for first, last in known)]
         self.known[partition] = sorted([*known, *new])

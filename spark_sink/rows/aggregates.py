@@ -64,7 +64,7 @@ def aggregates(
 ) -> list[Aggregate]:
     """Return the columns that follow the key, in the table's order.
 
-    Each comes after the columns used to compute it.
+    Each computed column comes after the columns that it is computed from.
     """
     added = [*sums, *(name for name in averages if name not in sums)]
     lists: list[tuple[Rule, tuple[str, ...]]] = [
@@ -167,7 +167,7 @@ def _ordered(name: str, data_type: DataType) -> DataType:
 
 
 def _addend(name: str, data_type: DataType) -> DataType:
-    """Return a type for single values narrow enough for Spark's sum, which adds ten digits."""
+    """Return a type for single values, narrow enough for their sum: Spark adds ten digits to the type."""
     from pyspark.sql.types import ByteType, DecimalType, IntegerType, LongType, ShortType
 
     if isinstance(data_type, DecimalType) and data_type.precision <= MAX_DIGITS - SPARE_DIGITS:

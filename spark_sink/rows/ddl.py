@@ -62,7 +62,7 @@ Path = tuple[str, ...]
 
 
 def read_ddl(text: str) -> StructType:
-    """Read columns such as "user string, amount decimal(12,2) NOT NULL COMMENT 'net', `in` struct<at: timestamp>".
+    """Parse columns such as "user string, amount decimal(12,2) NOT NULL COMMENT 'net', `in` struct<at: timestamp>".
 
     A column may stand for a field within an object: "customer_id bigint FROM customer.id"; see `read_paths`.
 
@@ -73,7 +73,7 @@ def read_ddl(text: str) -> StructType:
 
 
 def read_paths(text: str) -> dict[str, Path]:
-    """Read the path of each column that reads a field of another name.
+    """Parse the path of each column with FROM, which reads a field of another name.
 
     Raises:
         OptionRefused: see `read_ddl`.

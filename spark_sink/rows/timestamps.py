@@ -42,7 +42,7 @@ def is_representable(timestamp_ms: int) -> bool:
 
 
 def mixed_up_days() -> frozenset[int]:
-    """Return the days, since 1970, that Spark's Kafka source may turn into another day."""
+    """Return the days that Spark's Kafka source may turn into another day, as numbers of days since 1970."""
     leap_days = [
         date(year, 2, 28).toordinal() + _days_between_calendars(year) + 1 - date(1970, 1, 1).toordinal()
         for year in range(100, 1582, 100)

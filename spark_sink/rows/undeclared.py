@@ -34,7 +34,7 @@ of a map are under ""."""
 
 
 def report_undeclared(pipeline: RowPipeline, topic: str, records: DataFrame) -> tuple[str, ...]:
-    """Log which fields of these records the table will not have.
+    """Log the fields of these records that no column of the table keeps.
 
     Args:
         pipeline: the job's pipeline.

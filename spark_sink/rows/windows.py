@@ -47,7 +47,7 @@ class Windows:
 
     @property
     def overlap(self) -> int:
-        """Return the number of windows that contain any given moment."""
+        """Return the number of windows that overlap at a moment."""
         return self.length_s // self.slide_s
 
 

@@ -106,7 +106,7 @@ def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]")
 
 @contextmanager
 def existing_session(spark: SparkSession) -> Iterator[SparkSession]:
-    """Use a running Spark session and leave it running: of a notebook, a platform, or Spark Connect.
+    """Use the running Spark session of a notebook, a platform or Spark Connect, and do not stop it.
 
     The settings that the rows depend on are changed, and restored at the end.
 

@@ -32,7 +32,7 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def starting(what: str) -> Iterator[None]:
-    """Announce a slow start: in a terminal with a spinner and the seconds, else in lines of the log."""
+    """Announce a slow start: by a spinner with the seconds in a terminal, else by log lines."""
     with _shown("SpinnerColumn", TEXT, "TimeElapsedColumn", transient=True) as spinner:
         if spinner is not None:
             spinner.add_task(f"Starting {what}", total=None)

@@ -30,7 +30,7 @@ running job has to repeat its commit once for each."""
 
 @dataclass(frozen=True)
 class Compaction:
-    """Files of one table before a compaction, and the replacements done or planned."""
+    """Files of one table before a compaction, and the replacements that the run made or plans."""
 
     table: str
     files: int

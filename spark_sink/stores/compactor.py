@@ -1,4 +1,4 @@
-"""Interface of `compact` to a store of files."""
+"""Interface that a store made of files implements for `compact`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Compactor(Protocol):
 
 
 def require_newest(where: object, newest: int, generation: int) -> None:
-    """Refuse to go on after another compaction has taken over.
+    """Refuse to continue after another compaction has taken over.
 
     Args:
         where: the table, for the message.

@@ -24,7 +24,7 @@ class Orphan:
 
 
 def file_orphan(folder: Folder, file: FileInfo, *folders: str) -> Orphan:
-    """Return a file as an orphan; `folders` lead to it from the table's folder."""
+    """Return a file as an orphan; `folders` is the path from the table's folder to the file's folder."""
     name = "/".join([*folders, file.name])
     return Orphan(name, file.bytes, file.modified_s, partial(folder.remove, file.name, *folders))
 

@@ -31,7 +31,7 @@ TAKE_OVER_ATTEMPTS = 100
 
 
 class ExternallyNumbered(ResultStore, Protocol):
-    """Store that takes over with a generation chosen by its caller."""
+    """Store with generations that its caller may choose."""
 
     may_be_emptied: bool
     """True if an operator may remove all rows of the table (DELETE, TRUNCATE)."""
@@ -53,7 +53,7 @@ class ExternallyNumbered(ResultStore, Protocol):
         ...
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:
-        """Reset the offsets under a chosen generation; see `ResultStore.reset_offsets` and `open`."""
+        """Reset the offsets with a chosen generation; see `ResultStore.reset_offsets` and `open`."""
         ...
 
     def scan_records(self, schema: pa.Schema, partition: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
@@ -199,7 +199,7 @@ class PairedStore:
         crash_points.passing("between-commits")
 
     def _require_rejects_again(self, start: Mapping[int, int], rejects: DataFrame) -> None:
-        """Refuse rejects of records read again unless these rejects are stored already.
+        """Refuse rejects of records read again, unless the store already has these rejects.
 
         Parsing of a value can change between two runs, because its schema was deleted or a setting changed. A row of
         the first run would be in neither table if it became a reject in the second (decision 0061).

@@ -97,7 +97,7 @@ def scan(
 
 
 def partition_and_offset() -> pa.Schema:
-    """Return a schema of the two columns that name a row's record: Kafka partition and offset."""
+    """Return a schema of the two columns that identify a row's record: Kafka partition and offset."""
     import pyarrow as pa
 
     return pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64())])

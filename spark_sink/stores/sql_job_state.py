@@ -43,7 +43,7 @@ class Marks(Protocol[DatabaseIn]):
     """Marks of the tables that the offsets belong to; they reveal a replaced table."""
 
     cleared: str
-    """Name of the rejects table, which an operator may empty; empty: there is none."""
+    """Name of the rejects table; an operator may delete all of its rows. Empty text: there is no such table."""
 
     def note(self, database: DatabaseIn) -> None:
         """Store marks of the tables as they are now."""
@@ -285,8 +285,8 @@ class SqlJobState(Generic[Database]):
     def other_name(self, database: Database) -> str:
         """Return another name under which a job already fills the result table; empty: no other name.
 
-        The name that this job itself has used is preferred. Earlier versions let several jobs fill one table, each
-        under another name; such jobs continue to run.
+        If there are several, a name that this job itself has used comes first. Earlier versions let several jobs fill
+        one table, each under another name; such jobs continue to run.
         """
         if not self.is_there(database) or self.generation(database):
             return ""

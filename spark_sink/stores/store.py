@@ -40,7 +40,7 @@ class ResultStore(Protocol):
 
     restricted_values: int = False
     """Restriction of the values of rows. True: text must not contain NUL, and times must be in the years 1 to 9999;
-    `columns.rows` keeps other values unchanged elsewhere. `columns.FINITE_TOO`: numbers must be finite as well."""
+    other values count as not parsed, see `columns.rows`. `columns.FINITE_TOO`: numbers must be finite as well."""
 
     needs_local_master: str = ""
     """Reason why Spark has to run on the driver's machine (master local); empty: executors may run anywhere."""

@@ -129,7 +129,7 @@ def _read_schema(values: AvroValues) -> StructType:
 
 
 class _SchemaReader:
-    """Single pass over an Avro schema, which remembers the named types defined so far."""
+    """Reader of an Avro schema in a single pass; it remembers the named types defined so far."""
 
     def __init__(self) -> None:
         self._named: dict[str, tuple[Plan, DataType] | None] = {}

@@ -16,7 +16,7 @@ from typing import Any
 from kafka_ratchet.spark_sink.rows.decoded import chunks, row_batch
 
 Read = Callable[[bytes, int], tuple[Any, int]]
-"""Function from bytes and a position to a value and the position after it."""
+"""Function that reads the value at a position of bytes, and returns the value and the position after it."""
 
 MILLISECONDS = 1000
 """Microseconds of each unit."""
@@ -82,7 +82,7 @@ def to_end(value: bytes, at: int, read: Read) -> Any:
 
 
 def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
-    """Return a decoder for a plan; it works like `to_end`."""
+    """Return a decoder for a plan; its arguments are a value and a position, its result is that of `to_end`."""
     read = reader(plan, restricted_values)
     return lambda value, at: to_end(value, at, read)
 
@@ -310,7 +310,7 @@ def _refused(reason: str) -> Read:
 
 
 def _real(read_number: Read, single: bool) -> Read:
-    """Return a reader of floating-point numbers that refuses a number it would round."""
+    """Return a reader of floating-point numbers; it refuses a number that the column would round."""
     form = struct.Struct("<f")
 
     def read(data: bytes, at: int) -> tuple[float, int]:
@@ -326,7 +326,7 @@ def _real(read_number: Read, single: bool) -> Read:
 
 
 def _blocks(data: bytes, at: int, read_item: Callable[[int], int]) -> int:
-    """Read items block by block; each takes a byte or more, which bounds their count."""
+    """Read the blocks of an array or a map. Each item takes at least one byte, which bounds their number."""
     while True:
         count, at = _long(data, at)
         if count == 0:

@@ -113,7 +113,7 @@ def require_without(what: Sequence[str]) -> None:
         what: names of such settings.
 
     Raises:
-        OptionRefused: there is one.
+        OptionRefused: the stream has such a setting.
     """
     if what:
         raise OptionRefused(

@@ -176,7 +176,7 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
                     self.seen.setdefault(identity, set()).update([*(seen or ()), last])
 
         def rise(self, identity: bytes, last: int, sequence: int) -> None:
-            """Remember the previous last sequence as seen, because a higher one replaces it."""
+            """Mark the previous last sequence as seen, because a higher sequence replaces it."""
             seen = self.seen.setdefault(identity, set())
             seen.add(last)
             if len(seen) > 2 * window + 64:  # not each time, because it costs as much as there are seen ones
@@ -185,7 +185,7 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
         def fills_a_gap(self, identity: bytes, last: int, sequence: int) -> bool:
             """Return True if a sequence below the last one is within the window and not yet seen.
 
-            Such a sequence is remembered as seen.
+            The method then marks the sequence as seen.
             """
             if sequence == last or last - sequence > window or sequence in self.seen[identity]:
                 return False

@@ -20,8 +20,8 @@ def columns_of(schema: Any, named: Mapping[str, Any]) -> StructType:
     """Return a column for each property of an object in a JSON Schema.
 
     A property is `boolean`, `bigint` (integer), `double` (number), `string`, a struct (object with properties) or an
-    array. One that may be of several types, or contains itself, is a string, which keeps objects and arrays as JSON
-    text.
+    array. A property that may be of several types, or contains itself, is a string, which keeps objects and arrays as
+    JSON text.
 
     Args:
         schema: as JSON.

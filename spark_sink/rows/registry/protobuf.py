@@ -88,7 +88,7 @@ def file_of(schema: Schema) -> FileDescriptor:
 
 
 def messages(file: FileDescriptor) -> Iterator[tuple[tuple[int, ...], Descriptor]]:
-    """Yield each message of a file with its list of indexes, including nested messages.
+    """Yield each message of a file, nested ones too, with its list of message indexes.
 
     Raises:
         SchemaUnusable: the file has more than `MAX_MESSAGES` messages.

@@ -49,7 +49,7 @@ class DeltaCompactor:
         self._require_plain()
 
     def look(self) -> list[DataFile]:
-        """List the files with a known row count directly in the table's folder."""
+        """List the files directly in the table's folder, if the log has their row count."""
         self._table.update_incremental()
         self._require_plain()
         found = self._actions().to_pylist()

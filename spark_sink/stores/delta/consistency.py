@@ -83,7 +83,7 @@ class ConsistencyCheck:
         raise rows_lost(self._folder, found.sentence, is_known)
 
     def _require_no_traces(self, table: DeltaTable) -> None:
-        """Refuse a table that contains the job's files but no generation of the job.
+        """Refuse a table that contains the job's files although its log has no generation of the job.
 
         Such a table has lost its `txn` actions, or is a copy without them.
         """

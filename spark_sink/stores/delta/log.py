@@ -52,7 +52,7 @@ class Entry:
 
     @property
     def empties(self) -> bool:
-        """Return whether the entry removes rows and adds none."""
+        """Return whether the entry removes rows and adds no rows."""
         return self.operation in {"DELETE", "TRUNCATE"}
 
 
@@ -69,7 +69,7 @@ class Break:
 
     @property
     def sentence(self) -> str:
-        """Return a description of the event, without a full stop."""
+        """Return a sentence that describes the entry, without a full stop."""
         if self.kind == "restored":
             to = "an older version" if self.target is None else f"version {self.target}"
             return f"the table was restored to {to} (version {self.version} of its log, RESTORE)"
@@ -85,7 +85,7 @@ class Break:
 
 
 def read_entry(folder: Folder, version: int) -> Entry | None:
-    """Read the log entry of a version; None: the entry does not exist, or not any more.
+    """Read the log entry of a version; None: the entry does not exist yet, or was cleaned up.
 
     Raises:
         OSError: the entry cannot be read, or is damaged.
@@ -116,7 +116,7 @@ def _user_metadata(info: dict[str, Any]) -> dict[str, Any]:
 
 
 class Log:
-    """Log of a table, read back from the table's newest version.
+    """Log of a table, read from the newest version backwards.
 
     Args:
         folder: the table's folder.
@@ -146,7 +146,7 @@ class Log:
             may_be_emptied: True accepts an entry that deletes all rows, as an operator may do.
 
         Returns:
-            None if the table still contains the version's rows, except rows deleted singly.
+            None if the table still contains the version's rows, apart from single deleted rows.
         """
         at = self._table.version()
         while at > version:
@@ -165,10 +165,10 @@ class Log:
         return None
 
     def version_of_rows(self) -> int | None:
-        """Return the version of the job's entry that matches the table's present rows.
+        """Return the version of the newest entry of the job with rows in the present table.
 
         Returns:
-            -1 if no entry of the job is left in the rows; None if the log does not show it.
+            -1 if the table's rows come from no entry of the job; None if the log does not show the version.
         """
         at = self._table.version()
         while at >= 0:
@@ -198,8 +198,8 @@ class Log:
     def _restored(self, version: int, entry: Entry) -> int | None:
         """Return the version that a RESTORE entry has restored; None: unknown.
 
-        An entry of a restore by time names that time in its writer's time zone. So the version is found by comparing
-        the lists of files.
+        An entry of a restore by time contains the time in its writer's time zone. So this method compares the lists of
+        files to find the version.
         """
         named = entry.parameters.get("version")
         if named is not None and str(named).isdecimal():

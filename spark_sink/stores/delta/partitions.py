@@ -115,5 +115,5 @@ def as_text(value: str | bool | int | datetime.date | None) -> str | None:
 
 
 def _day(days: int) -> str | None:
-    """Return a date as text, from its days since 1970; None: the year is not one of 1 to 9999."""
+    """Return a date as text, from its days since 1970; None: the year is outside 1 to 9999."""
     return (EPOCH + datetime.timedelta(days)).isoformat() if FIRST_DAY <= days <= LAST_DAY else None

@@ -156,7 +156,7 @@ class SparkMerge:
             )
 
     def _merged(self, transaction: Any, table: DeltaTable, source: DataFrame, files: Sequence[Any]) -> DataFrame:
-        """Return the rows of the new files: those of the touched files and the staged rows, merged."""
+        """Return the rows of the new files: the rows of the touched files, merged with the staged rows."""
         from pyspark.sql import DataFrame as ClassicDataFrame
         from pyspark.sql import functions as F
 
@@ -194,7 +194,7 @@ class SparkMerge:
             yield value.alias(name)
 
     def _require_all(self, old: Sequence[Mapping[str, Any]], written: SparkFiles) -> None:
-        """Refuse new files with fewer rows than the ones that they replace; only deletions make rows fewer."""
+        """Refuse new files with fewer rows than the files that they replace, apart from deleted rows."""
         counts = [json.loads(each.get("stats") or "{}").get("numRecords") for each in old]
         new = sum(file.rows for file in written.files)
         if DELETED in self.names or None in counts or new >= sum(counts):

@@ -57,7 +57,7 @@ class Rules:
     """Columns without a rule that may be null."""
 
     def admit(self, earlier: Rules) -> bool:
-        """Return whether rows checked against `earlier` rules also obey these rules."""
+        """Return whether rows that obey the `earlier` rules obey these rules too."""
         kept = all(self.columns.get(name) == text for name, text in earlier.columns.items())
         return kept and self.others == earlier.others and self.columns.keys() - earlier.columns.keys() <= self.free
 
@@ -172,7 +172,7 @@ class SparkWriter:
         return SparkFiles(files, partitions, rules)
 
     def require_same_rules(self, table: DeltaTable, written: SparkFiles) -> None:
-        """Refuse to commit rows checked against other rules than the table has now.
+        """Refuse to commit rows that delta-spark checked against other rules than the table's present ones.
 
         Raises:
             StoreError: the table was altered after `write`.
@@ -225,7 +225,7 @@ class SparkWriter:
 
 
 def rules_of(table: DeltaTable) -> Rules:
-    """Return the rules that the table has at its version."""
+    """Return the rules of the table at the version that it was read at."""
     metadata, protocol, fields = table.metadata(), table.protocol(), table.schema().fields
     others = (
         dict(metadata.configuration),

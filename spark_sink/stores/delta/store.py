@@ -336,7 +336,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         return Staged(sum(file.rows for file in written), written, aside=bool(inner))
 
     def _look_again(self, table: DeltaTable) -> None:
-        """Refresh the table and check that this run still holds it."""
+        """Refresh the table, and check that no other run has taken it over."""
         self._refresh(table)
         self._require_holder(table, None)
 

@@ -53,7 +53,7 @@ class KnownTransactions:
 
 
 class TransactionReader:
-    """Reader of one table's `txn` actions, which keeps those of the version read last.
+    """Reader of one table's `txn` actions; it keeps the actions of the version that it read last.
 
     Args:
         folder: the table's folder.

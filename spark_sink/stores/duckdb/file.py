@@ -39,7 +39,7 @@ WIDENINGS = (
 
 
 class Interrupted(StoreError):
-    """Error of a query that a signal ended; the program has to stop, so nothing is tried again."""
+    """Error of a query that a signal ended; the program has to stop, and must not try again."""
 
 
 class DatabaseFile:

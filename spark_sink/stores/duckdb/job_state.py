@@ -42,7 +42,7 @@ STATEMENTS = Statements(
 
 
 class Marks:
-    """Marks of a job's tables in `ratchet_sink_marks`: whether each had rows after the last commit.
+    """Marks of a job's tables in `ratchet_sink_marks`; a mark tells whether the table had rows after the last commit.
 
     Args:
         state: the job's state.

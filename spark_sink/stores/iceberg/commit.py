@@ -78,7 +78,7 @@ class Commit:
         partitions: Mapping[str, Values] | None = None,
         sort_order: int | None = None,
     ) -> None:
-        """Commit rows, unless a newer snapshot exists than the one that `table` was refreshed to.
+        """Commit rows; fail if the catalog has a newer snapshot than `table`.
 
         Args:
             table: the table.
@@ -281,7 +281,7 @@ def share_snapshots(table: Table) -> None:
 
 @cache
 def _shared() -> dict[type[Any], type[Any]]:
-    """Return for each snapshot class a subclass with objects that return themselves when copied."""
+    """Return a subclass of each snapshot class; copying an object of the subclass returns the same object."""
     from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
     def itself(self: object, memo: object = None) -> object:

@@ -34,7 +34,7 @@ def rows_key(job: str) -> str:
 
 
 def _ancestors(table: Table) -> Iterator[Snapshot | None]:
-    """Yield the snapshots from the current one to the first; a final None: an earlier one has expired."""
+    """Yield the snapshots from the current one to the first; last comes None if an earlier one has expired."""
     snapshot = table.current_snapshot()
     while snapshot is not None:
         yield snapshot
@@ -76,7 +76,7 @@ def total_rows(table: Table) -> int | None:
 
 
 def _is_own(snapshot: Snapshot, mark: str) -> bool:
-    """Return whether a snapshot is the commit with that mark, instead of one that copied the mark."""
+    """Return whether a snapshot is the commit with that mark, and not a later one that copied the mark."""
     own = _summary(snapshot, OFFSETS_KEY)
     return bool(own) and json.loads(own).get("mark") == mark
 

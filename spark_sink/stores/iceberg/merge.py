@@ -114,7 +114,7 @@ def _average(total: pa.ChunkedArray, count: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _smallest(target: pa.ChunkedArray, source: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return for each row the smallest different hashes of two lists, at most `HASHES`."""
+    """Return for each row the smallest distinct hashes of two lists, at most `HASHES`."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -135,7 +135,7 @@ def _smallest(target: pa.ChunkedArray, source: pa.ChunkedArray) -> pa.ChunkedArr
 
 
 def _estimate(hashes: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the estimated number of different values for each row's hashes, see `rows.distinct`."""
+    """Return the estimated number of distinct values for each row's hashes, see `rows.distinct`."""
     import numpy as np
     import pyarrow as pa
 

@@ -263,7 +263,7 @@ class IcebergStore(OptimisticStore["Table"]):
             raise rows_lost(self._catalog, what, self._row_offsets(table) is not None)
 
     def _replaced(self, table: Table) -> str:
-        """Describe a replacement of all of the job's rows by another writer; empty: the table still has some."""
+        """Describe how another writer replaced all rows of the job; empty: the table still has some of them."""
         found = replacement(table, self._name, may_be_emptied=self.may_be_emptied)
         return found if found and not self._has_own_row(table) else ""
 

@@ -164,7 +164,7 @@ def add_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> No
 
 
 def _types(table: Table) -> dict[str, str]:
-    """Return the type of each column by name: as a job described it, else as Iceberg does."""
+    """Return the type of each column by name: in a job's description if there is one, else in Iceberg's."""
     stored = _made(table)
     found = {}
     for field in table.schema().fields:
@@ -188,7 +188,7 @@ def _free(table: Table) -> set[str]:
 
 
 def borrowed(kind: Any) -> Any:
-    """Return Spark's description of the type that Iceberg stores instead of the described one."""
+    """Return Spark's description of the type that Iceberg stores for a described type."""
     if isinstance(kind, str):
         return BORROWED.get(kind, kind)
     inner = {name: borrowed(kind[name]) for name in ("elementType", "keyType", "valueType") if name in kind}

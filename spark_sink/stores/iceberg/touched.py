@@ -141,7 +141,7 @@ def without_records(
 
 
 def sorted_values(column: pa.ChunkedArray) -> list[Any] | None:
-    """Return the different values in order, without null; None: Iceberg's bounds of their type cannot be compared."""
+    """Return the distinct values in order, without null; None: Iceberg's bounds of their type cannot be compared."""
     import pyarrow as pa
 
     comparable = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)
@@ -151,7 +151,7 @@ def sorted_values(column: pa.ChunkedArray) -> list[Any] | None:
 
 
 def _may_have(file: DataFile, field: NestedField, values: list[Any] | None, has_null: bool) -> bool:
-    """Return whether the file's bounds in the snapshot allow one of the values."""
+    """Return whether the file may contain one of the values, by its bounds in the snapshot."""
     from pyiceberg.conversions import from_bytes
     from pyiceberg.types import PrimitiveType
 

@@ -199,7 +199,7 @@ def execute(database: Database, statement: str) -> list[tuple[Any, ...]]:
 
 
 def quoted(*names: str) -> str:
-    """Quote names for SQL, separated by dots; they may contain any character."""
+    """Quote names, which may contain any character, and join them by dots, as SQL writes them."""
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 

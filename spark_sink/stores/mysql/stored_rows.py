@@ -124,6 +124,6 @@ class StoredRows:
 
 
 def _is_same(column: Column) -> str:
-    """Return the SQL condition that a column has one value in both tables; texts are compared by their UTF-8 bytes."""
+    """Return the SQL condition that both tables have the same value in a column; texts are compared by UTF-8 bytes."""
     form = "CAST(CONVERT({}.{} USING utf8mb4) AS BINARY)" if column.type.startswith("longtext") else "{}.{}"
     return " <=> ".join(form.format(side, quoted(column.name)) for side in ("target", "source"))

@@ -87,7 +87,7 @@ class SequenceTable:
             )
 
     def of_job(self, changes: DataFrame) -> DataFrame:
-        """Return the columns of last sequences that a commit stages, with the job's name first."""
+        """Return last sequences in the table's columns, with the job's name as the first column."""
         from pyspark.sql import functions as F
 
         return changes.select(F.lit(self._job).alias(JOB), *self._schema.names)
@@ -113,7 +113,7 @@ class SequenceTable:
         return _looking(connection, select, PER_QUERY, has_seen=SEEN in self._schema.names)
 
     def lost(self, what: str) -> SequencesLost:
-        """Return the error for a table of sequences other than the committed one."""
+        """Return the error for a table of sequences without the committed ones."""
         return SequencesLost(
             f"{self._state.where}: the last sequences of job {self._job} are not those of its rows: {what}. Without "
             "them, known records would be added once more. Restore the whole database, or begin with another table"

@@ -33,7 +33,7 @@ class Connection:
 
 
 def textual(dataframe: DataFrame) -> DataFrame:
-    """Return the rows with columns c0, c1, ... of types that COPY's CSV form represents exactly."""
+    """Convert the rows to columns c0, c1, ... of types that COPY's CSV format represents exactly."""
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
 
