@@ -30,6 +30,7 @@ from kafka_ratchet.spark_sink.spark.errors import ranges, spark_errors_named
 from kafka_ratchet.spark_sink.spark.kafka_options import java_options
 from kafka_ratchet.spark_sink.spark.micro_batch import (
     NO_DATA_MICRO_BATCHES,
+    SKIPS_LOSS,
     MicroBatch,
     SourceClient,
     micro_batch,
@@ -209,6 +210,8 @@ class Sink:
                 time.sleep(FOLLOW_S)
                 offset_range = planner.offset_range()
                 stored = store.offsets() if self._offsets is None else self._offsets
+                if offset_range.end.keys() - start.keys():  # partitions were added
+                    warn_of_missing_beginning(offset_range, {**start, **stored})
                 start = resume(offset_range, stored)
 
     def _up_to(
@@ -276,6 +279,8 @@ class Sink:
             return
         if given.sends_later:
             raise OptionRefused(SENDS_LATER.format(job=self.job))
+        if given.skips_loss:
+            raise OptionRefused(f"job {self.job}: {SKIPS_LOSS}")
         run = given.run_id, self.target, self.job
         if _LAST_CALL.get(run) == number:
             raise OptionRefused(

@@ -166,7 +166,8 @@ class _Stream:
         self._job, self._spark, self._schema = found.job, found.spark, found.schema
         self._planner, self._store, self._stop, self._run = planner, store, stop, run
         self._lag = LagWatch(planner, run)
-        self._has_looked = False
+        self._known: set[int] = set()
+        """Partitions with a known beginning."""
 
     def look(self) -> None:
         """Commit the topic's new records."""
@@ -187,10 +188,11 @@ class _Stream:
             log.info("%s: the table has all records before it; the run ends", self._job.until)
             self._stop.set()
             return
-        if not self._has_looked:
+        if not self._known:
             require_whole(self._job.until, offset_range)
-            warn_of_missing_beginning(offset_range, run.offsets)
-            self._has_looked = True
+        if offset_range.end.keys() - self._known:  # the first look, or partitions were added
+            warn_of_missing_beginning(offset_range, dict.fromkeys(self._known, 0) | run.offsets)
+            self._known |= offset_range.end.keys()
         self._lag.look(offset_range, run.offsets)
         try:
             for _ in commit_slices(limit.offset_range, start, self._job, self._store, self._spark, run):

@@ -38,6 +38,15 @@ UNCOMMITTED: Final = (
     'source, or choose "read_uncommitted" there'
 )
 
+FAIL_ON_LOSS: Final = "failOnDataLoss"
+"""Option of Spark's Kafka source: false makes it leave out records that Kafka has removed."""
+
+SKIPS_LOSS: Final = (
+    f"the query has {FAIL_ON_LOSS}=false, with which Spark leaves out records that retention has removed. The table "
+    f"would count them as read. Remove {FAIL_ON_LOSS} from the source; the query then ends with an error if Kafka has "
+    "lost records that the table needs"
+)
+
 NO_DATA_MICRO_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 """Spark's setting for micro-batches without records, which it runs once a watermark has moved."""
 
@@ -149,6 +158,8 @@ class MicroBatch:
     """True if the query keeps state, which is written while the rows are computed."""
     sends_later: bool
     """True if the query may emit rows in micro-batches without offsets."""
+    skips_loss: bool
+    """True if the source leaves out removed records without an error."""
 
     @property
     def has_isolation(self) -> bool:
@@ -208,6 +219,9 @@ def micro_batch(dataframe: DataFrame) -> MicroBatch | None:
         str(execution.runId().toString()),
         has_state=bool(stateful),
         sends_later=runs_without_data and any(_sends_later(each, execution) for each in stateful),
+        skips_loss=any(
+            name.lower() == FAIL_ON_LOSS.lower() and str(value).lower() != "true" for name, value in options.items()
+        ),
     )
 
 

@@ -266,7 +266,14 @@ class TableStore(ResultStore):
             Fenced: another job has taken over.
         """
         moved = start is not None and any(start.get(partition) != offset for partition, offset in stored.items())
-        if newest != generation or moved:
+        if newest <= generation and (newest != generation or moved):
+            raise Fenced(
+                f"job {self._name} on {self._where}: the table was put back to an earlier state, or changed under "
+                f"this run's name: it has generation {newest} and topic {self._topic} up to {dict(stored)}, where "
+                f"generation {generation} and {dict(start or {})} were expected. This commit was not added; run the "
+                "job again, and it goes on from the table's offsets"
+            )
+        if newest != generation:
             raise Fenced(
                 f"job {self._name} on {self._where}: generation {newest} has taken over from {generation} (topic "
                 f"{self._topic} is read up to {dict(stored)}). Nothing of this commit was added. Let the other job run "

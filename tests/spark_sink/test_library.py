@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.admin import NewTopic as TopicToMake
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_ratchet.spark_sink import Batch, exactly_once, library
-from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, StoreError, TopicRecreated
+from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, RowsLost, StoreError, TopicRecreated
 from kafka_ratchet.spark_sink.library import (
     Sink,
     SinkOptions,
@@ -32,6 +32,7 @@ from kafka_ratchet.spark_sink.library import (
     with_producer,
 )
 from kafka_ratchet.spark_sink.stores import optimistic
+from kafka_ratchet.spark_sink.stores.results import read_rows
 
 NewTopic = Callable[..., str]
 
@@ -341,6 +342,87 @@ def test_a_loop_that_follows_rests_and_a_failed_commit_is_made_once(
         sink.commit(enrich(batch.records), batch)
     assert len(rested) == 5
     assert ids(path) == [*range(30, 40), *range(50, 60)]
+
+
+def remove_before(broker: str, topic: str, partition: int, offset: int) -> None:
+    """Remove the records below an offset, as retention does."""
+    admin = AdminClient({"bootstrap.servers": broker})  # another one would know no leader of a new partition
+    for removal in admin.delete_records([TopicPartition(topic, partition, offset)]).values():
+        removal.result(30)
+
+
+def test_a_loop_that_follows_reads_added_partitions_and_reports_a_removed_beginning(
+    spark: SparkSession,
+    broker: str,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic, path, rested, admin = new_topic(1), tmp_path / "t", list[float](), AdminClient({"bootstrap.servers": broker})
+
+    def add_partitions(count: int, removed: int) -> None:
+        admin.create_partitions([NewPartitions(topic, count)])[topic].result(30)
+        fill(broker, topic, range(10 * count, 10 * count + 10), partitions=count)
+        remove_before(broker, topic, count - 1, removed)
+
+    def rest(seconds: float) -> None:
+        rested.append(seconds)
+        if len(rested) in (1, 3):
+            add_partitions(*{1: (2, 0), 3: (3, 1)}[len(rested)])
+        elif len(rested) == 6:
+            raise TimeoutError("rested enough")
+
+    monkeypatch.setattr(library, "time", SimpleNamespace(sleep=rest))
+    sink = exactly_once(str(path), job="orders")
+    fill(broker, topic, range(10), partitions=1)
+    with caplog.at_level("WARNING", "spark_sink"), pytest.raises(TimeoutError):
+        run_loop(sink, spark, broker, topic, follow=True)
+    assert ids(path) == [*range(10), *range(20, 32), *range(33, 40)]
+    removed = [each.getMessage() for each in caplog.records if "earlier records are gone" in each.getMessage()]
+    assert len(removed) == 1
+    assert "partition 2 at 1" in removed[0]
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "sentence"),
+    [
+        ("duckdb:{}/t.duckdb?table=orders", Fenced, r"put back to an earlier state.*generation 1.*generation 2 and"),
+        ("{}/t", RowsLost, "was removed or recreated while job orders wrote to it. Nothing more was added"),
+    ],
+    ids=["duckdb", "delta"],
+)
+def test_a_copy_that_is_restored_amid_a_loop(
+    target: str,
+    error: type[Exception],
+    sentence: str,
+    spark: SparkSession,
+    broker: str,
+    new_topic: NewTopic,
+    tmp_path: Path,
+) -> None:
+    topic, place, copy = new_topic(2), tmp_path / "place", tmp_path / "copy"
+    place.mkdir()
+    sink, again = (exactly_once(target.format(place), job="orders", kind="upsert", key="id") for _ in range(2))
+    fill(broker, topic, range(10))
+    assert run_loop(sink, spark, broker, topic) == 10
+    sink.close()
+    shutil.copytree(place, copy)
+    fill(broker, topic, range(10, 30))
+    batches = sink.batches(spark, bootstrap=broker, topic=topic, max_records=10)
+    batch = next(batches)
+    sink.commit(enrich(batch.records), batch)
+    shutil.rmtree(place)
+    shutil.copytree(copy, place)
+    batch = next(batches)
+    with pytest.raises(error, match=sentence):
+        sink.commit(enrich(batch.records), batch)
+    assert again.offsets(topic) == {0: 5, 1: 5}
+    with again:
+        assert run_loop(again, spark, broker, topic) == 20
+    location = _location(target.format(place), {})
+    assert location is not None
+    assert sorted(read_rows(location, ["id"])) == [(number,) for number in range(30)]
 
 
 def test_other_columns_do_not_fence_a_newer_run(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -109,6 +109,24 @@ def test_a_partition_that_was_added_is_read_from_its_beginning(
     assert json.loads(starting) == {topic: {"0": 10, "1": -2}}
     run(rows(read(spark, broker, topic, starting)), sink.batch, tmp_path / "c")
     assert ids(path) == list(range(15))
+
+
+def test_a_query_that_passes_over_removed_records_is_refused(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, path = new_topic(1), tmp_path / "t"
+    fill(broker, topic, range(10))
+    run(rows(read(spark, broker, topic)), exactly_once(str(path), job="orders").batch, tmp_path / "a")
+    fill(broker, topic, range(10, 20))
+    admin = AdminClient({"bootstrap.servers": broker})
+    for removal in admin.delete_records([TopicPartition(topic, 0, 15)]).values():
+        removal.result(30)
+    sink = exactly_once(str(path), job="orders")
+    for options, sentence in (({"failondataloss": "false"}, "failOnDataLoss=false"), ({}, "may have been lost")):
+        with pytest.raises(Exception, match=sentence):
+            run(rows(read(spark, broker, topic, **options)), sink.batch, tmp_path / "a")
+    assert sink.offsets(topic) == {0: 10}
+    assert ids(path) == list(range(10))
 
 
 @pytest.mark.matrix
