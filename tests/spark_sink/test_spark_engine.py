@@ -71,7 +71,7 @@ def test_a_session_without_delta_spark_and_spark_connect(
 
 
 @pytest.mark.matrix
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("checks", [CHECKS, UPSERTS], ids=["appends", "upserts"])
 def test_the_checks_in_a_spark_with_delta_spark(broker: str, checks: str) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
@@ -88,7 +88,7 @@ def test_the_checks_in_a_spark_with_delta_spark(broker: str, checks: str) -> Non
 
 
 @pytest.mark.matrix
-@pytest.mark.timeout(3600)  # five starts of Spark
+@pytest.mark.timeout(900)  # five starts of Spark
 def test_killed_around_each_commit_and_without_its_checkpoint(
     broker: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -115,7 +115,7 @@ def test_killed_around_each_commit_and_without_its_checkpoint(
 
 
 @pytest.mark.matrix
-@pytest.mark.timeout(3600)  # five starts of Spark
+@pytest.mark.timeout(900)  # five starts of Spark
 def test_an_upsert_killed_around_its_commits(
     broker: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path
 ) -> None:
