@@ -36,7 +36,7 @@ from kafka_ratchet.producers.topics import TopicShape, admin_client, cleanup_pol
 log = structlog.get_logger(__name__)
 
 LAG_S = 5.0
-"""Seconds without progress of the acknowledged watermark after which the queue is drained once.
+"""Seconds without progress of the acknowledged watermark after which the producer drains its queue once.
 
 Kafka acknowledges, but the end of a run of records is reported only when another record follows in its partition.
 """

@@ -180,7 +180,10 @@ def read_progress(
                 where = f"{PROGRESS_TOPIC} partition 0 offset {message.offset()} (producer {name!r}, topic {topic!r})"
                 newest = Progress.decode(value, where) if value is not None else None
     except KafkaException as failure:
-        raise BrokerUnavailable(f"{PROGRESS_TOPIC} cannot be read: {explained(failure.args[0])}") from failure
+        raise BrokerUnavailable(
+            f"{PROGRESS_TOPIC} cannot be read: {explained(failure.args[0])}. Correct the cause, then start the "
+            "producer again"
+        ) from failure
     finally:
         consumer.close()
 

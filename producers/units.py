@@ -77,9 +77,9 @@ class Recognised:
         if len(same) > 1 and (first.device, first.inode) != (place.device, place.inode):
             names = " and ".join(found[at].path.name for at in same[:2])
             raise RotationUnclear(
-                f"{self._where}: {names} both begin with the {place.end} bytes read of {place.name}: one is a "
-                "copy, and the other may have been restarted since. If it was not, move the copy out of "
-                "the folder; if it was, remove nothing and publish under another producer name"
+                f"{self._where}: {names} both begin with the {place.end} bytes read of {place.name}. If one is a copy "
+                "of the other, move the copy out of the folder. If a program has since restarted the log, leave both "
+                "files, and publish under another producer name"
             )
         if same[0] > index:
             odd = found[index].path.name
@@ -166,11 +166,9 @@ class Recognised:
         elif file is not None and finished.name in {other.path.name for other in found}:
             what = f"{file.path.name} is new, and its name sorts before a known one ({finished.name})"
         return (
-            f"{self._where}: {what}: files are read in the order of their names, and each to its end before the "
-            "next. Put back "
-            "missing files, give new ones later names, or publish under another producer name. Logs that all "
-            "grow are "
-            "followed one by one: ratchet publish --follow FILE, each under a producer name of its own"
+            f"{self._where}: {what}: files are read in the order of their names, and each to its end before the next. "
+            "Put back missing files, give new ones later names, or publish under another producer name. Logs that all "
+            "grow are followed one by one: ratchet publish --follow FILE, each under a producer name of its own"
         )
 
     def _not_there(self, expected: Sequence[Found], place: Place) -> str:
@@ -183,11 +181,9 @@ class Recognised:
                 return str(error)
         return (
             f"{self._where}: the {place.end} bytes read of {place.name} are not the beginning of "
-            f"{'any file there' if not expected else expected[0].path.name + ' or of a later one'}: it was "
-            "changed, cut "
-            "off or moved away before it was read to its end, and lines may be missing. Put it back (under the name "
-            "that "
-            "rotation gives it), or publish the present files under another producer name"
+            f"{'any file there' if not expected else expected[0].path.name + ' or of a later one'}: it was changed, "
+            "cut off or moved away before it was read to its end, and lines may be missing. Put it back (under the "
+            "name that rotation gives it), or publish the present files under another producer name"
         )
 
 

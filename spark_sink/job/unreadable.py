@@ -205,7 +205,7 @@ def find_unreadable(job: Source, start: Mapping[int, int], end: Mapping[int, int
     """Find the records that Spark cannot read, if Spark's error is an overflow.
 
     Returns:
-        False: no further record is unreadable.
+        True if records were found that were not known to be unreadable.
 
     Raises:
         KafkaUnavailable: Kafka does not send the records.
@@ -218,9 +218,9 @@ def find_unreadable(job: Source, start: Mapping[int, int], end: Mapping[int, int
             segments = list(_segments(job.unreadable, partition, start[partition], end[partition]))
             for first, last, in_driver in segments:
                 if not in_driver:
-                    looked = _look(consumer, job, partition, first, last)
-                    job.unreadable.add(partition, looked)
-                    found = found or bool(looked)
+                    more = _look(consumer, job, partition, first, last)
+                    job.unreadable.add(partition, more)
+                    found = found or bool(more)
     return found
 
 

@@ -229,7 +229,7 @@ def rows(
         columns: see `result_schema`.
         restricted_values: see `ResultStore.restricted_values`; a value that such a store cannot hold counts as not
             parsed.
-        keep_value: keep `_kafka_value` even if the columns hold all their fields of the value.
+        keep_value: True keeps `_kafka_value` in every row, even if the columns hold the whole value.
         original: column with the whole value, if the column `value` has only the part to parse.
         paths: paths of columns for fields within objects, see `value_schema`.
     """

@@ -146,9 +146,9 @@ def with_new_fields(known: StructType, sample: Sample, topic: str) -> StructType
 def _warn_of(left_out: Mapping[str, str], topic: str) -> None:
     names = list(left_out)
     for name in names[:SHOWN]:
-        log.warning("topic %s: no column is made of field %s: %s", topic, name, left_out[name])
+        log.warning("topic %s: field %s gets no column: %s", topic, name, left_out[name])
     if len(names) > SHOWN:
-        log.warning("topic %s: no column is made of %d further fields", topic, len(names) - SHOWN)
+        log.warning("topic %s: %d further fields get no column", topic, len(names) - SHOWN)
 
 
 def of_table(table: StructType, where: str) -> StructType:

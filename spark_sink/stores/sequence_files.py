@@ -179,7 +179,10 @@ class SequenceFiles:
             found = Manifest.from_json(text)
             sizes = self._sizes()
         except OSError as error:
-            raise StoreError(f"{self.where}: the last sequences cannot be read ({error.strerror or error})") from None
+            raise StoreError(
+                f"{self.where}: the last sequences cannot be read ({error.strerror or error}). Look at the folder and "
+                "its rights, then run again"
+            ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise self._lost(f"{_name(self._job, known)} cannot be read ({first_line(error)})") from None
         for file in found.files:
@@ -292,7 +295,9 @@ class SequenceFiles:
                 file.seek(max(0, file.size() - TAIL_BYTES))
                 tail = file.read()
         except OSError as error:
-            raise StoreError(f"{path}: cannot be read ({error.strerror or error})") from None
+            raise StoreError(
+                f"{path}: cannot be read ({error.strerror or error}). Look at the folder and its rights, then run again"
+            ) from None
         return int.from_bytes(hashlib.blake2b(tail, digest_size=7).digest(), "big")
 
     def _merged(self, spark: SparkSession, runs: list[Run]) -> DataFrame:
@@ -324,7 +329,10 @@ class SequenceFiles:
                 file.flush()
                 os.fsync(file.fileno())  # in a power failure the commit that names it must not survive it
         except OSError as error:
-            raise StoreError(f"{path}: cannot be written ({error.strerror or error})") from None
+            raise StoreError(
+                f"{path}: cannot be written ({error.strerror or error}). Look at the folder and its rights, then run "
+                "again"
+            ) from None
 
     def _lost(self, what: str) -> SequencesLost:
         return SequencesLost(

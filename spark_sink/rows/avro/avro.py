@@ -143,7 +143,7 @@ class _SchemaReader:
         if isinstance(schema, list):
             return self._union(schema, namespace, depth)
         if not isinstance(schema, dict) or "type" not in schema:
-            raise OptionRefused(f"avro schema: {_shown(schema)} is not a type")
+            raise OptionRefused(f"avro schema: {_shown(schema)} is not a type. Correct the schema")
         kind = schema["type"]
         if kind in {"record", "enum", "fixed"}:
             return self._definition(schema, namespace, depth)
@@ -157,11 +157,15 @@ class _SchemaReader:
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         if full not in self._named:
             raise OptionRefused(
-                f"avro schema: the type {_shown(name)} is not defined (null is allowed in a union only)"
+                f"avro schema: the type {_shown(name)} is not defined (null is allowed in a union only). Correct the "
+                "schema"
             )
         found = self._named[full]
         if found is None:
-            raise OptionRefused(f"avro schema: {_shown(name)} contains itself, which no table can hold")
+            raise OptionRefused(
+                f"avro schema: {_shown(name)} contains itself, which no table can hold. Change the schema, or choose "
+                "format bytes"
+            )
         return found
 
     def _union(self, branches: list[object], namespace: str, depth: int) -> tuple[Plan, DataType]:
@@ -177,12 +181,12 @@ class _SchemaReader:
     def _definition(self, schema: Mapping[str, Any], namespace: str, depth: int) -> tuple[Plan, DataType]:
         name = schema.get("name")
         if not isinstance(name, str) or not all(NAME.fullmatch(part) for part in name.split(".")):
-            raise OptionRefused(f"avro schema: {_shown(name)} is not a valid name of a type")
+            raise OptionRefused(f"avro schema: {_shown(name)} is not a valid name of a type. Correct the schema")
         given = schema.get("namespace", namespace)
         namespace = name.rpartition(".")[0] if "." in name else given if isinstance(given, str) else ""
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         if full in self._named:
-            raise OptionRefused(f"avro schema: type {_shown(full)} is defined twice")
+            raise OptionRefused(f"avro schema: type {_shown(full)} is defined twice. Correct the schema")
         self._named[full] = None
         found = self._named[full] = self._defined(schema, namespace, depth)
         return found
@@ -195,11 +199,13 @@ class _SchemaReader:
         if schema["type"] == "enum":
             symbols = schema.get("symbols")
             if not isinstance(symbols, list) or not symbols or not all(isinstance(each, str) for each in symbols):
-                raise OptionRefused(f"avro schema: enum {_shown(schema['name'])} has no symbols")
+                raise OptionRefused(f"avro schema: enum {_shown(schema['name'])} has no symbols. Correct the schema")
             return ("enum", tuple(symbols)), StringType()
         size = schema.get("size")
         if type(size) is not int or size < 1:
-            raise OptionRefused(f"avro schema: fixed {_shown(schema['name'])} needs a size of at least 1")
+            raise OptionRefused(
+                f"avro schema: fixed {_shown(schema['name'])} needs a size of at least 1. Correct the schema"
+            )
         return _logical(schema) or (("fixed", size), BinaryType())
 
     def _record(self, schema: Mapping[str, Any], namespace: str, depth: int) -> tuple[Plan, DataType]:
@@ -207,12 +213,14 @@ class _SchemaReader:
 
         described = schema.get("fields")
         if not isinstance(described, list) or not described:
-            raise OptionRefused(f"avro schema: record {_shown(schema['name'])} has no fields")
+            raise OptionRefused(f"avro schema: record {_shown(schema['name'])} has no fields. Correct the schema")
         plans, fields, taken = [], [], set[str]()
         for each in described:
             name = each.get("name") if isinstance(each, dict) else None
             if not isinstance(name, str) or not NAME.fullmatch(name) or "type" not in each:
-                raise OptionRefused(f"avro schema: record {_shown(schema['name'])}: {_shown(each)} is not a field")
+                raise OptionRefused(
+                    f"avro schema: record {_shown(schema['name'])}: {_shown(each)} is not a field. Correct the schema"
+                )
             if name.lower() in taken:
                 raise OptionRefused(
                     f"avro schema: field {_shown(name)} is there twice (names that differ in case only are one "
@@ -229,7 +237,7 @@ class _SchemaReader:
 
         key = "items" if schema["type"] == "array" else "values"
         if key not in schema:
-            raise OptionRefused(f"avro schema: {_shown(schema)} has no {key}")
+            raise OptionRefused(f"avro schema: {_shown(schema)} has no {key}. Correct the schema")
         plan, data_type = self.type(schema[key], namespace, depth + 1)
         if schema["type"] == "array":
             return ("array", plan), ArrayType(data_type)

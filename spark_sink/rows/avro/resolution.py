@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Plan = tuple[Any, ...]
 
 WHOLE = {"byte": 8, "short": 16, "integer": 32, "long": 64}
-"""Bits of the whole numbers of a table, by Spark's names."""
+"""Number of bits of each type of whole numbers, by Spark's names of the types."""
 
 
 class Resolution:

@@ -171,7 +171,10 @@ def _committing(
             # Locked until this transaction ends, so that a take-over waits for it, or ends it.
             holder = database.execute(statements["holder"]).fetchone()
             if holder is None or holder[0] != generation:
-                raise RuntimeError(f"fenced: generation {generation} no longer holds the job ({holder})")
+                raise RuntimeError(
+                    f"fenced: generation {generation} no longer holds the job (the newest generation is "
+                    f"{holder[0] if holder else 'none'})"
+                )
             database.execute(statements["first"], (partition, start[partition]))
             stored = database.execute(statements["stored"], (partition,)).fetchone()
             # A repeated task finds the commit of its first attempt, if that came so far.
