@@ -5,7 +5,8 @@ over the unchanged code and record the lines that each test runs (`trials.py`). 
 that run its line, the quickest first, in a fork of one process with the collected tests, broker, Spark and
 databases; the files stay unchanged. No other test can notice it. Where the file has functions that
 Numba compiles, Numba is switched off and the tests of those run alone: its cache would hold them unchanged.
-A mutant is killed where a test fails or takes too long. A line that no test runs is a survivor.
+A mutant is killed where a test fails or takes too long, and undecided where the process crashes. A line that no test
+runs is a survivor.
 Texts, log lines, errors and annotations are left alone. Code that Spark runs in its own Python processes is unchanged.
 """
 
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.mutants.drawing import PACKAGES, ROOT, Mutant, chosen, code_of, is_compiled
-from bench.mutants.trials import Measured, Tests, Trial
+from bench.mutants.trials import CRASHED, Measured, Tests, Trial
 
 SELECTED: Final = {"rule": ["--quick"], "commit": ["--quick"], "stores": ["--all", "-m", "not long"]}
 """Options of pytest that choose the tests of a part. The matrix has those of MySQL, and more of Delta and Iceberg."""
@@ -49,7 +50,7 @@ def main() -> int:
     drawn = [mutant for part in parts for mutant in chosen(part, arguments.seed, share)]
     if arguments.only:
         drawn = [mutant for mutant in drawn if arguments.only in mutant.file]
-    results = []
+    results = list[bool | None]()
     for part, plain in sorted({(each.part, is_compiled(each.file)) for each in drawn}):
         name = f"{part}-plain" if plain else part
         folders = [str(ROOT / folder) for folder in PACKAGES[part][0]]
@@ -64,22 +65,22 @@ def main() -> int:
         print(f"{name}: {len(measured.seconds)} tests pass in {measured.total_s:.0f} s", flush=True)
         mutants = [each for each in drawn if each.part == part and is_compiled(each.file) == plain]
         results += _tried(tests, measured, mutants, arguments.folder, arguments.minutes * 60)
-    survived = sum(lives for lives in results)
-    print(f"{len(results)} mutants: {len(results) - survived} killed, {survived} survived")
+    killed, survived, undecided = map(results.count, (False, True, None))
+    print(f"{len(results)} mutants: {killed} killed, {survived} survived, {undecided} undecided")
     return 0
 
 
-def _tried(tests: Tests, measured: Measured, mutants: list[Mutant], folder: Path, limit_s: float) -> list[bool]:
-    """Return for each mutant whether it survived, and print the survivors."""
+def _tried(tests: Tests, measured: Measured, mutants: list[Mutant], folder: Path, limit_s: float) -> list[bool | None]:
+    """Return for each mutant whether it survived, None for undecided, and print all but the killed ones."""
     trials = [
         Trial(str(ROOT / each.file), code_of(each), *measured.tests_of(str(ROOT / each.file), each.lines))
         for each in mutants
     ]
-    results, began = [], time.monotonic()
+    results, began = list[bool | None](), time.monotonic()
     with (folder / f"{tests.name}.ndjson").open("w") as report:
         for number, lives, seconds, failed in tests.try_all(trials, measured, folder, began + limit_s):
             mutant = mutants[number]
-            results.append(lives)
+            results.append(None if failed.startswith(CRASHED) else lives)
             row = {
                 **asdict(mutant),
                 "survived": lives,
@@ -88,10 +89,14 @@ def _tried(tests: Tests, measured: Measured, mutants: list[Mutant], folder: Path
             }
             report.write(json.dumps({**row, "failed": failed}) + "\n")
             report.flush()
-            if lives:
+            if results[-1] is None:
+                print(
+                    f"undecided: {mutant.file}:{mutant.line}: {mutant.before} -> {mutant.after}: {failed}", flush=True
+                )
+            elif lives:
                 unread = "" if trials[number].tests else " (no test runs the line)"
                 print(f"survived: {mutant.file}:{mutant.line}: {mutant.before} -> {mutant.after}{unread}", flush=True)
-    killed = len(results) - sum(results)
+    killed = results.count(False)
     print(f"{tests.name}: {killed} of {len(results)} killed in {time.monotonic() - began:.0f} s", flush=True)
     return results
 

@@ -29,6 +29,8 @@ The first test of a process that calls a compiled function waits for Numba to lo
 """
 AT_IMPORT: Final = ""
 """Coverage context of lines that run while modules are imported and tests are collected."""
+CRASHED: Final = "signal "
+"""Beginning of an answer about a process that crashed: a fork of one with Spark may do so without any mutant."""
 SERVERS: Final = ("broker", "spark", "postgres", "mariadb", "s3", "kafka_jars")
 """Fixtures of the session that all mutants of a part share."""
 
@@ -204,7 +206,7 @@ class _Server:
             os.close(write)
             code = _ended(child, sum(self._limit(item) for item in chosen))
             with os.fdopen(read) as failed:
-                answer = (number, code == 0, time.monotonic() - began, failed.read() or "endless" if code else "")
+                answer = (number, code == 0, time.monotonic() - began, ending(code, failed.read()))
             os.write(self.answers, json.dumps(answer).encode() + b"\n")
         return True
 
@@ -231,6 +233,13 @@ class _Server:
                 return 1
         faulthandler.cancel_dump_traceback_later()
         return 0
+
+
+def ending(code: int, failed: str) -> str:
+    """Return the failed test of a child, or how it ended without one; empty: all its tests have passed."""
+    if code == 0 or failed:
+        return failed
+    return f"{CRASHED}{-code}" if code < 0 and code != -signal.SIGKILL else "endless"
 
 
 def change(file: str, code: CodeType) -> bool:

@@ -92,3 +92,11 @@ def test_a_mutant_of_an_import_meets_the_tests_of_its_line(tmp_path: Path, limit
     )
     number, survived, _, failed = tests._try_at_import(5, trial, tmp_path)
     assert (number, survived, failed) == (5, lives, "" if lives else "at import")
+
+
+@pytest.mark.parametrize(
+    ("code", "failed", "answer"),
+    [(0, "", ""), (1, "a.py::one", "a.py::one"), (1, "", "endless"), (-9, "", "endless"), (-11, "", "signal 11")],
+)
+def test_a_crash_is_no_failed_test(code: int, failed: str, answer: str) -> None:
+    assert trials.ending(code, failed) == answer
