@@ -120,6 +120,6 @@ def event_ids(delivery: Delivery, indices: Iterable[int]) -> list[str]:
 
 
 def known_times(stamps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return timestamps, with NO_TIME in place of missing ones."""
+    """Return timestamps, int64[records] in ms, with NO_TIME in place of NO_TIMESTAMP."""
     known: NDArray[np.int64] = np.where(stamps == NO_TIMESTAMP, NO_TIME, stamps)
     return known

@@ -62,8 +62,9 @@ class _Watch:
         task = asyncio.current_task(self._loop)
         holder = None if task is None else HOLDERS.get(task)
         log.error(
-            "the event loop is blocked: this worker processes no partition, and its consumer group may assign them to "
-            "other workers. Let an agent run long computations and waits with `await asyncio.to_thread(...)`",
+            "the event loop is blocked: this worker processes no records, and its consumer group may assign its "
+            "partitions to other workers. Let agents run long computations and waits with "
+            "`await asyncio.to_thread(...)`",
             held_by=holder() if holder else task.get_name() if task else "unknown",
             seconds=round(for_s, 1),
         )

@@ -16,7 +16,8 @@ I64 = NDArray[np.int64]
 def count_headers(data: U8, begins: I64, ends: I64, offsets: NDArray[np.int32]) -> None:
     """Fill offsets, int32[records + 1], with the number of headers before each record, from 0.
 
-    begins, ends: int64[records], start of a record's headers with their count, and end of the record
+    data: uint8[bytes] of the record batch; begins, ends: int64[records], positions of a record's header count and of
+    its end
     """
     for i in range(len(begins)):
         count, _ = records.read_varint(data, begins[i], ends[i])
@@ -28,7 +29,7 @@ def find_headers(data: U8, begins: I64, ends: I64, names: I64, values: I64) -> N
     """Find the names and values of headers in valid records.
 
     Fills names int64[2, headers] and values int64[2, headers] with starts and lengths. A null value has length -1 and
-    begins where its name ends.
+    begins where its name ends. The other parameters are those of `count_headers`.
     """
     found = 0
     for i in range(len(begins)):

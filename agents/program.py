@@ -22,7 +22,7 @@ Key = Callable[[Any], Any]
 
 
 def regroup(name: str, topic: Topic, key: Any) -> Callable[[Any], Coroutine[Any, Any, None]]:
-    """Return the agent that forwards each event of a stream to an internal one, under another key.
+    """Return the agent that forwards each event of a stream to an internal stream, under another key.
 
     Args:
         name: name of the internal stream.
@@ -158,7 +158,7 @@ class StreamDefinition:
 
     @property
     def send(self) -> Callable[..., Awaitable[None]]:
-        """Send a record to an internal stream, from an agent of another one; see `Topic.send`.
+        """Send a record to this internal stream, from an agent of another stream; see `Topic.send`.
 
         Raises:
             SettingsError: the stream reads a topic of the settings.
@@ -365,7 +365,7 @@ class App(Timers):
         def register(function: Function) -> Function:
             if not (inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function)):
                 raise SettingsError(
-                    f"agent {function!r} is not suitable. Write `async def` with one parameter, the stream"
+                    f"agent {function!r} is not an async function. Write `async def` with one parameter, the stream"
                 )
             stream.agents.append(Agent(function, stream, on_error, deterministic))
             return function
@@ -374,7 +374,7 @@ class App(Timers):
 
 
 def _step_of(app: App, parent: StreamDefinition, name: str, value_type: Any) -> tuple[StreamDefinition, Topic]:
-    """Return the internal stream for a stream's events, and its topic; created if missing.
+    """Return the internal stream that gets a stream's events, and its topic; make both if missing.
 
     Raises:
         SettingsError: the name is already used, or the events would come back to their stream.

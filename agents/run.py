@@ -123,7 +123,7 @@ class AgentRun:
         self._task: asyncio.Task[None] | None = None
         self._waiting: asyncio.Future[None] | None = None
         """Future on which the program waits for the next batch."""
-        self._given_back: asyncio.Future[None] | None = None
+        self._batch_done: asyncio.Future[None] | None = None
         """Future on which the lane waits until the program has processed the batch."""
         self._result: Any = None
         """Result of the function: a coroutine or an async generator."""
@@ -133,7 +133,10 @@ class AgentRun:
         """Error that ended the run between two batches; the next batch raises it."""
         self._outputs, self._sends = Outputs(), Sends(agent.name, self._reading)
         self._mark = 0, 0
-        """Number of outputs and of sends before the current and the held records, to undo later ones."""
+        """Numbers of outputs and sends at the start of the current record, or of the first held record.
+
+        An error undoes all outputs and sends after them.
+        """
         self._at_hand = AtHand(partition, self._reading)
 
     async def take(self, delivery: Delivery, fresh: NDArray[np.int64]) -> None:
@@ -155,16 +158,16 @@ class AgentRun:
         self._outputs.cut()
         self._sends.cut()
         self._at_hand.take(fresh)
-        self._given_back = asyncio.get_running_loop().create_future()
+        self._batch_done = asyncio.get_running_loop().create_future()
         delivery.held_by = self.held_by
         if self._task is None:
             name = f"{self.agent.name} {delivery.batch.topic}-{delivery.batch.partition}"
             self._task = asyncio.create_task(self._reading.as_own(self._drive), name=name)
-            self._task.add_done_callback(self._ended)
+            self._task.add_done_callback(self._on_end)
             HOLDERS[self._task] = self.held_by
         elif self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
-        await self._given_back
+        await self._batch_done
         self._outputs.flush(delivery)
         self._sends.flush(delivery)
 
@@ -183,8 +186,8 @@ class AgentRun:
         if self._task is not None:
             self._task.cancel()
         self._reading.stop()
-        if self._given_back is not None and not self._given_back.done():
-            self._given_back.set_exception(
+        if self._batch_done is not None and not self._batch_done.done():
+            self._batch_done.set_exception(
                 Aborted(f"{place}: the agent was cancelled in this batch, because its transaction was rolled back")
             )
 
@@ -228,15 +231,15 @@ class AgentRun:
         self._partition.undo_record()
         self._reading.reject(f"agent {self.agent.name}: {describe_error(error)}")
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_end(self, task: asyncio.Task[None]) -> None:
         """Pass the end of the run's task to the lane, now or at the next batch."""
         self._task = None
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if self._is_over:
             return
         failure = error if isinstance(error, Exception) else self._failed(f"was ended by {type(error).__name__}")
-        if self._given_back is not None and not self._given_back.done():
-            self._given_back.set_exception(failure)
+        if self._batch_done is not None and not self._batch_done.done():
+            self._batch_done.set_exception(failure)
         else:
             self._failure = failure
 
@@ -290,9 +293,9 @@ class AgentRun:
         """Release the batch, and wait for the next one."""
         if self._is_over:
             raise asyncio.CancelledError
-        if self._given_back is not None and not self._given_back.done():
+        if self._batch_done is not None and not self._batch_done.done():
             self._reading.end()
-            self._given_back.set_result(None)
+            self._batch_done.set_result(None)
         self._waiting = asyncio.get_running_loop().create_future()
         await self._waiting
 

@@ -31,7 +31,7 @@ Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | N
 BY_KEY: Final = -1
 """Value of a row's partition if the record's key chooses it."""
 OF_EVENT: Final = -(2**63)
-"""Value of a row's timestamp if the record takes that of the current event."""
+"""Value of a row's timestamp if the record takes the current event's timestamp."""
 TIME_MOST: Final = 2**63 - 1
 FIRST_OF_TWO: Final = 0x80
 """Flag in a byte of a varint: another byte follows."""

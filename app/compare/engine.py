@@ -323,7 +323,7 @@ class Engine:
         self._waiting: dict[Name, list[Any]] = {}
         """Arrow tables of a side to insert later."""
         self._new: dict[str, str] = {}
-        """Values to keep at the end of the run."""
+        """Values that `commit` stores in the file, by name."""
         self._new_gaps: list[tuple[Name, int, int, int]] = []
         self._is_reading = False
 

@@ -65,7 +65,7 @@ def _unframed(value: bytes) -> bytes:
         ValueError: the value does not begin with these bytes.
     """
     if len(value) < 5 or value[0] != MAGIC:
-        raise ValueError("no schema is named")
+        raise ValueError("the value does not begin with the id of a schema")
     return value[5:]
 
 

@@ -1,4 +1,7 @@
-"""Findings about a Faust program, from its source alone: exact, by a rule, or refused."""
+"""Findings about a Faust program, from its source alone.
+
+A statement is exact (its effects happen exactly once), exact under a condition, or refused.
+"""
 
 from __future__ import annotations
 

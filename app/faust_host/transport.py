@@ -169,7 +169,7 @@ class Preparation(Service):
     def _say(self, sentence: str) -> None:
         """Log the reason for waiting. It runs in a thread, and raises an error there once the worker is stopping."""
         if self.should_stop:
-            raise BrokerUnavailable("stopped before Kafka answered")
+            raise BrokerUnavailable("the worker was stopped before Kafka answered")
         log.warning(sentence)
 
 

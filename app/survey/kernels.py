@@ -145,7 +145,7 @@ def _fields_of(
     lengths: I64,
     i: int,
 ) -> bool:
-    """Find the fields of one record's value; return False for no whole JSON object."""
+    """Find the fields of one record's value; return False if the value is not a whole JSON object."""
     wanted = len(parts)
     one = np.uint64(1)
     at = _skip_space(data, at, end)
@@ -223,7 +223,8 @@ def mixed(a: np.uint64, b: np.uint64, seed: np.uint64) -> np.uint64:
 def hash_records(data: U8, columns: I64, seed: np.uint64, values: U64, wholes: U64) -> None:
     """Hash each record's value, and each whole record (key, value and headers).
 
-    The results are put into `values`, uint64[records], and `wholes`, uint64[records].
+    data: uint8[bytes] of a valid record batch; columns: columns of the batch. The hashes are written into `values` and
+    `wholes`, uint64[records] each.
     """
     for i in range(columns.shape[1]):
         body, headers = columns[records.BODY, i], columns[records.HEADERS, i]
@@ -242,7 +243,8 @@ def hash_records(data: U8, columns: I64, seed: np.uint64, values: U64, wholes: U
 def hash_spans(data: U8, starts: I64, lengths: I64, least: int, most: int, seed: np.uint64, hashes: U64) -> None:
     """Hash the contents of one place into `hashes`, uint64[records].
 
-    The hash is 0 if the place is missing, or its length is not from `least` to `most`.
+    data: uint8[bytes]; starts, lengths: int64[records], positions of the place in each record. The hash is 0 if the
+    place is missing, or its length is not from `least` to `most`.
     """
     for i in range(len(starts)):
         is_one = least <= lengths[i] <= most
@@ -251,14 +253,20 @@ def hash_spans(data: U8, starts: I64, lengths: I64, least: int, most: int, seed:
 
 @compiled()
 def join_hashes(first: U64, second: U64, seed: np.uint64, hashes: U64) -> None:
-    """Hash pairs of hashes into `hashes`, uint64[records]; 0 if a record lacks one of the two."""
+    """Hash each record's two hashes, `first` and `second`, into `hashes`; all are uint64[records].
+
+    The result is 0 if one of the two is 0.
+    """
     for i in range(len(first)):
         lacks = first[i] == np.uint64(0) or second[i] == np.uint64(0)
         hashes[i] = np.uint64(0) if lacks else mixed(first[i], second[i], seed)
 
 
 def read_numbers(data: U8, starts: I64, lengths: I64, form: int, numbers: I64) -> None:
-    """Read one place's numbers into `numbers`, int64[records], as a worker does; NO_NUMBER without a number."""
+    """Read one place's numbers into `numbers`, int64[records], as a worker does; NO_NUMBER without a number.
+
+    starts, lengths: int64[records], positions of the place in each record
+    """
     read_sequences(data, starts, lengths, _ONCE, form, numbers, np.empty(len(starts), np.uint8))
 
 
@@ -271,7 +279,10 @@ def parse_number(text: bytes, form: int) -> int:
 
 @compiled()
 def join_numbers(owners: U64, numbers: I64, seed: np.uint64, hashes: U64) -> None:
-    """Hash pairs of owner and number into `hashes`, uint64[records]; 0 if a record lacks one of the two."""
+    """Hash each record's owner, uint64[records], and number, int64[records], into `hashes`, uint64[records].
+
+    The result is 0 if the owner is 0 or the number is negative.
+    """
     for i in range(len(owners)):
         lacks = owners[i] == np.uint64(0) or numbers[i] < 0
         hashes[i] = np.uint64(0) if lacks else mixed(owners[i], np.uint64(numbers[i]), seed)

@@ -93,7 +93,7 @@ class Numbers(Document):
 
     @property
     def windows(self) -> list[tuple[int, int]]:
-        """Possible reorder windows, each with the number of late records that it would pass."""
+        """Possible reorder windows, each with the number of late records that it would accept."""
         if not self.late:
             return []
         sizes = [1 << bits for bits in range(1, WINDOW_MOST.bit_length())]

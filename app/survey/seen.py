@@ -6,16 +6,16 @@ Columns of a slot:
     HASH    seeded hash of the identity, 64 bits; 0: empty slot
     CLOCK   clock of the partition at the identity's last record, in ms; 0 without a timestamp
     OFFSET  offset of the identity's last record
-    WHAT    upper 32 bits: those of the hash of the identity's first value; lower 32: the identity's partition, or
-            SEVERAL.
+    WHAT    upper 32 bits: upper half of the hash of the identity's first value; lower 32 bits: the identity's
+            partition, or SEVERAL.
 
 Equal hashes count as equal identities: `kafka_ratchet.app.survey.report.mistaken` returns how often that is wrong. An
 identity that comes in a second partition gets the mark SEVERAL, and an entry for each of its partitions in a second
 table, under a hash of identity and partition. So the verdicts within one partition are exact, as those of a worker. An
-identity with all records in one partition costs nothing more.
+identity with all records in one partition has only one entry.
 
-At a level above 0 only hashes with 0 in the lowest bits are kept: one of 2^level identities, with all of its records.
-Their results count 2^level times.
+At a level above 0, only hashes with 0 in their lowest `level` bits are kept. This is a sample of one of 2^level
+identities, with all of their records, and each record counts 2^level times.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ VERDICTS = 5
 """Number of verdicts counted with a weight."""
 
 LEVEL_MOST = 20
-"""Number of lowest bits of a hash that choose the sample. The highest 6 choose a group, and the others the slot."""
+"""Maximum level: number of a hash's lowest bits that choose the sample.
+
+The highest 6 bits of a hash choose a group, and the other bits a slot.
+"""
 GROUPS = 64
 
 BUCKETS = 65
@@ -198,7 +201,10 @@ def judge(
 
 @compiled()
 def refill(old: I64, new: I64, level: int) -> int:
-    """Copy the entries in the sample of `level` into an empty table; return their number."""
+    """Copy the entries in the sample of `level` from `old` into the empty table `new`; return their number.
+
+    old, new: int64[slots, COLUMNS]
+    """
     outside = (np.int64(1) << np.int64(level)) - np.int64(1)
     used = 0
     for i in range(old.shape[0]):

@@ -143,7 +143,7 @@ class ExpectedPartition:
         return number
 
     def _follow_edits(self, offset: int) -> None:
-        """Apply the operators' changes of the state that workers made at or before this input offset."""
+        """Apply the operators' edits of the state that workers have applied at or before this input offset."""
         while self._edits and self._edits[0].position <= offset:
             edit = self._edits.popleft()
             if edit.kind == FORGET:

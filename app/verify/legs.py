@@ -58,8 +58,8 @@ def legs_of(decisions: Sequence[Decision], begin: int, end: int, held: int, sinc
     """
     if len(decisions) >= NEWEST_DECISIONS:
         raise NoPath(
-            f"the changelog keeps only the newest {NEWEST_DECISIONS} decisions of operators, so older ones, and the "
-            "input that they moved workers to, are unknown"
+            f"the changelog keeps only the newest {NEWEST_DECISIONS} decisions of operators, so the order in which "
+            "workers read the input before these is unknown"
         )
     legs, position, forgets, mark = list[Leg](), begin, False, None
     for decision in decisions:

@@ -137,12 +137,15 @@ class Letters:
         return min(waits, default=None), list(lettered)
 
     def leave_out_before(self, partition: int, end: int) -> None:
-        """Exclude a partition's dead letters before the dead-letter offset `end`, since their input is deleted."""
+        """Exclude from the comparison a partition's dead letters before offset `end` of their topic.
+
+        Retention has deleted their input.
+        """
         for of in self._of.get(partition, {}).values():
             of[:] = [each for each in of if each.partition != partition or each.offset >= end]
 
     def leave_out(self, partition: int, since: int = 0) -> None:
-        """Exclude the dead letters of an input partition from input offset `since` on."""
+        """Exclude from the comparison the dead letters of input offset `since` and later ones of a partition."""
         left = self._of.pop(partition, {})
         self._of[partition] = {offset: found for offset, found in left.items() if offset < since}
 

@@ -126,7 +126,10 @@ class TopicReader:
     def consumer(
         self, group: str, committed: bool = True, topic: str | None = None
     ) -> AbstractContextManager[Consumer]:
-        """Return a client for one use at a time, made once and reused; see `Consumers.consumer`."""
+        """Return a client for one use at a time, made once and reused; see `Consumers.consumer`.
+
+        committed: False to read records of open and aborted transactions as well
+        """
         return self._consumers.consumer(group, committed=committed, topic=topic)
 
     def close(self) -> None:

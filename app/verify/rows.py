@@ -123,7 +123,10 @@ _length = struct.Struct(">q").pack
 
 
 def content(record: RecordView, *, with_timestamp: bool = True) -> bytes:
-    """Return a digest (16 bytes) of key, value, headers and timestamp, which must not change on the way."""
+    """Return a digest (16 bytes) of key, value and headers, which must be equal in input and output.
+
+    with_timestamp: True to include the timestamp
+    """
     digest = hashlib.blake2b(digest_size=16)
     fields: list[bytes | None] = [record.key, record.value]
     for name, value in record.headers:

@@ -225,9 +225,10 @@ class SourceComparison:
             )
 
     def _is_deleted(self, item: Item, which: int, sightings: Sightings) -> bool:
-        """Return True if retention has deleted the part of a topic where the record was.
+        """Return True if retention has deleted the part of a topic that had the record.
 
-        This is so if its sequence is below all of the producer's remaining ones in its partition.
+        This is so if the record's sequence is below all remaining ones of the producer in the partition. which: 0 for
+        the input, 1 for the output
         """
         count = len(self._begins[which]) if self._progress is None else self._progress.partitions
         partition = partition_of(item.key, self._name, count)

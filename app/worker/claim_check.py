@@ -82,7 +82,7 @@ class ClaimCheck:
         return claims.by_topic
 
     async def watch(self, lanes: Callable[[], Iterable[Lane]]) -> None:
-        """Halt each lane whose topics another application claims while it runs; never return.
+        """Halt each running lane after another application has claimed its topics; never return.
 
         `ratchet resume --adopt` writes its claim, and then ends with an error if the former application still has a
         worker in its group. The claim is valid all the same: from then on that worker may not write.

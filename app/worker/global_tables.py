@@ -51,12 +51,12 @@ class ReadAnew(TopicError):
 
 
 def prepare_global_tables(bootstrap: str, settings: Settings, tables: Collection[GlobalTable]) -> None:
-    """Create missing topics of global tables, and check that they expire nothing.
+    """Create missing topics of global tables, and check that Kafka deletes none of their entries.
 
     Raises:
         SettingsError: a table's topic has an invalid name.
         TopicMissing: a topic is missing, and `create_topics` is off.
-        TopicError: a topic expires entries, deletes nulls too early, or cannot be created.
+        TopicError: Kafka would delete entries of a topic, or its nulls too early; or a topic cannot be created.
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
     if not tables:
@@ -136,7 +136,7 @@ class TopicFollower:
         Args:
             cluster: connected client of the Kafka cluster
             table: global table to fill
-            batch_most: most bytes of one batch after decompression
+            batch_most: maximum bytes of one batch after decompression
         """
         self.table, self._cluster, self._batch_most = table, cluster, batch_most
         self._logs: list[Changelog] = []

@@ -12,7 +12,7 @@ from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.transport.assignor import protocol_of
 
 PLACED: Final = ("input", "output", "dead_letters")
-"""Settings, besides a stream's rule, on which workers must agree: they decide the topics of records."""
+"""Settings that decide the topics of a stream's records. Workers must agree on them, as on the stream's rule."""
 PLACED_IF_SET: Final = ("forward", "duplicates", "duplicates_keep", "event_id")
 """Settings like `PLACED` that count only if they differ from their default. So workers of an earlier version, which
 lack them, can share a group with workers of this version until a stream uses one."""

@@ -88,7 +88,7 @@ def policy_key(stream: str | None) -> bytes:
 
 
 def policy_value(deduplicate: bool) -> bytes:
-    """Return the value of a record that sets a policy."""
+    """Return the value of a record that sets a policy. deduplicate: True to switch deduplication on."""
     return json.dumps({"deduplicate": deduplicate}, separators=(",", ":")).encode()
 
 

@@ -20,10 +20,10 @@ from kafka_ratchet.transport.sent_topics import SentTopic
 
 
 def check_topics(program: App, settings: Settings) -> None:
-    """Check that agents may send to the program's topics, and that streams over agents' records set deduplicate.
+    """Check that agents may send to the program's topics, and that streams with input from agents set deduplicate.
 
     Raises:
-        SettingsError: agents may not send to a topic; or a stream reads agents' records without its own deduplicate.
+        SettingsError: agents may not send to a topic; or a stream with input from agents does not set deduplicate.
     """
     for topic in program.topics:
         if not is_topic_name(topic):

@@ -147,7 +147,10 @@ class TransactionSpans:
         self._looked_at += look
 
     def ended(self, position: int, *, is_committed: bool) -> None:
-        """Export the span of a transaction after its commit or rollback. position: next input offset."""
+        """Export the span of a transaction after its end.
+
+        position: next input offset; is_committed: False after a rollback
+        """
         from opentelemetry.trace import Link, SpanKind, StatusCode
 
         if self._began_ns is None:

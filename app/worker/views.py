@@ -58,8 +58,8 @@ class Views:
         if other.topics.partitions != stream.topics.partitions:
             raise SettingsError(
                 f"the view of table {table}: stream {stream.name} has {stream.topics.partitions} partitions, and "
-                f"{other.name} has {other.topics.partitions}: a key may have another partition there. Give both inputs "
-                "one partition count. Or send the table's changes to a topic, and read that as a global table"
+                f"{other.name} has {other.topics.partitions}: a key may be in another partition there. Give both "
+                "inputs the same count. Or send the table's changes to a topic, and read that as a global table"
             )
         lane = self.lanes.get((stream.topics.changelog, number))
         if lane is None or lane.status.state in INCOMPLETE:

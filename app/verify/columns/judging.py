@@ -91,7 +91,10 @@ class Twice:
         self._known, self._last, self._left = known, dict[bytes, int](), TWICE
 
     def contradicts(self, batch: RecordBatch, verdicts: NDArray[np.uint8]) -> bool:
-        """Return True if the plain rule has another verdict on one of the next batch's records."""
+        """Return True if the plain rule has another verdict on one of the next batch's records.
+
+        verdicts: uint8[batch.count], verdicts of the compiled rule
+        """
         count, self._left = min(batch.count, self._left), max(0, self._left - batch.count)
         return any(self._judge(batch, index) != verdicts[index] for index in range(count))
 

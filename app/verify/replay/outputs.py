@@ -52,7 +52,10 @@ class Output(NamedTuple):
         is_saved: bool = True,
         has_time: bool = True,
     ) -> Output:
-        """Make an output from a record. has_time: False to leave the timestamp out of the comparison."""
+        """Make an output from a record.
+
+        offset, is_due, is_saved: as in `Output`; has_time: False to leave the timestamp out of the comparison
+        """
         digest = content(record, with_timestamp=has_time)
         place = content(RecordView(record.key, None, [], record.timestamp_ms), with_timestamp=has_time)
         key, value = (None if part is None else part[:SHOWN] for part in (record.key, record.value))

@@ -317,7 +317,7 @@ def _at_once(records: Iterator[tuple[int, RecordView]]) -> Iterator[Rows]:
 
 
 def batch_of(spec: LaneSpec, rows: Rows) -> RecordBatch:
-    """Return records as a batch, as a lane would have fetched it."""
+    """Return records as a batch, as a lane would have fetched it. rows: input offset and record of each."""
     first = rows[0][0]
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, ANY_SIZE)
     for offset, record in rows:

@@ -99,7 +99,7 @@ class StreamHistory:
         return row, lags
 
     def write(self, slot: int, row: Values, lags: Values) -> None:
-        """Write the rows of `take` to the files; call in a thread.
+        """Write the two rows that `take` returned to the files; call in a thread.
 
         If the file already has a row for this slot, as after a restart, the counts of both are added up.
         """

@@ -44,7 +44,7 @@ class _Source:
 
 
 class Past:
-    """Implements `kafka_ratchet.app.status.history.HistoryProvider`.
+    """Provider of a worker's history; implements `kafka_ratchet.app.status.history.HistoryProvider`.
 
     Args:
         folder: folder of the application's state

@@ -53,7 +53,7 @@ class Ring:
         return 8 * (HEADER + self.rows * (2 + self.width))
 
     def open(self) -> None:
-        """Open the file, or create it. A file of another version or shape is renamed to NAME.aside before.
+        """Open the file, or create it. A file of another version or shape is first renamed to NAME.aside.
 
         Raises:
             OSError: the file cannot be opened or created.
