@@ -142,7 +142,7 @@ def test_a_replay_is_like_what_was_left_and_finds_what_others_have_written(worke
     assert edited.exit_code() == ExitCode.WRONG
     assert edited.counts == {"altered": EVENTS + 200 - 6 + 11}
     assert edited.replay is not None
-    assert "where the program was edited" in edited.replay.notes[0]
+    assert "may come from an edit of the program" in edited.replay.notes[0]
     fails = replay(site, SHOP.replace("totals[order.user] +=", "totals[order.nobody] +="))
     assert [finding.kind for finding in fails.findings] == ["contradicted"] * 2
     assert "the program fails at input that workers have processed" in fails.findings[0].detail
