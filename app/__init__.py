@@ -13,7 +13,7 @@ __all__ = ["create_app"]
 
 
 def create_app(settings: Settings, bootstrap: str | None = None, program: App | None = None) -> Application:
-    """Return a worker's application, for a program's own process.
+    """Return a worker's application, to run inside another program's process.
 
     `await application.start()` joins the consumer group, and `await application.stop()` leaves it. `application.app` is
     the Faust app, for timers and tasks. Agents and tables made on it are refused; give them as `program`.
@@ -21,7 +21,7 @@ def create_app(settings: Settings, bootstrap: str | None = None, program: App | 
     Args:
         settings: from `kafka_ratchet.app.settings.load`
         bootstrap: host:port[,host:port]; None: `settings.bootstrap`
-        program: program with agents and tables; None: each record is forwarded unchanged
+        program: program with agents and tables; None: each record that is no duplicate is forwarded unchanged
 
     Raises:
         SettingsError: bootstrap or streams are missing, or an extractor cannot be imported.
@@ -37,7 +37,9 @@ def create_app(settings: Settings, bootstrap: str | None = None, program: App | 
 
     bootstrap = bootstrap or settings.bootstrap
     if bootstrap is None:
-        raise SettingsError("bootstrap is missing. Set it to the address of the Kafka cluster with the streams")
+        raise SettingsError(
+            "bootstrap is missing. Set it to the address of the Kafka cluster that has the streams' topics"
+        )
     settings = with_steps(settings, program)
     prepare_policy(bootstrap, settings)
     refuse_abandoned(bootstrap, settings)

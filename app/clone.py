@@ -1,4 +1,4 @@
-"""Search for the clone of the repository that has this code."""
+"""Folder of the repository's clone that this code runs from, if it does."""
 
 from __future__ import annotations
 

@@ -23,9 +23,10 @@ Found = TypeVar("Found")
 
 
 def in_thread(work: Callable[[], Found]) -> asyncio.Future[Found]:
-    """Run a function in a thread that does not keep the process from ending.
+    """Run a function in a daemon thread, and return the future of its result.
 
-    asyncio's own threads would keep it, while a store may never answer.
+    The process can end before the function does. With a thread of asyncio's own pool it would first wait for the
+    function, and a function that reads a store may never return.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Found] = loop.create_future()

@@ -1,4 +1,4 @@
-"""The extra that brings a missing package, for every command."""
+"""Extra of kafka-ratchet that installs a missing package, by the package's import name."""
 
 from __future__ import annotations
 
@@ -28,17 +28,20 @@ WORKER_EXTRAS: Final = dict.fromkeys(
     ),
     "worker",
 )
-"""Extra by import name: packages of the worker, and of commands that ask workers."""
+"""Extra by import name, for the packages of the worker and of commands that send requests to workers."""
 
 
 OTHER_EXTRAS: Final = dict.fromkeys(
     ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.exporter.otlp"), "otel"
 )
-"""The API may be there alone: other libraries bring it."""
+"""Extra by import name, for the packages of `telemetry = "otel"`.
+
+SDK and exporter are listed too, because other libraries install the API without them.
+"""
 
 
 def missing_extra(error: ModuleNotFoundError) -> str | None:
-    """Return how to install a missing package; None if no extra has it."""
+    """Return a sentence with the command that installs a missing package; None if no extra has the package."""
     return sink.missing_extra(error, WORKER_EXTRAS | sink.SINK_EXTRAS | OTHER_EXTRAS)
 
 

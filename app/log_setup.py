@@ -1,4 +1,4 @@
-"""Logging to stderr: structlog for our lines, and the same handler for those of the libraries."""
+"""Logging to stderr: lines of Ratchet, by structlog, and lines of libraries, through the same handler."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ _NO_ANSWER: Final = re.compile(
     r"^Unable connect to node|^Unable to (update|request) metadata|NodeNotReadyError|KafkaConnectionError"
     r"|Connect call failed|Connection refused|NoBrokersAvailable|RequestTimedOutError"
 )
-"""aiokafka's lines about a failed try, some forty times a second and worker while Kafka is away."""
+"""Pattern of aiokafka's lines about a failed attempt to reach Kafka.
+
+While Kafka does not answer, aiokafka writes some forty of them a second in each worker.
+"""
 
 _REFUSED: Final = re.compile(r"AccessRefused: (?P<why>.*)", re.DOTALL)
-"""aiokafka's line where Kafka and this client refuse each other."""
+"""Pattern of aiokafka's line about a refused connection: Kafka refuses this client, or the client refuses Kafka."""
 
 SAY_EVERY_S: Final = 60.0
 
@@ -37,9 +40,9 @@ log = structlog.get_logger(__name__)
 
 
 class KafkaAway(logging.Filter):
-    """Log filter that replaces libraries' lines about a silent broker by a single line at intervals.
+    """Log filter that writes one line a minute in place of libraries' lines about an unreachable broker.
 
-    All other lines pass.
+    All other lines pass unchanged.
     """
 
     def __init__(self) -> None:
@@ -134,7 +137,7 @@ def _as_json(_: Any, __: str, event: EventDict) -> str:
 
 
 def _log_uncaught_errors() -> None:
-    """Make uncaught errors of all threads appear as log lines."""
+    """Install hooks that write the uncaught errors of all threads as log lines."""
 
     def log_uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt):

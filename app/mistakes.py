@@ -1,4 +1,4 @@
-"""Mistakes in the settings, as sentences. A value that may be a secret is not shown."""
+"""Sentences about mistakes in the settings. They do not show values that may be secrets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def sentences(error: ValidationError, model: type[BaseModel], sections: Sections
 
 
 def _given(where: list[str], value: object) -> str:
-    """Return the given value, unless it may be a secret."""
+    """Return " (given: VALUE)"; "" if the value may be a secret, or is a section."""
     may_be_secret = (
         not where or where[0] in {"kafka", "sink", "sinks"} or (where[0] == "bootstrap" and "@" in str(value))
     )

@@ -1,8 +1,9 @@
-"""The names that Ratchet gives in Kafka. Two applications, or two streams, never come to the same one.
+"""Names of Ratchet's topics, groups and transactional ids in Kafka, different for any two applications or streams.
 
-`{app}-{stream}-changelog`, as it was called at first, is the same for application `shop`, stream `eu-orders`, and for
-application `shop-eu`, stream `orders`. A stream's name has no dot and no name in Kafka has a slash, so these do not run
-together. All begin with `{app}-`, which is what rights are given for (docs/guide/rights.md).
+A name such as `{app}-{stream}-changelog` would be the same for application `shop`, stream `eu-orders`, and for
+application `shop-eu`, stream `orders`. So a dot or a slash separates the parts: a stream's name has no dot, and a topic
+name has no slash. All names but those shared by applications begin with `{app}-`, the prefix that rights are given for
+(docs/guide/rights.md).
 """
 
 from __future__ import annotations
@@ -10,14 +11,13 @@ from __future__ import annotations
 from typing import Final
 
 PRODUCERS_TOPIC: Final = "ratchet-producers"
-"""Topic of producers' progress:
+"""Topic of producers' progress, shared by all applications on one Kafka cluster.
 
-`kafka_ratchet.producers.PROGRESS_TOPIC`, which a test compares.
-
-Settings are also read where that package is missing.
+It equals `kafka_ratchet.producers.PROGRESS_TOPIC`, as a test checks. It is not imported from there, because settings
+are also read where that package is missing.
 """
 OWNERS_TOPIC: Final = "ratchet-owners"
-"""Topic of claims, for all applications on one Kafka; see `kafka_ratchet.app.worker.claims`."""
+"""Topic of claims on outputs, shared by all applications on one Kafka cluster (`kafka_ratchet.app.worker.claims`)."""
 KAFKAS_OWN: Final = "__"
 """Prefix of Kafka's internal topics."""
 
@@ -38,7 +38,7 @@ def changelog_name(app: str, stream: str) -> str:
 
 
 def repartition_topic(app: str, stream: str) -> str:
-    """Return the name of the topic that an internal stream of a program reads (`group_by`)."""
+    """Return the name of the topic that an internal stream reads (`group_by` of a program, or `repartition_by`)."""
     return f"{app}-repartition.{stream}"
 
 
@@ -48,22 +48,22 @@ def replayed_topic(app: str, stream: str) -> str:
 
 
 def replay_id(app: str, stream: str) -> str:
-    """Return the transactional id of `ratchet dead-letters replay`."""
+    """Return the transactional id that `ratchet dead-letters replay` uses for a stream."""
     return f"{app}-replay/{stream}"
 
 
 def replay_group(app: str, stream: str) -> str:
-    """Return the consumer group that holds the offsets of the last replay of dead letters, for display."""
+    """Return the name of the consumer group with the offsets of the last replay of a stream's dead letters."""
     return f"{app}-dead-letters-{stream}"
 
 
 def is_repartition_topic(topic: str, app: str) -> bool:
-    """Return True for an internal topic of the application (`group_by`)."""
+    """Return True if the topic is one of the application's topics for internal streams."""
     return topic.startswith(repartition_topic(app, ""))
 
 
 def transactional_id(app: str, input_topic: str, partition: int) -> str:
-    """Return the transactional id of the lane of an input partition."""
+    """Return the transactional id of the lane that processes an input partition."""
     return f"{app}-lane/{input_topic}/{partition}"
 
 

@@ -1,4 +1,4 @@
-"""Partitioners of producers' keys."""
+"""Partitioners that Kafka producers use for record keys."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""`repartition_by`: two streams in place of one, so that an identity is judged in one partition.
+"""`repartition_by`: splits a stream in two, so that all records of an identity are judged in one partition.
 
-The records of a stream S arrive in any partition. The stream `S-arrivals` sends each of them, byte for byte, to the
-partition of an internal topic that its identity gives, in the transaction of the input's offsets: so each is there
-exactly once. S judges the records there. The topic may have more partitions than the input.
+The records of an identity may arrive in several partitions of the input. The internal stream `S-arrivals` copies each
+record of stream S, byte for byte, to the partition of an internal topic that the record's identity determines.
+It commits the copy and the input's offset in one transaction, so the internal topic has each record exactly once.
+Stream S then reads and judges the internal topic, which may have more partitions than the input.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from kafka_ratchet.errors import SettingsError
 
 ARRIVALS: Final = "-arrivals"
 NAME_MOST: Final = 63
-"""Characters of a stream's name: `kafka_ratchet.app.streams.STREAM_NAME`."""
+"""Most characters of a stream's name, as in `kafka_ratchet.app.streams.STREAM_NAME`."""
 
 
 class Arrivals(StreamSettings):
-    """Internal stream that sends another stream's records to the partitions of their identities.
+    """Internal stream that copies another stream's records to the partitions of their identities.
 
-    of: name of the other stream
+    of: name of the other stream, which judges the copies
     to_partitions: number of partitions of the target topic; None: as many as the input has
     """
 
@@ -31,7 +32,7 @@ class Arrivals(StreamSettings):
 
     @property
     def rule(self) -> dict[str, str]:
-        """Return the settings that must not change while the partition has state."""
+        """Return the settings that must not change while a partition of this stream has state."""
         return {"identity": str(self.identity), "sends_to": self.output}
 
 
@@ -41,7 +42,9 @@ def arrivals_of(name: str) -> str:
 
 
 def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, StreamSettings]:
-    """Return the streams, with each stream that sets `repartition_by` split in two. Idempotent.
+    """Return the streams, with each stream that sets `repartition_by` split in two.
+
+    A stream split by an earlier call stays as it is.
 
     Raises:
         SettingsError: the name of an internal stream or topic is already used.
@@ -54,21 +57,23 @@ def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, 
             continue
         if is_repartition_topic(stream.input, app):
             raise SettingsError(
-                f"streams.{name}.input is {stream.input!r}, a topic that Ratchet itself fills. Name the topic of "
-                "the published records; repartition_by does the rest"
+                f"streams.{name}.input is {stream.input!r}, a topic that Ratchet itself fills. Set input to the topic "
+                "that producers publish to; with repartition_by, Ratchet creates and fills the other topic"
             )
         if other in streams or len(other) > NAME_MOST:
             raise SettingsError(
-                f"streams.{name}.repartition_by: Ratchet adds a stream {other!r}, which sends the records to their "
-                "partitions, and "
-                + (f"{other} is already a stream of the settings" if other in streams else "that name is too long")
-                + ". Give one of the two another name"
+                f"streams.{name}.repartition_by: Ratchet adds an internal stream {other!r} for this stream, and "
+                + (
+                    f"the settings already have a stream of that name. Rename {name!r} or {other!r}"
+                    if other in streams
+                    else f"that name is longer than {NAME_MOST} characters. Give {name!r} a shorter name"
+                )
             )
         letters = f"{app}-{other}-dead-letters"
         if taken := {letters} & {each for its in streams.values() for each in (its.input, *its.writes)}:
             raise SettingsError(
-                f"streams.{name}.repartition_by: records without a known target partition go to {taken.pop()!r}, which "
-                "is already a topic of the settings. Name another topic there"
+                f"streams.{name}.repartition_by: Ratchet writes records without a valid identity to the topic "
+                f"{taken.pop()!r}, which another setting names too. Give that setting another topic"
             )
         made[other] = Arrivals(
             of=name,
@@ -88,11 +93,14 @@ def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, 
 
 
 def judging(streams: Mapping[str, StreamSettings]) -> dict[str, StreamSettings]:
-    """Return the streams without internal ones that only send records to another stream."""
+    """Return the streams that judge records, without the internal ones that only copy records to another stream."""
     return {name: stream for name, stream in streams.items() if not isinstance(stream, Arrivals)}
 
 
 def arrives_in(streams: Mapping[str, StreamSettings], name: str) -> str:
-    """Return the topic that a stream's records are published to."""
+    """Return the topic that producers publish a stream's records to.
+
+    streams: all streams, after `repartitioned`; name: the stream that judges the records
+    """
     other = streams.get(arrivals_of(name))
     return other.input if isinstance(other, Arrivals) else streams[name].input

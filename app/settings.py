@@ -50,10 +50,10 @@ __all__ = [
 
 CONFIG_VARIABLE = "RATCHET_CONFIG"
 OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "RATCHET_HOME", "RATCHET_CACHE"})
-"""RATCHET_* variables other than settings: the config file, and those of the `ratchet` script itself."""
+"""RATCHET_* variables other than settings: path of the settings file, and folders of the `ratchet` script."""
 
 BROKERS = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
-"""One broker: host:port or [IPv6]:port. Clients have no common default for a missing port."""
+"""Pattern of one broker: host:port or [IPv6]:port. The port is required, since clients differ in their default."""
 
 
 def _joined(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str | int | bool]]:
@@ -67,9 +67,9 @@ def _joined(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
 
 
 def _client_options(value: object) -> object:
-    """Join nested tables to librdkafka's dotted names.
+    """Return client options by librdkafka's dotted names, from nested tables; another value unchanged.
 
-    TOML parses `sasl.mechanism = "PLAIN"` as a nested table.
+    TOML parses `sasl.mechanism = "PLAIN"` as a table `sasl` with an entry `mechanism`.
     """
     return dict(_joined(value)) if isinstance(value, dict) else value
 
@@ -78,9 +78,9 @@ ClientOptions = Annotated[dict[str, str | int | bool], BeforeValidator(_client_o
 
 
 class _Variables(EnvSettingsSource):
-    """Source of `RATCHET_*` variables.
+    """Reader of settings from `RATCHET_*` variables.
 
-    Client options stay text, because as JSON a password of digits would be a number.
+    It does not parse client options as JSON, since that would turn a password of digits into a number.
     """
 
     def explode_env_vars(self, field_name: str, field: FieldInfo, env_vars: Mapping[str, str | None]) -> dict[str, Any]:
@@ -92,58 +92,66 @@ class _Variables(EnvSettingsSource):
 
 
 class Settings(BaseSettings):
-    """Settings of Ratchet. Build them with `load()`, which reports every mistake in a sentence."""
+    """Settings of Ratchet. `load()` makes them, and reports every mistake in a sentence."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, hide_input_in_errors=True
     )
 
     app: str = Field(default="ratchet", pattern=r"^[A-Za-z0-9._-]{1,100}$")
-    """Name of the consumer group, prefix of transactional ids and of changelog topics."""
+    """Name of the application: its consumer group, and prefix of its transactional ids and changelog topics."""
     bootstrap: str | None = None
-    """host:port[,host:port]; None: the embedded broker."""
+    """Address of Kafka, host:port[,host:port]; None: commands start an embedded broker, or refuse to run."""
     kafka: ClientOptions = Field(default_factory=dict, repr=False)
-    """Client options in librdkafka's names (security.protocol, sasl.*, ssl.*), passed on untouched."""
+    """Client options by librdkafka's names (security.protocol, sasl.*, ssl.*)."""
     kafka_timeout_s: float = Field(default=60.0, gt=0, le=1_000_000, allow_inf_nan=False)
-    """Longest wait for Kafka at the start of a part, in seconds, before an error."""
+    """Most seconds that a starting command or worker waits for Kafka before it ends with an error."""
     streams: dict[str, StreamSettings] = Field(default_factory=dict)
     deduplicate: bool | None = None
-    """The same as a stream's, for the streams that do not say."""
+    """Value of `deduplicate` for streams that do not set it; None: True."""
     create_topics: bool = True
-    """The same as a stream's, for the streams that do not say. Ratchet's own topics are created in any case."""
+    """Value of `create_topics` for streams that do not set it. Ratchet creates its own topics in any case."""
     commit_interval_ms: int = Field(default=100, ge=1, le=30_000)
-    """A partition's transaction is committed when it is this old, ..."""
+    """Age in ms at which a worker commits a partition's transaction; see also `records_per_transaction`."""
     records_per_transaction: int = Field(default=500_000, ge=1, le=100_000_000)
-    """... or holds this many input records."""
+    """Number of input records at which a worker commits a partition's transaction, however young it is."""
     transaction_timeout_ms: int = Field(default=60_000, ge=1_000, le=900_000)
-    """Age in ms at which the broker aborts a transaction; a crashed worker's successor aborts it at once."""
+    """Age in ms at which the broker aborts an open transaction.
+
+    The worker that takes over a crashed worker's partition aborts that partition's transaction at once.
+    """
     session_timeout_ms: int = Field(default=10_000, ge=1_000, le=300_000)
-    """A worker that Kafka has not heard of for this long loses its partitions."""
+    """Milliseconds without a heartbeat of a worker after which Kafka gives its partitions to other workers."""
     num_standby_replicas: int = Field(default=0, ge=0, le=32)
-    """Number of other workers with a warm copy of each partition's sequences."""
+    """Number of other workers that keep an up-to-date copy of each partition's last sequences."""
     processes: int = Field(default=1, ge=1, le=256)
-    """Worker processes that one `ratchet worker` runs. With 1 it is the worker itself; above, each has a folder of its
-    own in `state_folder`."""
+    """Number of processes of one `ratchet worker`.
+
+    With 1, the command itself is the worker. With more, it starts so many, each with its own folder in `state_folder`.
+    """
     state_folder: Path = Path("ratchet-state")
     state_memory_mb: int = Field(default=2_048, ge=1, le=1 << 20)
-    """Memory for a worker's last sequences, in MiB, shared by its processes, streams and partitions.
+    """Memory in MiB for the last sequences of one worker, shared by its processes, streams and partitions.
 
-    Further sequences are read from the local store: the same results, more slowly.
+    Last sequences that do not fit are read from the local store, which is slower and gives the same results.
     """
     max_batch_mb: int = Field(default=64, ge=1, le=1_024)
-    """Most MiB that one record batch may unpack to; a partition with a larger one halts.
+    """Most MiB of one record batch after decompression; a partition with a larger batch halts.
 
-    Forwarding one takes at most three times as much.
+    To forward a batch, a worker needs at most three times the batch's size of memory.
     """
     web: WebSettings = WebSettings()
     sink: SinkSettings = Field(default=SinkSettings(), repr=False)
     sinks: dict[str, SinkSettings] = Field(default_factory=dict, repr=False)
-    """More sinks, by name. Code that works with one asks for `of_sink` and then reads `sink`."""
+    """Sections [sinks.NAME] by name. Code for a single sink calls `of_sink`, and reads `sink` of its result."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: LogFormat = "text"
     """Form of log lines: text, or one JSON object a line."""
     telemetry: Literal["none", "otel"] = "none"
-    """"otel": a span for each transaction of a worker, by OpenTelemetry's own variables; needs the extra `otel`."""
+    """"otel": a worker exports an OpenTelemetry span for each transaction, as the `OTEL_*` variables say.
+
+    It needs the extra `otel`.
+    """
 
     @field_validator("bootstrap")
     @classmethod
@@ -159,7 +167,7 @@ class Settings(BaseSettings):
     @classmethod
     def _named_folder(cls, value: object) -> object:
         if value == "":
-            raise ValueError("name a folder; no other program may use it")
+            raise ValueError("name a folder that no other program uses")
         return value
 
     @field_validator("streams")
@@ -212,44 +220,44 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources of settings: given values first, then variables; no .env, no secrets folder.
+        """Return the sources of settings: arguments first, then variables; no .env file, no secrets folder.
 
-        `load` adds the file with lower priority.
+        `load` reads the settings file itself and passes its values as arguments, after merging variables into them.
         """
         return init_settings, _Variables(settings_cls)
 
     def stream(self, name: str | None = None) -> tuple[str, StreamSettings]:
-        """Return the stream of that name; without a name, the only stream.
+        """Return name and settings of a stream. name: None selects the only stream.
 
         Raises:
-            SettingsError: the stream does not exist, or there are several and no name is given.
+            SettingsError: no stream has the name; or no name is given, and the settings have not exactly one stream.
         """
         judged = judging(self.streams)
         if name is None and len(judged) == 1:
             return next(iter(judged.items()))
         known = ", ".join(self.streams) or "none"
         if name is None:
-            raise SettingsError(f"the stream is not named. Give --stream; the settings have: {known}")
+            raise SettingsError(f"the stream is not named. Give --stream NAME; the settings have the streams: {known}")
         if name not in self.streams:
-            raise SettingsError(f"no stream {name!r} in the settings (they have: {known})")
+            raise SettingsError(f"no stream {name!r} in the settings (they have: {known}). Correct the name")
         return name, self.streams[name]
 
     def every_sink(self) -> dict[str, SinkSettings]:
-        """Return all sinks by name, `[sink]` first, under the name of its job.
+        """Return all sinks by name: `[sink]` first, by its job's name, then each `[sinks.NAME]` by its section's name.
 
-        The result is empty if the file has no sink section.
+        The result is empty if the settings have no sink section.
         """
         own = {self.sink.name: self.sink} if "sink" in self.model_fields_set else {}
         return {**own, **self.sinks}
 
     def of_sink(self, name: str | None = None) -> Settings:
-        """Return the settings with a single sink, as `sink`.
+        """Return the settings with one sink alone, in their field `sink`.
 
         Args:
             name: name of the section or of its job; None: `[sink]`, or the only sink.
 
         Raises:
-            SettingsError: no sink has the name; or there are several, without `[sink]`, and no name is given.
+            SettingsError: no sink has the name; or no name is given, and there are several sinks but no `[sink]`.
         """
         found = self.every_sink()
         if name is None and (not self.sinks or "sink" in self.model_fields_set):
@@ -258,27 +266,27 @@ class Settings(BaseSettings):
             name = next(iter(found))
         known = ", ".join(found) or self.sink.name
         if name is None:
-            raise SettingsError(f"the sink is not named. Give its name; the settings have: {known}")
+            raise SettingsError(f"the sink is not named. Give its name; the settings have the sinks: {known}")
         if not found and name == self.sink.name:
             return self
         for section, sink in found.items():
             if name in {section, sink.name}:
                 return self.model_copy(update={"sink": sink, "sinks": {}})
-        raise SettingsError(f"no sink {name!r} in the settings (they have: {known})")
+        raise SettingsError(f"no sink {name!r} in the settings (they have: {known}). Correct the name")
 
     def require_streams(self) -> None:
         """Check that the settings have a stream.
 
         Raises:
-            SettingsError: they have none.
+            SettingsError: the settings have no stream.
         """
         if not self.streams:
             raise SettingsError(
-                "streams: the settings have none. Add a section [streams.NAME] with input, output and dead_letters"
+                "the settings have no stream. Add a section [streams.NAME] with input, output and dead_letters"
             )
 
     def creates_topics(self, name: str) -> bool:
-        """Return True if missing topics of that stream are to be created."""
+        """Return True if Ratchet may create missing topics of the stream `name`."""
         own = self.streams[name].create_topics
         return self.create_topics if own is None else own
 
@@ -292,10 +300,10 @@ SECTIONS: dict[str, type[BaseModel]] = {
 
 
 def load(path: Path | None = None, **overrides: Any) -> Settings:
-    """Load the settings from file and variables.
+    """Load the settings from the settings file and the environment variables.
 
     Args:
-        path: the TOML file; None: `RATCHET_CONFIG`, else `ratchet.toml` here, else no file.
+        path: the TOML file; None: `RATCHET_CONFIG`, else `ratchet.toml` in the working folder, else no file.
         overrides: settings from the command line, which override file and variables.
 
     Raises:
@@ -314,7 +322,7 @@ def load(path: Path | None = None, **overrides: Any) -> Settings:
 
 
 def given(path: Path | None = None) -> dict[str, Any]:
-    """Return the settings of file and variables without validation. path: as in `load`.
+    """Return the values of the settings file and the environment variables, not validated. path: as in `load`.
 
     Raises:
         SettingsError: the file or a variable cannot be read.
@@ -326,10 +334,10 @@ def given(path: Path | None = None) -> dict[str, Any]:
 
 
 def origins(path: Path | None = None, **overrides: Any) -> dict[str, str]:
-    """Return where each setting was given (variable, file or command line), by its dotted name.
+    """Return the origin of each given setting, by its dotted name: variable, file or command line, as text.
 
     Args:
-        path: as in `load`, which must have accepted it.
+        path: settings file that `load` has accepted; None: as in `load`.
         overrides: as in `load`.
     """
     named = path or Path(os.environ.get(CONFIG_VARIABLE) or "ratchet.toml")
@@ -352,7 +360,7 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def with_arrivals(settings: Settings) -> Settings:
-    """Return the settings, with each stream that sets `repartition_by` split in two. Idempotent.
+    """Return the settings, with each stream that sets `repartition_by` split in two; see `repartitioned`.
 
     Raises:
         SettingsError: the name of an internal stream or topic is already used.
@@ -361,7 +369,7 @@ def with_arrivals(settings: Settings) -> Settings:
 
 
 def _secrets(settings: Settings) -> Iterator[str]:
-    """Yield every secret value, so that it is hidden wherever a library quotes it."""
+    """Yield every secret value; `keep` hides these in messages, because libraries may quote them."""
     yield from of_client(settings.kafka)
     for kept in (settings.sink, *settings.sinks.values()):
         for secret in (kept.url, kept.password, *kept.storage_options.values(), *kept.catalog.values()):
@@ -391,7 +399,7 @@ def _read(path: Path | None) -> dict[str, Any]:
     try:
         values = tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
-        raise SettingsError(f"{path}: there is no such settings file") from None
+        raise SettingsError(f"{path}: there is no such settings file. Correct --config or {CONFIG_VARIABLE}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: not valid TOML: {error}") from None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The sections of the settings: a stream, the page, the sink. `kafka_ratchet.app.settings` has the whole of them."""
+"""Models of the settings' sections: a stream, the page, a sink. `kafka_ratchet.app.settings` has the whole model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kafka_ratchet.rule.settings import DEFAULTS, SETTINGS, Conflicts, Late, Rul
 from kafka_ratchet.spark_sink.stores.registry import STORES
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
-"""Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic)."""
+"""Pattern of topic names that Kafka accepts (org.apache.kafka.common.internals.Topic)."""
 
 Compression = Literal["input", "none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -64,39 +64,51 @@ class StreamSettings(_Section):
     output: TopicName
     dead_letters: TopicName
     duplicates: TopicName | None = None
-    """Topic that dropped records go to, in the same transaction. None: they are counted only."""
+    """Topic that the worker copies dropped records to, in the same transaction. None: it only counts them."""
     duplicates_keep: Literal["all", "headers"] = "all"
-    """Part of a dropped record that goes there: all of it, or its key and headers (the value is null)."""
+    """"all": copy dropped records whole; "headers": copy key and headers, with a null value."""
     forward: bool = True
-    """False: records are judged and counted, and none goes to the output."""
+    """True: new records go to the output; False: records are judged and counted, and none goes to the output."""
     identity: Annotated[Identity, NoDecode, PlainValidator(_identity)] = DEFAULTS["identity"]
-    """producer, key, partition, header:NAME, field:PATH, function:module:name, or a list of such parts."""
+    """Source of a record's identity; in the file, the text of one source, or a list of several.
+
+    Sources are producer, key, partition, header:NAME, field:PATH (in a JSON value) and function:module:name.
+    """
     sequence: str = str(DEFAULTS["sequence"])
-    """header:NAME, field:PATH (in a JSON value), function:module:name or none; see `SequenceSource`."""
+    """Source of a record's sequence: header:NAME, field:PATH (in a JSON value), function:module:name, or none.
+
+    See `SequenceSource`.
+    """
     sequence_form: SequenceForm = DEFAULTS["sequence_form"]
     """Form of a sequence in a header: "text", "integer" (big-endian), "little-endian", or "guess"."""
     reorder_window: Annotated[int, AfterValidator(check_window)] = DEFAULTS["reorder_window"]
-    """Sequences; see `kafka_ratchet.rule.settings.RuleSettings` for this and the next three."""
+    """Number of sequences below the last one that a worker still recognises one by one; 0: none.
+
+    `kafka_ratchet.rule.settings.RuleSettings` describes it, and `late`, `conflicts` and `dense`.
+    """
     late: Late = DEFAULTS["late"]
     conflicts: Conflicts = DEFAULTS["conflicts"]
     dense: bool = DEFAULTS["dense"]
     repartition_by: Literal["identity"] | None = None
-    """Key of an internal topic that gets records before their verdict; see `app.repartition`."""
+    """"identity": copy records to the partition of their identity before judging them; see `app.repartition`."""
     deduplicate: bool | None = None
-    """True: judge records; False: forward them unjudged; None: unset here.
+    """True: judge records; False: forward them unjudged; None: as the setting for all streams.
 
-    `kafka_ratchet.app.worker.policy` has the order of precedence.
+    An operator's policy takes precedence over it; see `kafka_ratchet.app.worker.policy`.
     """
     event_id: str | None = None
-    """header:NAME of the input with an event's id, as a mirror hands it on. None: a record's own place is its id."""
+    """header:NAME, the header of input records with the event's id, as a mirror copies it.
+
+    None: the id of a record is its topic, partition and offset.
+    """
     create_topics: bool | None = None
-    """True: create a missing input, output or dead-letter topic. None: as the setting of all streams."""
+    """True: create missing topics of the stream; False: refuse to run. None: as the setting for all streams."""
     compression: Compression = "input"
     partitions: int = Field(default=4, ge=1, le=10_000)
-    """Partitions of the topics where Ratchet has to create them; an input topic that exists keeps its own."""
+    """Partition count of topics that Ratchet creates for the stream, if the input does not exist yet."""
     replication: int = Field(default=1, ge=1, le=32)
     max_identities: int | None = Field(default=None, ge=1, le=10**12)
-    """Most identities remembered; each partition has an even share. None: all."""
+    """Most identities that the stream remembers, an equal share in each partition. None: no limit."""
     inactive_after_s: int | None = Field(default=None, ge=1, le=10**9)
     """Seconds without a record after which an identity is forgotten. None: never."""
 
@@ -108,7 +120,7 @@ class StreamSettings(_Section):
 
     @property
     def rule(self) -> dict[str, str]:
-        """Return the deduplication settings that must not change while a table has state."""
+        """Return the deduplication settings, as texts, that must not change while the stream has state."""
         return {
             **self.judged_by.entry,
             **({} if self.forward else {"forward": "false"}),
@@ -125,12 +137,12 @@ class StreamSettings(_Section):
 
     @property
     def judging(self) -> dict[str, str]:
-        """Return the non-default deduplication settings that may change while a table has state."""
+        """Return the non-default deduplication settings, as texts, that may change while the stream has state."""
         return self.judged_by.judging
 
     @property
     def is_bounded(self) -> bool:
-        """Return True if the stream limits its identities by number or age, so that some are forgotten."""
+        """Return True if the stream forgets identities, because it limits their number or their age."""
         return self.max_identities is not None or self.inactive_after_s is not None
 
     @field_validator("sequence")
@@ -148,7 +160,7 @@ class StreamSettings(_Section):
 
     @property
     def event_header(self) -> str:
-        """Return the name of the header with an event's id; "" without one."""
+        """Return the name of the header with an event's id; "" if `event_id` is not set."""
         return (self.event_id or "").partition(":")[2]
 
     @model_validator(mode="after")
@@ -160,12 +172,13 @@ class StreamSettings(_Section):
     def _identity_has_a_partition(self) -> StreamSettings:
         if self.repartition_by is not None and self.identity == Identity.PARTITION:
             raise ValueError(
-                'repartition_by = "identity" sends each identity to one partition, but with identity = "partition" '
-                "the identity is the partition of arrival. Remove one of them"
+                'repartition_by = "identity" moves each record to the partition of its identity, but with identity = '
+                '"partition" the identity is the partition in which the record arrived. Remove one of the two settings'
             )
         if self.repartition_by is not None and self.deduplicate is False:
             raise ValueError(
-                "repartition_by determines where records are deduplicated, but deduplicate = false. Remove one of them"
+                "repartition_by determines in which partition records are deduplicated, but deduplicate = false. "
+                "Remove one of the two settings"
             )
         return self
 
@@ -183,8 +196,8 @@ class StreamSettings(_Section):
     def _has_something_to_keep(self) -> StreamSettings:
         if self.duplicates is None and self.duplicates_keep != "all":
             raise ValueError(
-                "duplicates_keep determines how much of a dropped record is kept, but no topic is set for dropped "
-                'records. Add duplicates = "TOPIC", or remove duplicates_keep'
+                "duplicates_keep determines how much of a dropped record is kept, but the stream has no topic for "
+                'dropped records. Add duplicates = "TOPIC", or remove duplicates_keep'
             )
         return self
 
@@ -193,13 +206,14 @@ class StreamSettings(_Section):
         if self.is_bounded and self.identity == Identity.PARTITION:
             raise ValueError(
                 'max_identities and inactive_after_s cannot be combined with identity = "partition": each '
-                "partition has a single identity, and to forget it would let all its duplicates pass. Remove them"
+                "partition has a single identity, and to forget it would let all its duplicates pass. Remove the "
+                "limits"
             )
         return self
 
 
 def _networks(value: object) -> object:
-    """Convert addresses and networks from a list, or from a text with commas."""
+    """Return addresses and networks as a tuple of texts, from a list or a text with commas."""
     parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
         raise ValueError("write an address or a network, or a list of them")
@@ -215,21 +229,21 @@ class WebSettings(_Section):
     """Settings of the web page, and of the workers' status addresses."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
-    """Never empty: servers read an empty host as every interface."""
+    """Host or address that the page listens on. It may not be empty, because servers take that for all interfaces."""
     port: int = Field(default=0, ge=0, le=65535)
-    """0 takes a free port and prints it."""
+    """Port of the page; 0: a free port, which `ratchet web` prints."""
     status_port: int = Field(default=0, ge=0, le=65535)
-    """Port of a worker's status address; 0 takes a free port, published in the group."""
+    """Port of a worker's status address; 0: a free port. Commands find it in the consumer group's metadata."""
     token_file: str | None = Field(default=None, min_length=1)
-    """File with the token that the page asks for. None: it asks for none."""
+    """File with the token that users of the page must give. None: the page needs no token."""
     tls_cert: str | None = Field(default=None, min_length=1)
-    """PEM file of the page's certificate, with those between it and its CA. None: plain HTTP."""
+    """PEM file with the page's certificate and the intermediate certificates. None: the page is plain HTTP."""
     tls_key: str | None = Field(default=None, min_length=1)
-    """PEM file of its key, without a password. None: it is in the certificate's file."""
+    """PEM file with the certificate's key, without a password. None: the key is in the certificate's file."""
     trusted_proxy: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_networks)] = ()
-    """Addresses or networks of proxies with a trusted `user_header`."""
+    """Addresses or networks of proxies; the page believes their `user_header`, and that of no other client."""
     user_header: str | None = Field(default=None, pattern=r"^[A-Za-z0-9-]{1,64}$")
-    """Header with the user's name from such a proxy."""
+    """Header with the user's name, as set by a trusted proxy."""
     write: bool = False
     """True if callers with the token may make changes through the page."""
 
@@ -241,11 +255,13 @@ class WebSettings(_Section):
                 "remove write"
             )
         if self.tls_key is not None and self.tls_cert is None:
-            raise ValueError("tls_key is the key of a certificate, but tls_cert is not set. Set both")
+            raise ValueError(
+                "tls_key names the key of a certificate, but tls_cert, the certificate, is not set. Set both"
+            )
         if bool(self.trusted_proxy) != (self.user_header is not None):
             raise ValueError(
-                "trusted_proxy names the proxies, and user_header their header with the user's name. Set both, or "
-                "remove both"
+                "only one of trusted_proxy (the proxies) and user_header (the header that they set to the user's "
+                "name) is set. Set both, or remove both"
             )
         return self
 
@@ -258,78 +274,78 @@ def _known_store(name: str) -> str:
 
 
 class SinkSettings(_Section):
-    """Settings of a sink, the Spark job's result: stream, store and table."""
+    """Settings of a sink: the stream that its Spark job reads, and the result table that the job writes."""
 
     stream: str | None = None
-    """Name of the stream with the output to read; may be left out where there is only one."""
+    """Name of the stream with the output to read; None: the only stream of the settings."""
     from_input: bool = False
-    """The stream's input is read in place of its output, and judged by Spark; no worker is needed."""
+    """True: the job reads the stream's input and deduplicates it itself; no worker is needed. False: the output."""
     format: Literal["json", "avro", "protobuf", "bytes"] | None = None
-    """Format of values; None: json where columns are given, avro where a schema is, else bytes."""
+    """Format of record values; None: json if `columns` is set, avro if a schema is set, else bytes."""
     columns: str | None = Field(default=None, min_length=1)
     """Columns of the JSON values, as Spark DDL ("user string, amount double"), or "infer"."""
     avro_schema: str | None = Field(default=None, min_length=1)
     """Schema of Avro values: the path of an .avsc file, or its text."""
     avro_id: int | None = Field(default=None, ge=0, le=2**32 - 1)
-    """The schema's id in a registry, where values begin with a zero byte and it."""
+    """Id of `avro_schema` in a registry, if each value begins with a zero byte and this id."""
     schema_registry: SecretStr | None = None
-    """Address of the schema registry of the values; it may contain a password."""
+    """Address of the schema registry for the values; it may contain a password."""
     schema_registry_options: dict[str, SecretStr] = Field(default_factory=dict)
-    """Options of its client, in confluent-kafka's names; keys may be in it."""
+    """Options of the registry's client, by confluent-kafka's names; they may include keys."""
     schema_subject: str | None = Field(default=None, min_length=1)
-    """Subject with the newest schema for the columns; None: the stream's input and -value."""
+    """Registry subject; its newest schema gives the columns. None: INPUT-value, for the stream's input."""
     schema_record: str | None = Field(default=None, min_length=1)
-    """Name of the only record (Avro), message (Protobuf) or title (JSON Schema) to take."""
+    """Only record (Avro), message (Protobuf) or title (JSON Schema) to accept; None: any."""
     store: Annotated[str, AfterValidator(_known_store)] = "delta"
-    """A name in `kafka_ratchet.spark_sink.stores.registry.STORES`."""
+    """Kind of store, a name in `kafka_ratchet.spark_sink.stores.registry.STORES`."""
     path: str = Field(default="ratchet-results", min_length=1)
     """Folder of the result table (delta, iceberg), or its file (duckdb)."""
     table: str = Field(default="results", min_length=1)
-    """Name of the result table; Delta's is its folder."""
+    """Name of the result table; not used with Delta, where `path` is the table."""
     url: SecretStr | None = None
-    """The database of store postgres or mysql; it may have a password in it."""
+    """Address of the database, for store postgres or mysql; it may contain a password."""
     password: SecretStr | None = None
     storage_options: dict[str, SecretStr] = Field(default_factory=dict)
-    """Options for access to a bucket (path = "s3://bucket/folder"), perhaps with keys."""
+    """Options for access to a bucket (path = "s3://bucket/folder"); they may include keys."""
     catalog: dict[str, SecretStr] = Field(default_factory=dict)
-    """Properties of the catalog of store iceberg, in pyiceberg's names; empty: a SQLite file in the folder."""
+    """Properties of the catalog for store iceberg, by pyiceberg's names; empty: a SQLite file in `path`."""
     evolve: Literal["add"] | None = None
-    """Columns that the table lacks are added, and types widen. None: it has to have these columns."""
+    """"add": the job adds columns that the table lacks, and widens types. None: it refuses a table that differs."""
     partition_by: tuple[str, ...] = ()
-    """Partitioning of the table's files: columns, day(column), hour(column)."""
+    """Partitioning of the table's files; each entry is a column, day(column) or hour(column)."""
     kind: Literal["append", "upsert", "totals"] = "append"
-    """A row for each record, the last row of each key, or counts and sums of each key."""
+    """Rows of the table: one for each record, the last one of each key, or counts and sums of each key."""
     key: tuple[str, ...] = ()
     sums: tuple[str, ...] = ()
     averages: tuple[str, ...] = ()
     mins: tuple[str, ...] = ()
     maxes: tuple[str, ...] = ()
     distinct: tuple[str, ...] = ()
-    """Columns with counts of distinct values."""
+    """Columns with distinct values to be counted in the totals."""
     window: str | None = Field(default=None, min_length=1)
-    """Length of the windows of event time that totals are of, such as "1 hour"."""
+    """Length of the event-time windows of the totals, such as "1 hour". None: totals over all time."""
     slide: str | None = Field(default=None, min_length=1)
-    """Time from the beginning of one window to that of the next, likewise. None: they do not overlap."""
+    """Time from the start of one window to the start of the next, such as "5 minutes". None: `window`, no overlap."""
     time: str = Field(default="_kafka_timestamp", min_length=1)
-    """Column of the rows with the event time."""
+    """Column with the event time of a row."""
     rejects: bool = False
-    """True: write unparsable values to a table of their own."""
+    """True: write unparsable values to a separate table, the rejects."""
     keep_value: bool = False
-    """True: keep `_kafka_value` of every record, and not only of unparsable ones."""
+    """True: store `_kafka_value` of every record; False: only of records with unparsable values."""
     sql: str | None = Field(default=None, min_length=1)
-    """A query of the view `records` that makes the rows of the result."""
+    """Query over the view `records` that returns the rows of the table."""
     transform: str | None = Field(default=None, min_length=1)
-    """module:function, from DataFrame to DataFrame, for the same."""
+    """module:function that takes the records as a DataFrame, and returns the rows of the table as another."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
-    """Port of the job's metrics while it runs; 0 takes a free port and logs it. None: no metrics."""
+    """Port on which the running job serves its metrics; 0: a free port, which the job logs. None: no metrics."""
     metrics_host: str = Field(default="127.0.0.1", min_length=1)
     metrics_file: str | None = Field(default=None, min_length=1)
-    """A file that a run writes its metrics to at its end, for node_exporter's textfile collector."""
+    """File that the job writes its metrics to when it ends, for node_exporter's textfile collector."""
     name: str = Field(default="results", pattern=r"^[a-z][a-z0-9_-]{0,62}$")
-    """The job's name: two jobs of one name fence each other, jobs of different names share the table."""
+    """Name of the job. A job fences an older one of the same name; jobs of different names may share a table."""
 
     def __repr__(self) -> str:
-        """Return a text without any value, because queries and paths may be private."""
+        """Return a text that shows no setting, because queries and paths may be private."""
         return "SinkSettings(...)"
 
     __str__ = __repr__

@@ -1,4 +1,4 @@
-"""Several sinks in one settings file: their names, and that no two of them fill one table from one topic."""
+"""Checks of several sinks in one settings file: their names, tables and metrics files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ SINK_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 """Pattern of a sink's name, which is its job's name unless the section names another."""
 
 COMMANDS: Final = frozenset({"compact", "package", "replay", "resume", "run", "status", "vacuum"})
-"""Words after `ratchet sink` that name no sink."""
+"""Commands of `ratchet sink`; no sink may have such a name."""
 
 
 def with_job_names(sinks: Mapping[str, SinkSettings]) -> dict[str, SinkSettings]:
-    """Return the sections, with the section's name as job name where none is set.
+    """Return the sinks; one without a job name gets its section's name as job name.
+
+    sinks: sections [sinks.NAME] by name
 
     Raises:
-        ValueError: a section's name is invalid.
+        ValueError: the name of a section is invalid.
     """
     for name in sinks:
         if not SINK_NAME.fullmatch(name):
@@ -41,11 +43,11 @@ def require_apart(sinks: Mapping[str, SinkSettings], topic_of: Callable[[SinkSet
     """Check that sinks have different names, and that no two fill one table from one topic.
 
     Args:
-        sinks: all of the settings, `[sink]` under its job's name.
-        topic_of: the topic that a sink reads; None: unknown from the settings.
+        sinks: all sinks by name; `[sink]` has its job's name.
+        topic_of: function that returns the topic that a sink reads; None: the settings do not determine it.
 
     Raises:
-        ValueError: two sinks collide.
+        ValueError: two sinks have the same name or metrics file, or would write each record to the table twice.
     """
     tables: dict[tuple[object, ...], str] = {}
     files: dict[str, str] = {}
@@ -68,7 +70,7 @@ def require_apart(sinks: Mapping[str, SinkSettings], topic_of: Callable[[SinkSet
 
 
 def table_of(sink: SinkSettings) -> tuple[object, ...]:
-    """Return the parts that identify the table of a sink, without passwords."""
+    """Return a key, equal for two sinks that write the same table. It has no passwords."""
     return (sink.store, *_place(sink))
 
 

@@ -1,4 +1,4 @@
-"""Several streams in one settings file: their names, and that none of them writes what another one reads as its own."""
+"""Checks of several streams in one settings file: their names, and the topics that they share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def require_apart(streams: Mapping[str, StreamSettings]) -> None:
         if stream.input in readers:
             raise ValueError(
                 f"streams {readers[stream.input]!r} and {name!r} read the same input {stream.input!r}. Remove one "
-                "of them"
+                "of the two streams"
             )
         readers[stream.input] = name
         if stream.output in writers:
@@ -38,20 +38,20 @@ def require_apart(streams: Mapping[str, StreamSettings]) -> None:
     for name, stream in streams.items():
         if stream.dead_letters in writers:
             raise ValueError(
-                f"the dead_letters of {name!r} are the output of {writers[stream.dead_letters]!r}: "
-                f"{stream.dead_letters!r}. Give dead letters a topic without results in it"
+                f"dead_letters of stream {name!r} is {stream.dead_letters!r}, the output of stream "
+                f"{writers[stream.dead_letters]!r}. Name another topic for dead letters"
             )
         if stream.duplicates in readers:
             raise ValueError(
-                f"the duplicates of {name!r} are {stream.duplicates!r}, the input of "
-                f"{readers[stream.duplicates]!r}, which would read dropped records. Name another topic for "
+                f"duplicates of stream {name!r} is {stream.duplicates!r}, the input of stream "
+                f"{readers[stream.duplicates]!r}, which would read the dropped records. Name another topic for "
                 "duplicates"
             )
         others = {topic: other for other, its in streams.items() if other != name for topic in its.writes}
         if stream.duplicates in others:
             raise ValueError(
-                f"the duplicates of {name!r} are {stream.duplicates!r}, which {others[stream.duplicates]!r} also "
-                "writes. Name another topic for duplicates"
+                f"duplicates of stream {name!r} is {stream.duplicates!r}, which stream "
+                f"{others[stream.duplicates]!r} writes too. Name another topic for duplicates"
             )
 
 
@@ -70,5 +70,6 @@ def require_not_our_own(app: str, streams: Mapping[str, StreamSettings]) -> None
                 continue  # an internal stream of a program, with an optional section here
             if is_ratchets_own(topic, app, list(streams)):
                 raise ValueError(
-                    f"the {part} of {name!r} is {topic!r}, which Ratchet or Kafka writes for itself. Name another topic"
+                    f"{part} of stream {name!r} is {topic!r}, a topic that Ratchet or Kafka writes for its own use. "
+                    "Name another topic"
                 )

@@ -9,7 +9,7 @@ from kafka_ratchet.app.clone import clone_root
 
 
 def ratchet_version() -> str:
-    """Return the version: of the clone (or the image) that the code lies in, else of the installed package."""
+    """Return Ratchet's version, from the clone or image that this code runs from, else from the installed package."""
     # The clone first: another version may be installed in the same environment.
     if (clone := clone_root()) is not None:
         return str(tomllib.loads((clone / "pyproject.toml").read_text("utf-8"))["project"]["version"])

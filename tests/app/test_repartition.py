@@ -80,13 +80,13 @@ def test_whoever_makes_settings_by_hand_gets_the_same() -> None:
     [
         (
             "[streams.other]\ninput='shop-hooks-arrivals-dead-letters'\noutput='b'\ndead_letters='c'",
-            "go to 'shop-hooks-arrivals-dead-letters', which is already a topic of the settings",
+            "to the topic 'shop-hooks-arrivals-dead-letters', which another setting names too",
         ),
         (
             "[streams.hooks-arrivals]\ninput='a'\noutput='b'\ndead_letters='c'",
-            "hooks-arrivals is already a stream of the settings",
+            "the settings already have a stream of that name. Rename 'hooks' or 'hooks-arrivals'",
         ),
-        ("deduplicate = false", "repartition_by determines where records are deduplicated, but deduplicate = false"),
+        ("deduplicate = false", "repartition_by determines in which partition records are deduplicated, but dedup"),
     ],
 )
 def test_what_cannot_be(tmp_path: Path, more: str, says: str) -> None:
@@ -103,5 +103,5 @@ def test_the_internal_topic_is_nobodys_to_name(tmp_path: Path) -> None:
 
 def test_a_partition_is_nobodys_identity(tmp_path: Path) -> None:
     (tmp_path / "ratchet.toml").write_text(TOML.replace("field:id", "partition"))
-    with pytest.raises(SettingsError, match=r"repartition_by.*Remove one of them"):
+    with pytest.raises(SettingsError, match=r"repartition_by.*Remove one of the two settings"):
         load(tmp_path / "ratchet.toml")

@@ -301,7 +301,7 @@ def test_the_only_stream_needs_no_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        (None, r"the stream is not named\. Give --stream; the settings have: events, more"),
+        (None, r"the stream is not named\. Give --stream NAME; the settings have the streams: events, more"),
         ("mor", r"no stream 'mor' in the settings \(they have: events, more\)"),
     ],
 )
@@ -311,5 +311,5 @@ def test_which_stream(tmp_path: Path, name: str | None, sentence: str) -> None:
 
 
 def test_no_stream_at_all() -> None:
-    with pytest.raises(SettingsError, match=r"the stream is not named\. Give --stream; the settings have: none"):
+    with pytest.raises(SettingsError, match=r"the stream is not named\. Give --stream NAME; .* streams: none"):
         load().stream()

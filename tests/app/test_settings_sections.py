@@ -115,7 +115,7 @@ def test_bounds_of_a_partitions_one_identity_are_refused(tmp_path: Path, bound: 
     assert said.startswith(
         'streams.events: max_identities and inactive_after_s cannot be combined with identity = "part'
     )
-    assert said.endswith("Remove them")
+    assert said.endswith("Remove the limits")
 
 
 @pytest.mark.parametrize("bound", ["max_identities = 0", "inactive_after_s = 0", "inactive_after_s = -1"])

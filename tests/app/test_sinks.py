@@ -49,7 +49,7 @@ def test_a_section_names_its_job_and_either_name_means_the_sink() -> None:
     for name in ("b", "old-name"):
         one = settings.of_sink(name)
         assert (one.sink.path, one.sinks, one.of_sink()) == ("b", {}, one)
-    with pytest.raises(SettingsError, match=r"the sink is not named. Give its name; the settings have: a, b"):
+    with pytest.raises(SettingsError, match=r"the sink is not named. Give its name; the settings have the sinks: a, b"):
         settings.of_sink()
     with pytest.raises(SettingsError, match=r"no sink 'c' in the settings \(they have: a, b\)"):
         settings.of_sink("c")
@@ -65,7 +65,8 @@ def test_a_sink_without_a_stream_is_told_which_line_to_add() -> None:
     with pytest.raises(SettingsError, match=f"no sink of the settings reads stream 'clicks'; {line}"):
         settings_for_results(loaded('[sinks.x]\npath = "a"\n[sinks.y]\npath = "b"\n'), "clicks", None)
     with pytest.raises(
-        SettingsError, match=r"the stream is not named\. Give --stream; the settings have: orders, clicks$"
+        SettingsError,
+        match=r"the stream is not named\. Give --stream NAME; the settings have the streams: orders, clicks$",
     ):
         result_stream(loaded(""))
 
