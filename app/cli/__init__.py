@@ -37,7 +37,7 @@ from kafka_ratchet.app.clone import clone_root
 from kafka_ratchet.errors import RatchetError, SettingsError
 
 TOOLS: Final = ("bench", "faults")
-"""Commands of the repository: a clone has them, the wheel and the image do not."""
+"""Commands that exist in a clone of the repository alone, and not in the wheel or the image."""
 
 FIRST_STEPS: Final = """\
 There is no ratchet.toml in this folder. To begin:
@@ -104,7 +104,7 @@ for tool in TOOLS:
 
 
 def main() -> None:
-    """Entry point of `ratchet`: a RatchetError becomes a sentence on stderr and exit code 2."""
+    """Run the command of this process, and exit; a RatchetError becomes a sentence on stderr and exit code 2."""
     _import_structlog()
     from kafka_ratchet.app.log_setup import configure
     from kafka_ratchet.spark_sink.secrets import hide_in_tracebacks
@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def _escape_output() -> None:
-    """Let the output escape characters that it cannot encode, because an error would end the command."""
+    """Make stdout and stderr escape characters that they cannot encode, instead of raising an error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -143,7 +143,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     arguments: command line without the program's name; None: that of the process.
 
     Raises:
-        ModuleNotFoundError: a missing package belongs to no extra of kafka-ratchet.
+        ModuleNotFoundError: a package is missing that no extra of kafka-ratchet installs.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -172,7 +172,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _has_settings(arguments: Sequence[str]) -> bool:
-    """Return True if settings are given: by an argument, a variable, a file in this folder, or a Faust program."""
+    """Return True if the command has settings, from an argument, a variable, ratchet.toml here, or a Faust program."""
     variables = any(name == "RATCHET_CONFIG" or name.startswith("RATCHET_STREAMS") for name in os.environ)
     options = any(argument.split("=")[0] in ("-c", "--config", "--faust") for argument in arguments)
     return variables or options or Path("ratchet.toml").exists()

@@ -1,4 +1,4 @@
-"""`ratchet verify --from SOURCE --to TARGET`: comparison of the source and the target of any pipeline."""
+"""`ratchet verify --from SOURCE --to TARGET`: compares two topics or tables, the ends of any pipeline."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from kafka_ratchet.app.settings import Settings
 
 PIPELINE: Final = "Any pipeline"
-"""Heading of these options in the help text."""
+"""Heading in the help text above the options of such a comparison."""
 
 LISTED: Final = 100
-"""Number of findings shown on a terminal without --sample."""
+"""Most findings shown on a terminal, unless --sample is given."""
 
 
 def _option(name: str, help: str, **more: Any) -> Any:
@@ -120,14 +120,14 @@ class Asked:
     target: str | None
     by: Sequence[str]
     given: dict[str, Any]
-    """Values of the options that belong to a comparison, by their names."""
+    """Values of the other options of a comparison, by option name, such as --every."""
 
     @property
     def is_comparison(self) -> bool:
         """Return True if the command line asks to compare two addresses.
 
         Raises:
-            SettingsError: options of a comparison are given without both addresses.
+            SettingsError: options of a comparison are given, but not both addresses.
         """
         if self.source is not None and self.target is not None:
             return True
@@ -141,7 +141,9 @@ class Asked:
 
 
 def options_of(given: dict[str, Any], state: Path | None) -> Options:
-    """Return the options of a comparison.
+    """Return the options of a comparison, from the values given on the command line.
+
+    given: as in `Asked`; state: folder of --state, or None
 
     Raises:
         SettingsError: an option NAME=VALUE has no equals sign.
@@ -169,7 +171,7 @@ def options_of(given: dict[str, Any], state: Path | None) -> Options:
 
 
 def named(texts: Sequence[str] | None, option: str) -> dict[str, str]:
-    """Parse NAME=VALUE texts.
+    """Parse NAME=VALUE texts into a dict by name. option: name of their option, for the error.
 
     Raises:
         SettingsError: a text has no equals sign.
@@ -184,7 +186,7 @@ def named(texts: Sequence[str] | None, option: str) -> dict[str, str]:
 
 
 def run(asked: Asked, settings: Settings, state: Path | None, *, json: bool) -> int:
-    """Compare, show the result, and return the exit code."""
+    """Compare source and target, show the result, and return the exit code. json: print one line of JSON."""
     from kafka_ratchet.app.compare.comparison import Comparer
 
     if not asked.by:
@@ -226,7 +228,7 @@ def _show(result: Comparison, most: int, *, json: bool) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Any]:
-    """Show the number of rows read so far; on a terminal only."""
+    """Yield a function that shows the number of rows read so far; None without a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -237,7 +239,7 @@ def _progress() -> Iterator[Any]:
 
 
 def _watch(comparer: Any, given: dict[str, Any], show: Any) -> int:
-    """Repeat the comparison until SIGINT or SIGTERM."""
+    """Repeat the comparison until SIGINT or SIGTERM; return the exit code of the last one."""
     from kafka_ratchet.app.compare.bounds import seconds
     from kafka_ratchet.app.compare.watch import Gauges, watch
 

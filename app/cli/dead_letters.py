@@ -1,4 +1,4 @@
-"""`ratchet dead-letters`: lists them with reasons, shows them, and sends them to the input again."""
+"""`ratchet dead-letters`: lists dead letters with reasons, shows them, and sends them to the input again."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Offset = Annotated[str | None, typer.Option("--offset", help="Only the letter at
 SHOWN_MOST = 2_000
 """Most characters of a key, value or header in the terminal."""
 OF_RATCHET = "ratchet-"
-"""Prefix of headers that describe a record, and are never masked."""
+"""Prefix of the headers that Ratchet writes; their values are always shown."""
 LISTED = 50
-"""Most reasons listed in the terminal; --json has all of them."""
+"""Most reasons listed in the terminal; `--json` lists every counted reason."""
 
 
 @dead_letters.command("list", epilog="Example: ratchet dead-letters list --stream orders")
@@ -107,7 +107,7 @@ def show(
         typer.echo(msgspec.json.encode({"stream": name, "letters": views}).decode())
         return
     for view in views:
-        _tell(view)
+        _print(view)
     if not views:
         typer.echo("There is no such dead letter.")
 
@@ -140,7 +140,7 @@ def replay(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Send dead letters to the stream's input again, each exactly once, however often this is called or killed.
+    """Send dead letters to the stream's input again, each once, however often the command is run or killed.
 
     A record that an agent made a dead letter passes to the agents once more; any other is judged by the rule.
 
@@ -187,7 +187,10 @@ def _table(counts: LetterCounts) -> Table:
 
 
 def _time(timestamp_ms: int) -> str:
-    """Format a timestamp in UTC. Producers set timestamps, so a year may be out of range; it is then shown in ms."""
+    """Return a record's timestamp as text in UTC.
+
+    A producer may have set a timestamp outside the years 1 to 9999; the text then has its milliseconds.
+    """
     from datetime import UTC, datetime
 
     try:
@@ -226,11 +229,11 @@ def _content(content: bytes | None, is_shown: bool) -> dict[str, Any]:
     return {"bytes": len(content), **({"text": shown(content)} if is_shown else {})}
 
 
-def _tell(view: dict[str, Any]) -> None:
+def _print(view: dict[str, Any]) -> None:
     from kafka_ratchet.app.status.producers import shown
 
-    def text(said: str) -> str:
-        return shown(said.encode(errors="surrogatepass"))
+    def text(found: str) -> str:
+        return shown(found.encode(errors="surrogatepass"))
 
     replays = f", replayed {view['replays']} times before" if view["replays"] else ""
     done = ", was replayed" if view["replayed"] else ""
@@ -242,12 +245,12 @@ def _tell(view: dict[str, Any]) -> None:
     else:
         typer.echo("  its headers are not those of a dead letter of Ratchet")
     for header in view["headers"]:
-        typer.echo(f"  header {text(header['name'])}: {_said(header)}")
-    typer.echo(f"  key: {_said(view['key'])}")
-    typer.echo(f"  value: {_said(view['value'])}")
+        typer.echo(f"  header {text(header['name'])}: {_content_text(header)}")
+    typer.echo(f"  key: {_content_text(view['key'])}")
+    typer.echo(f"  value: {_content_text(view['value'])}")
 
 
-def _said(content: dict[str, Any]) -> str:
+def _content_text(content: dict[str, Any]) -> str:
     if content["bytes"] is None:
         return "null"
     if (found := content.get("text")) is None:

@@ -1,4 +1,4 @@
-"""`ratchet doctor`: whether a worker of these settings could run here."""
+"""`ratchet doctor`: checks if a worker with these settings could run on this machine."""
 
 from __future__ import annotations
 
@@ -58,7 +58,11 @@ def doctor(
 
 
 def _check_faust(program: str, *, json: bool) -> int:
-    """Print the findings from a Faust program's source; return the exit code, 1 with a refusal, else 0."""
+    """Check a Faust program's source, and print the findings.
+
+    Returns:
+        the exit code: 1 if Ratchet would refuse a part of the program, else 0
+    """
     import json as json_text
 
     from kafka_ratchet.app.faust_host.check import check_program

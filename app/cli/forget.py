@@ -1,4 +1,4 @@
-"""`ratchet forget`: makes an identity start again, while workers run."""
+"""`ratchet forget`: forgets the last sequence of an identity, while workers run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 WAIT_S = 30.0
 NOT_YET = 3
 UNKNOWN = 4
-"""Exit codes for an unknown identity, and for partitions that have not forgotten yet."""
+"""Exit code if no worker knows the identity."""
 
 
 def forget(
@@ -55,7 +55,7 @@ def forget(
     import msgspec
 
     from kafka_ratchet.app.local.broker import named_broker
-    from kafka_ratchet.app.operations.forget import Forgetting, nobody_knows
+    from kafka_ratchet.app.operations.forget import Forgetting, is_unknown
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.status.lookup import parse_partition, parse_parts, parse_sequence
 
@@ -66,7 +66,7 @@ def forget(
     with named_broker(settings) as bootstrap:
         forgetting = Forgetting(settings, bootstrap, name)
         request, partitions = forgetting.request(wanted, bound, reason, number)
-        if nobody_knows(forgetting.look(wanted), number) and not unknown:
+        if is_unknown(forgetting.look(wanted), number) and not unknown:
             typer.echo(
                 f"stream {name}: no requested partition knows a sequence of this identity, so nothing was "
                 "written. Is it spelled as its producer sends it? Add --unknown if its first records still wait in "

@@ -1,4 +1,4 @@
-"""`ratchet gaps`: identities with missing numbers, in a stream without holes."""
+"""`ratchet gaps`: lists identities with missing sequences, for a stream with contiguous sequences (`dense`)."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def gaps(
     from kafka_ratchet.app.status.lookup import QueryError, parse_limit
 
     if name is not None and stream is not None:
-        raise QueryError("the stream is given twice. Give it once")
+        raise QueryError("the stream is named twice, as argument and with --stream. Name it once")
     settings = load(config)
     name, spec = settings.stream(name if stream is None else stream)
     most = parse_limit(limit)
     if not spec.dense:
         raise QueryError(
-            f"stream {name!r} does not count missing sequences. If its numbers have no holes, set "
-            f"streams.{name}.dense = true and start its workers again: missing sequences are counted from then on"
+            f"stream {name!r} does not count missing sequences. If the sequences of each identity are contiguous, set "
+            f"streams.{name}.dense = true and restart the workers, which count missing sequences from then on"
         )
     with named_broker(settings) as bootstrap:
         found = gaps_of(name, StateExport(settings, bootstrap, name).rows(), most)

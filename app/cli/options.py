@@ -1,4 +1,4 @@
-"""Options that several commands share, and tables in the terminal: no word is broken, no number is cut."""
+"""Options that several commands share, and the choice of columns that fit the terminal."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 UNLIMITED: Final = 10_000
-"""Width in characters that no table reaches."""
+"""Width in characters above any table's."""
 
 
 def fitting(console: Console, draw: Callable[[frozenset[str]], Table], least_first: Sequence[str]) -> Table:
-    """Return the table with as many columns as the terminal's width allows.
+    """Return the table with as many columns as fit the terminal's width.
 
     Args:
         console: console with the terminal's width
-        draw: function that makes the table without the named columns
-        least_first: columns to omit, the least important first
+        draw: function that makes the table, without the columns that it gets by name
+        least_first: names of the columns that may be omitted, the least important first
     """
     from rich.measure import Measurement
 
@@ -61,5 +61,5 @@ def fitting(console: Console, draw: Callable[[frozenset[str]], Table], least_fir
 
 
 def figure(number: int | None) -> str:
-    """Return a number with thousands separators; a dash if unknown."""
+    """Return a number as text with thousands separators; a dash for None, an unknown number."""
     return "–" if number is None else f"{number:,}"

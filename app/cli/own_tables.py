@@ -1,4 +1,4 @@
-"""`ratchet tables NAME [KEY]`: a table of one's own in the terminal."""
+"""`ratchet tables NAME [KEY]`: shows a table of the user's agents in the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def asked_of(key: str | None, key_hex: str | None, after: str | None, limit: str | None) -> TableQuery:
-    """Parse the command line's options for a table of the agents.
+    """Return the query that the command line's options make; each is None if not given.
 
     Raises:
         QueryError: an option is invalid.
@@ -27,7 +27,7 @@ def asked_of(key: str | None, key_hex: str | None, after: str | None, limit: str
 
 
 async def ask(bootstrap: str, settings: Settings, table: str, stream: str | None, query: TableQuery) -> TablePage:
-    """Ask the workers for a page of a table, once."""
+    """Request a page of a table from all workers, and return it. stream: None: any stream with such a table."""
     from kafka_ratchet.app.status.cluster_view import ClusterView
 
     async with ClusterView(bootstrap, settings) as cluster_view:
@@ -74,7 +74,7 @@ def render(page: TablePage, query: TableQuery) -> Iterator[RenderableType]:
 
 
 def value_text(row: TableValue) -> str:
-    """Return a table's value as JSON; a long value as its beginning and size."""
+    """Return a table's value as JSON text; for a long value, its beginning and its size."""
     from kafka_ratchet.app.status.producers import shown
 
     if row.excerpt is None:

@@ -76,7 +76,13 @@ def _write(stream: str | None, globally: bool, config: Any, json: bool, deduplic
 
 
 def _one(settings: Settings, stream: str | None, globally: bool, *, needed: bool) -> None:
-    """Check that at most one of --stream and --global is given, and exactly one if needed."""
+    """Check the options for the target of a command, --stream and --global.
+
+    needed: True to require one of the two
+
+    Raises:
+        SettingsError: both are given, or none although one is required, or the stream does not exist.
+    """
     from kafka_ratchet.errors import SettingsError
 
     chosen = (stream is not None) + globally

@@ -1,4 +1,4 @@
-"""`ratchet producers`: who publishes, how far each has come, and how much of it was sent twice."""
+"""`ratchet producers`: lists producers with their progress, and their share of records sent twice."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def _pages(
     judged = judging(settings.streams)
     chosen = [name for name in judged if stream in (None, name)]
     by_producer = [name for name in chosen if settings.streams[name].identity == Identity.PRODUCER]
-    told = await _told_by_workers(settings, bootstrap, by_producer, after, limit)
+    told = await _pages_of_workers(settings, bootstrap, by_producer, after, limit)
     pages = []
     for name in chosen:
         topic = arrives_in(settings.streams, name)
@@ -89,12 +89,12 @@ async def _pages(
     return pages
 
 
-async def _told_by_workers(
+async def _pages_of_workers(
     settings: Settings, bootstrap: str, streams: list[str], after: bytes | None, limit: int
 ) -> dict[str, ProducersPage]:
-    """Ask the workers for the producers of each stream.
+    """Request a page of each stream's producers from the workers; return the pages by stream.
 
-    Without the worker's extra, each page only states that they are unknown.
+    If the extra `worker` is not installed, each page is empty, with a sentence that names the extra.
     """
     from kafka_ratchet.app.extras import has_worker
     from kafka_ratchet.app.status.producers import ProducersPage

@@ -1,4 +1,4 @@
-"""`ratchet publish`: files into a topic, under a producer's name."""
+"""`ratchet publish`: publishes files to a topic, under a producer's name."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from kafka_ratchet.transport.publishing.producer import BatchProducer
 
 PLAIN_EVERY_S = 5.0
-"""Seconds between lines of progress without a terminal for a bar."""
+"""Seconds between lines of progress, if there is no terminal for a progress bar."""
 
 SHOW_EVERY_S = 0.1
 
 WORTH_BYTES: Final = 8 << 20
-"""Least bytes of a file for batches to pay: loading the code that makes them takes some half second."""
+"""Least bytes of a file sent in whole batches by default: their code takes half a second to load."""
 
 
 Files = Annotated[
@@ -116,7 +116,7 @@ def publish(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Publish files under a producer name. After a crash, run it again: it continues where it stopped."""
+    """Publish files under a producer name. After a crash, run the command again: it continues where it stopped."""
     from kafka_ratchet.app.local.broker import choose_broker
     from kafka_ratchet.app.repartition import arrives_in
     from kafka_ratchet.app.settings import load
@@ -163,7 +163,7 @@ def _in_batches(
 ) -> bool:
     """Return True if the source is to be sent in whole record batches, without librdkafka.
 
-    asked: the user's choice; None: if it is worthwhile.
+    asked: True or False: the user's choice; None: True for a large file.
 
     Raises:
         SettingsError: batches are requested, but impossible for this source.
@@ -243,7 +243,7 @@ def _topic_decision(text: str | None) -> TopicDecision | None:
     from kafka_ratchet.errors import SettingsError
 
     if text not in (None, "resend", "keep"):
-        raise SettingsError(f"--topic-replaced {text}: write either resend or keep")
+        raise SettingsError(f"--topic-replaced is {text!r}: write resend or keep")
     return cast("TopicDecision | None", text)
 
 
@@ -263,7 +263,7 @@ def _source(files: list[Path], *, follow: bool, fields: _Fields) -> FileSource |
     if Path("-") in files:
         if len(files) > 1 or follow:
             raise SettingsError(
-                "standard input (-) cannot be combined with files or --follow. Leave out the one or the other"
+                "standard input (-) cannot be combined with files or --follow. Remove -, or the files and --follow"
             )
         return StreamSource(sys.stdin.buffer, **fields._asdict())
     return open_files(files, follow=follow, **fields._asdict())
@@ -273,7 +273,7 @@ def _source(files: list[Path], *, follow: bool, fields: _Fields) -> FileSource |
 def _metrics_served(
     sender: NamedProducer[Any], host: str, port: int | None, say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Serve the producer's metrics while the block runs. port: 0 takes a free port; None: no server."""
+    """Serve the producer's metrics while the block runs. port: 0: a free port; None: serve nothing."""
     if port is None:
         yield
         return
@@ -302,7 +302,11 @@ def _metrics_served(
 
 @contextmanager
 def _stopped_by_signals(source: FileSource | FileSet | StreamSource | None) -> Iterator[None]:
-    """Stop the source after a flush at the first SIGINT or SIGTERM; the second signal ends the process."""
+    """Handle signals while the block runs.
+
+    The first SIGINT or SIGTERM ends the source, so that the command flushes its records and then ends. A second signal
+    ends the process at once.
+    """
     from kafka_ratchet.producers import FileSet
 
     if not isinstance(source, FileSet):
@@ -353,14 +357,14 @@ def _ensure_topic(
     configured = None if name is None else settings.streams[name]
     if name is not None and partitions is None and not settings.creates_topics(name):
         raise TopicMissing(
-            f"topic {topic!r} does not exist, and create_topics is false. Correct the name in the settings or after "
-            "--topic, create the topic, or give --partitions N to have it created"
+            f"topic {topic!r} does not exist, and create_topics is false. Correct the name in the settings or in "
+            "--topic, create the topic, or give --partitions N to let this command create it"
         )
     wanted = partitions or (configured.partitions if configured else None)
     if wanted is None:
         raise TopicMissing(
-            f"topic {topic!r} does not exist and is no stream's input in the settings. Create it, add a stream that "
-            "reads it to the settings, or give --partitions N to have it created"
+            f"topic {topic!r} does not exist and is no stream's input in the settings. Create it, add a stream with "
+            "this input to the settings, or give --partitions N to let this command create it"
         )
     replication = configured.replication if configured else -1  # -1: the broker's default
     create_topic(admin, topic, partitions=wanted, replication=replication, timeout_s=timeout_s, say=_say)
@@ -375,9 +379,9 @@ def _say(sentence: str) -> None:
 def _progress(
     source: FileSource | FileSet | StreamSource,
 ) -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
-    """Yield a function for progress (a bar on a terminal, else lines at intervals) and one for messages.
+    """Yield two functions: one to report progress, and one to print messages.
 
-    The bar counts the bytes of the file.
+    Progress is a bar over the file's bytes on a terminal, and elsewhere a line every `PLAIN_EVERY_S`.
     """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

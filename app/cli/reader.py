@@ -1,4 +1,4 @@
-"""`ratchet reader`: how far programs of one's own have read, by the positions in their databases."""
+"""`ratchet reader`: shows and changes the positions that the user's reader programs keep in their databases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ reader = typer.Typer(
 
 
 class StoreKind(StrEnum):
-    """Kinds of database that a reader can use."""
+    """Kind of database that a reader can write to."""
 
     SQLITE = "sqlite"
     POSTGRES = "postgres"
@@ -57,7 +57,7 @@ def status(kind: Kind, path: File = None, dsn: Dsn = "", config: Config = None, 
     Exit codes:
       0  all readers read the topics that they began with
       1  a topic was deleted, or deleted and created again; see `ratchet reader resume`
-      2  it cannot be told; the sentence says why
+      2  the positions cannot be read; the sentence says why
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     import json
 
@@ -112,7 +112,7 @@ def resume(
     execute: Annotated[bool, typer.Option("--execute", help="Do it. Without this option nothing changes.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Decide where a reader goes on that refuses to: its topic was created again, or lost records to retention.
+    """Decide where a halted reader continues, after its topic was created again or lost records to retention.
 
     The rows that the program has written stay as they are. A process that still reads under the name is fenced.
     """

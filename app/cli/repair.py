@@ -1,4 +1,4 @@
-"""`ratchet repair --results`: a result table becomes what its topic says."""
+"""`ratchet repair --results`: corrects the rows of a result table by the records of its topic."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def repair(
 
     Without --execute it lists the changes, and makes none.
 
-    With --execute it does it in one commit, and fences a running job. The commit records who did it, when and why.
+    With --execute it makes them in one commit, and fences a running job. The commit records user, time and reason.
 
     \b
     Exit codes.
@@ -81,7 +81,7 @@ def repair(
 
 
 def lines(found: Repaired) -> list[str]:
-    """Return the lines that the command prints."""
+    """Return the lines that the command prints about a repair."""
     from kafka_ratchet.app.repair.plan import KINDS
 
     plan, counts, actions = found.plan, found.plan.counts, found.plan.actions

@@ -1,4 +1,4 @@
-"""`ratchet sink [NAME]`: the Spark job that reads a stream's output topic into the result table."""
+"""`ratchet sink [NAME]`: the Spark job that copies a stream's output topic to the result table, and its operation."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _run(
     from_input: bool,
     **options: Unpack[RunOptions],
 ) -> None:
-    """Run the job of a sink, and exit with its code."""
+    """Run the job of a sink, and exit with the job's exit code."""
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.local.broker import choose_broker
     from kafka_ratchet.app.local.jars import spark_jars
@@ -258,11 +258,11 @@ def status(
 
 
 def _status(settings: Settings, stream: str | None, bootstrap: str) -> dict[str, Any]:
-    """Return the `--json` document of one sink.
+    """Return the status of one sink, as the object that `--json` prints.
 
     Raises:
         SetupError: store or Kafka does not answer.
-        SettingsError: the settings leave its stream open.
+        SettingsError: the settings do not determine the sink's stream.
     """
     from kafka_ratchet.app.status.open_transactions import ask_about
     from kafka_ratchet.app.status.results import (
@@ -342,7 +342,7 @@ def resume(
     execute: Annotated[bool, typer.Option("--execute", help="Do it. Without this option nothing changes.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Decide where a job continues that refuses to run: its table was restored, or its topic was created again."""
+    """Decide where a halted job continues, after its table was restored or its topic was created again."""
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.local.broker import choose_broker
     from kafka_ratchet.app.status.results import (
@@ -386,7 +386,7 @@ def vacuum(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files, and remove nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove files of killed and fenced jobs next to the result table."""
+    """Remove the files that killed and fenced jobs have left next to the result table."""
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.status.results import place_of, sink_errors_translated
     from kafka_ratchet.spark_sink.stores.vacuum import vacuum as remove
@@ -408,7 +408,7 @@ def compact(
     execute: Annotated[bool, typer.Option("--execute", help="Do it. Without this option nothing changes.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Put small files of the result table together (delta, iceberg), also while the job runs."""
+    """Merge small files of the result table into larger ones (delta, iceberg). The job may run."""
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.status.results import place_of, sink_errors_translated
     from kafka_ratchet.spark_sink.compact_command import MIB, as_dict, summary
@@ -448,13 +448,13 @@ def package(
             for jar in spark_jars(release=release):
                 shutil.copyfile(jar, jars / jar.name)
         except OSError as error:
-            raise SetupError(f"{jars}: cannot be written ({error.strerror}). Choose another folder") from None
+            raise SetupError(f"{jars}: cannot be written ({error.strerror}). Name another folder") from None
     print(f"{file}: SHA-256 {digest}")
     print(f"spark-submit --py-files {file} ... {file.with_name('sink_job.py')} --bootstrap ... (docs/guide/cluster.md)")
 
 
 def run_job(spec: JobSpec, access: Access) -> int:
-    """Run `python -m kafka_ratchet.spark_sink` as a child process, so that no JVM is tied to this process.
+    """Run the Spark job (`python -m kafka_ratchet.spark_sink`) in a child process, which starts the JVM.
 
     The child has its own process group. The whole group ends when this process ends; see
     `kafka_ratchet.spark_sink.parent_process`.

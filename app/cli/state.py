@@ -59,10 +59,10 @@ def import_(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Take over last sequences from a file, while no worker of the application runs.
+    """Import last sequences from a file, while no worker of the application runs.
 
-    A sequence is never lowered without --replace. Each partition gets its part whole or not at all; stopped in between,
-    run it again. --faust shop:app takes over what plain Faust workers have left, as docs/guide/faust.md says.
+    Only with --replace it lowers a sequence. It imports each partition in one transaction: after an interruption, run
+    it again. --faust shop:app imports tables and offsets of plain Faust workers instead (docs/guide/faust.md).
     """
     import msgspec
 

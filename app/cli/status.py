@@ -1,4 +1,4 @@
-"""`ratchet status`: whether a record has arrived."""
+"""`ratchet status`: shows if a record has arrived."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RecordKey = Annotated[
 EXIT = {"persisted": 0, "unseen": 1, "in flight": 3, "waiting": 3, "forgotten": 4, "depends": 4, "unknown": 4}
 """Exit code by answer; 2 is the code for an invalid question."""
 LOOK_S = 20.0
-"""Time limit for reading records held back by an open transaction, in seconds."""
+"""Most seconds of reading the records that an open transaction holds back."""
 
 
 def status(
@@ -41,7 +41,7 @@ def status(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Say whether a record has arrived, for a producer that got no acknowledgement.
+    """Show if a record has arrived, for a producer that got no acknowledgement.
 
     \b
     Exit codes:
@@ -90,7 +90,10 @@ def status(
 
 
 def _with_blocked(settings: Settings, name: str, bootstrap: str, found: Lookup) -> Lookup:
-    """Check if the record is held back by an open transaction, and correct the answer."""
+    """Return the look-up, with its answer corrected by the records that an open transaction holds back.
+
+    The answer becomes "waiting" if the record is among these, and "unseen" instead of "unknown" if it is not.
+    """
     from dataclasses import replace
 
     from kafka_ratchet.app.settings import with_arrivals
@@ -119,9 +122,14 @@ def _with_blocked(settings: Settings, name: str, bootstrap: str, found: Lookup) 
 def _identity(
     name: str, spec: StreamSettings, given: dict[str, str | None], texts: list[str], hexadecimal: str | None
 ) -> list[str]:
-    """Return the identity from the options; refuse an option that does not fit the stream's identity.
+    """Return the texts of the identity's parts, from the options.
 
     given: values of --producer and --key by name
+    texts: values of --identity
+    hexadecimal: value of --identity-hex
+
+    Raises:
+        QueryError: an option does not fit the stream's identity, or the identity is missing or given twice.
     """
     from kafka_ratchet.app.status.lookup import QueryError
 
@@ -133,7 +141,9 @@ def _identity(
     }.get(kind, "--identity")
     wrong = next((other for other, text in given.items() if text is not None and other != kind), None)
     if wrong or (texts and kind == "partition"):
-        raise QueryError(f"the identity of stream {name!r} is the {kind}, not the {wrong or 'identity'}: give {rather}")
+        raise QueryError(
+            f"the identity of stream {name!r} is the {kind}, so --{wrong or 'identity'} does not fit: give {rather}"
+        )
     if (text := given.get(kind)) is not None:
         texts = [text, *texts]
     if len(texts) > len(spec.identity.parts):
@@ -144,7 +154,11 @@ def _identity(
 
 
 def _sequence(name: str, spec: StreamSettings, sequence: str | None) -> str:
-    """Return the sequence from the options; "0" for a stream without sequences."""
+    """Return the value of --sequence; "0" for a stream without sequences.
+
+    Raises:
+        QueryError: the value is missing, or the stream has no sequences.
+    """
     from kafka_ratchet.app.status.lookup import QueryError
 
     if spec.sequence == "none":

@@ -1,4 +1,4 @@
-"""`ratchet survey`: what comes twice in a topic, before anything is installed. `ratchet init`: settings by it."""
+"""`ratchet survey`: reports the duplicates of a topic. `ratchet init`: writes settings that fit a surveyed topic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kafka_ratchet.app.survey.report import Bucket, Finding, Report
 
 SHOWN_MOST: Final = 12
-"""Most buckets of a histogram in the terminal, which is 80 columns wide."""
+"""Most buckets of a histogram in a terminal of 80 columns."""
 
 Topic = Annotated[str, typer.Argument(help="Topic to read. It needs no stream in the settings.")]
 Bootstrap = Annotated[
@@ -80,7 +80,7 @@ def survey(
     if not is_topic_name(topic):
         raise SettingsError(f"{topic!r} is not a Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")
     if limit is not None and since is not None:
-        raise SettingsError("--limit and --since are both given. Give one of them")
+        raise SettingsError("--limit and --since are both given. Remove one of the two options")
     if plot is not None:
         checked(plot)
     wanted = Wanted(
@@ -109,7 +109,7 @@ def _draw(report: Report, proposal: Proposal, picture: Path) -> None:
 
 @contextmanager
 def _progress(topic: str) -> Iterator[Callable[[int], Callable[[int, int], None]]]:
-    """Yield a progress bar over the offsets; on a terminal only."""
+    """Yield a function that starts a progress bar over the topic's offsets; there is no bar without a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -239,7 +239,10 @@ def _show_finding(console: Console, each: Finding) -> None:
 
 
 def _show_histogram(console: Console, title: str, histogram: list[Bucket], shown: Callable[[int], str]) -> None:
-    """Show cumulated counts of a histogram in at most a dozen steps; the first step includes everything below."""
+    """Print the cumulated counts of a histogram, in at most `SHOWN_MOST` steps.
+
+    The first step counts everything up to its bound. shown: function that formats a bound
+    """
     total = sum(each.records for each in histogram)
     below = 0
     for number, each in enumerate(histogram):
@@ -262,7 +265,7 @@ def _show_proposal(console: Console, proposal: Proposal) -> None:
 # -- ratchet init
 
 INIT_LIMIT: Final = 1_000_000
-"""Records to read without --limit: some seconds, and enough for each proposal."""
+"""Number of records that `ratchet init` reads without --limit: enough for its proposals, in some seconds."""
 
 AskedTopic = Annotated[str | None, typer.Argument(help="Topic with the events. Without it, the command asks.")]
 App = Annotated[str | None, typer.Option("--app", help="Name of the application. Default: from the topic's name.")]
@@ -311,7 +314,7 @@ def settings_text(app: str, bootstrap: str, stream: str, notes: list[str]) -> st
         app: name of the application.
         bootstrap: Kafka's address.
         stream: section of the stream, with comments on the choices.
-        notes: further findings of the survey, written as comments.
+        notes: further findings of the survey, to write as comments.
     """
     said = "".join(f"# Look at: {note}\n" for note in notes)
     return (
@@ -333,15 +336,17 @@ def _require_new(output: Path, *, force: bool) -> None:
 
 def _asked(what: str, option: str) -> str:
     if not sys.stdin.isatty():
-        raise SettingsError(f"{option} is missing. Give it: the command asks for it only when it runs in a terminal")
+        raise SettingsError(
+            f"{option} is missing, and the command prompts for a value only in a terminal. Give {option} VALUE"
+        )
     return str(typer.prompt(what, err=True))
 
 
 def _chosen_topic(settings: Settings, bootstrap: str) -> str:
-    """Ask the user for a topic.
+    """Return the topic that the user chooses from a printed list.
 
     Raises:
-        SettingsError: the input is not a terminal, or the cluster has no topic.
+        SettingsError: standard input is not a terminal, or the cluster has no topic.
     """
     from kafka_ratchet.producers import admin_client
     from kafka_ratchet.topic_log.clients import all_topics
@@ -349,9 +354,11 @@ def _chosen_topic(settings: Settings, bootstrap: str) -> str:
     admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
     names = sorted(name for name in all_topics(admin) if not name.startswith(("__", "ratchet-")))
     if not names:
-        raise SettingsError(f"Kafka at {bootstrap} has no topic yet. Publish some events first")
+        raise SettingsError(f"Kafka at {bootstrap} has no topic to survey. Publish some events to a topic first")
     if not sys.stdin.isatty():
-        raise SettingsError(f"the topic is missing: ratchet init TOPIC. Kafka has the topics {', '.join(names[:20])}")
+        raise SettingsError(
+            f"the topic is not named. Write ratchet init TOPIC; Kafka has the topics {', '.join(names[:20])}"
+        )
     for number, name in enumerate(names, 1):
         print(f"{number:4} {name}", file=sys.stderr)
     answer = str(typer.prompt("Which topic (name or number)", err=True)).strip()

@@ -1,4 +1,4 @@
-"""`ratchet tables`: the content of the page in the terminal; with a NAME, a table of one's own."""
+"""`ratchet tables`: shows the page's partitions and counters in the terminal; with NAME, a table of the agents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kafka_ratchet.app.status.model import Lookup, Overview, StreamView
 
 LEAST_FIRST = ("changelog_position", "worker", "input_end", "evicted", "keys", "input_position", "invalid")
-"""Columns that a narrow terminal leaves out, in this order; --json has all of them."""
+"""Columns to leave out in a narrow terminal, in this order; --json has all columns."""
 
 
 def tables(
@@ -47,7 +47,7 @@ def tables(
 ) -> None:
     """Show partitions, positions and counters of all streams, the last sequences of one identity, or a table.
 
-    Without NAME it is about the streams' last sequences. NAME is always a table of the agents, never a stream.
+    NAME is a table of the agents, never a stream. Without it, the command shows the streams and their last sequences.
     """
     import asyncio
 
@@ -68,7 +68,7 @@ def tables(
     if name is None and (key_hex or after or limit):
         raise QueryError("--key-hex, --after and --limit work only with a table of your agents. Name the table first")
     if name is not None and asks_identity:
-        raise QueryError("a table of your agents and an identity are both named. Ask for one of them")
+        raise QueryError("a table of your agents and an identity are both named. Remove one of the two")
     if name is not None:
         query = own_tables.asked_of(key, key_hex, after, limit)
         with named_broker(settings) as bootstrap:

@@ -171,23 +171,23 @@ def verify(
     if state is not None and results:
         raise SettingsError(
             "--state and --results are both given, but a result table can only be compared with the whole output. "
-            "Give one of them"
+            "Remove one of the two options"
         )
     if sink is not None and not results:
         raise SettingsError(
-            "--sink works only with --results: it names the result table to compare. Add --results, or remove --sink"
+            "--sink names the result table to compare, so it works only with --results. Add --results, or remove --sink"
         )
     if from_input and not results:
         raise SettingsError(
-            "--from-input works only with --results: it means that Spark has deduplicated the result table. Add "
+            "--from-input compares a result table that Spark has deduplicated, so it works only with --results. Add "
             "--results"
         )
     if replay != (app is not None):
         raise SettingsError("--replay and --app must be given together: ratchet verify --replay --app MODULE:NAME")
     if replay and (results or source):
         raise SettingsError(
-            "--replay cannot be combined with --results or --source, because only --replay compares the agents' "
-            "output. Give one of them"
+            "--replay compares the agents' output alone, so it cannot be combined with --results or --source. Run the "
+            "command once for each"
         )
     files = _source([*(source or ()), *(more or ())], source, producer, (format, key, sequence_field, delimiter))
     settings = load(config)
@@ -229,8 +229,8 @@ def _agents(app: str, settings: Settings, stream: str | None) -> ReplayedAgents:
     return ReplayedAgents(load_program(app), app, settings, stream)
 
 
-def _values_said(found: ResultsReport) -> str:
-    """Return the result of comparing the values, for a result table's line."""
+def _values_phrase(found: ResultsReport) -> str:
+    """Return the phrase about the comparison of the values, for the line about a result table."""
     if found.values_unproven:
         return "; values: not compared"
     if not found.values_compared:
@@ -273,8 +273,8 @@ def _source(
             raise SettingsError(f"{paths[0]}: files are allowed only after --source. Add --source, or remove them")
         if any(given is not None for given in (producer, *fields)):
             raise SettingsError(
-                "--producer, --key, --format, --sequence-field, --delimiter describe the files of --source. Give "
-                "--source FILE... too"
+                "--producer, --key, --format, --sequence-field and --delimiter describe the files of --source, which "
+                "is missing. Add --source FILE..., or remove these options"
             )
         return None
     if producer is None:
@@ -456,7 +456,7 @@ def _show_results(console: Console, found: ResultsReport) -> None:
         console.print(
             f"in the table: lost {counts['lost']:,}, doubled {counts['doubled']:,}, "
             + ("" if found.values_unproven and not counts["altered"] else f"altered {counts['altered']:,}, ")
-            + f"unexpected {counts['unexpected']:,}{_values_said(found)}",
+            + f"unexpected {counts['unexpected']:,}{_values_phrase(found)}",
             style="bold red" if counts else "bold green",
         )
     if found.proven_by is None:

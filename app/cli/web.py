@@ -1,4 +1,4 @@
-"""`ratchet web`: the page."""
+"""`ratchet web`: serves the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ratchet why`: what became of a record."""
+"""`ratchet why`: traces a record from the input to the row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kafka_ratchet.app.why.scan import Watch
 
 SHOWN = 20
-"""Most arrivals of a record listed in the terminal; --json has up to a thousand."""
+"""Most arrivals of a record listed in the terminal; --json lists up to a thousand."""
 
 
 def why(
@@ -81,7 +81,11 @@ def why(
 
 
 def _offset(topic: str | None, partition: str | None, offset: str | None) -> int | None:
-    """Return the offset if the record is named by topic, partition and offset; else None."""
+    """Return the offset if the options name the record by topic, partition and offset; else None.
+
+    Raises:
+        QueryError: one of the three is missing, or the offset is not a whole number.
+    """
     from kafka_ratchet.app.status.lookup import QueryError
 
     if topic is None and offset is None:
@@ -96,7 +100,11 @@ def _offset(topic: str | None, partition: str | None, offset: str | None) -> int
 def _identity(
     name: str, spec: StreamSettings, producer: str | None, texts: list[str] | None, hexadecimal: str | None
 ) -> bytes:
-    """Return the identity's bytes; refuse an option that does not fit the stream's identity."""
+    """Return the identity's bytes, from the options.
+
+    Raises:
+        QueryError: an option does not fit the stream's identity, or no option names a record.
+    """
     from kafka_ratchet.app.status.lookup import QueryError, parse_parts
     from kafka_ratchet.rule.identity import Identity
 
@@ -104,7 +112,8 @@ def _identity(
     if spec.identity == Identity.PARTITION:
         if given:
             raise QueryError(
-                f"stream {name!r} has one sequence for each partition. Give only --partition and --sequence"
+                f"stream {name!r} has one sequence for each partition, and no other identity. Give only --partition "
+                "and --sequence"
             )
         return b""
     if len(given) != 1:
@@ -119,7 +128,7 @@ def _identity(
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Watch]:
-    """Yield a progress bar on standard error, if it is a terminal."""
+    """Yield a function that shows progress on standard error, on a terminal only. quiet: True: show nothing."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

@@ -1,4 +1,4 @@
-"""`ratchet worker`: deduplicate the streams of the settings until told to stop."""
+"""`ratchet worker`: deduplicates the streams of the settings until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 

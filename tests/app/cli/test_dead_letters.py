@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_ratchet.app.cli import run
-from kafka_ratchet.app.cli.dead_letters import _tell, _time, _view
+from kafka_ratchet.app.cli.dead_letters import _print, _time, _view
 from kafka_ratchet.app.dead_letters.asked import sentences
 from kafka_ratchet.app.dead_letters.letters import Letter, Origin
 from kafka_ratchet.app.dead_letters.reading import LetterView
@@ -20,7 +20,7 @@ FOUND = LetterView(Letter(0, 4, 1_700_000_000_000, ORIGIN, 2, HEADERS), b"key of
 
 
 def said(capsys: pytest.CaptureFixture[str], *, values: bool) -> str:
-    _tell(_view(FOUND, values))
+    _print(_view(FOUND, values))
     return capsys.readouterr().out
 
 
@@ -49,7 +49,7 @@ def test_an_offset_needs_its_partition(capsys: pytest.CaptureFixture[str], monke
     stream = '{"input": "i", "output": "o", "dead_letters": "d"}'
     monkeypatch.setenv("RATCHET_STREAMS__events", stream)
     for arguments, sentence in (
-        (["--offset", "3"], "--offset names a record of one partition. Give --partition as well"),
+        (["--offset", "3"], "--offset names a record of one partition, but --partition is missing. Add --partition"),
         (["--limit", "many"], "--limit must be a number from 0 on (given: 'many')"),
         (["--partition", "9" * 30], "--partition must be a number from 0 on"),
     ):

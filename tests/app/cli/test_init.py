@@ -35,7 +35,7 @@ def test_settings_by_what_is_in_a_topic(
     assert run(["init", topic, "--bootstrap", broker]) == 2
     assert "already exists" in capsys.readouterr().err
     assert run(["init", "--bootstrap", broker, "--output", "other.toml"]) == 2
-    assert "the topic is missing" in capsys.readouterr().err
+    assert "the topic is not named" in capsys.readouterr().err
     assert run(["init", "--output", "other.toml"]) == 2
     assert "--bootstrap is missing" in capsys.readouterr().err
     empty = new_topic(1)

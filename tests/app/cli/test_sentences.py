@@ -102,7 +102,7 @@ def test_a_worker_without_a_stream_is_refused_before_any_kafka_is_started(
 
     monkeypatch.setattr("kafka_ratchet.app.local.broker.open_broker", start)
     assert run(["worker"]) == 2
-    assert "streams: the settings have none" in capsys.readouterr().err
+    assert "the settings have no stream" in capsys.readouterr().err
 
 
 SASL = {"security.protocol": "SASL_PLAINTEXT"}

@@ -56,7 +56,7 @@ def test_a_name_stands_before_options_and_behind_them(file: str) -> None:
         assert asked(*words_of_one).output.startswith("refused: format json needs columns")
     unknown = asked("--config", file, "thrid").exception
     assert isinstance(unknown, SettingsError)
-    assert str(unknown) == "no sink 'thrid' in the settings (they have: results, second)"
+    assert str(unknown) == "no sink 'thrid' in the settings (they have: results, second). Correct the name"
 
 
 @pytest.mark.parametrize(

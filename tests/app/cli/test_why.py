@@ -26,7 +26,7 @@ identity = {identity}
         ('"producer"', "", "Give --producer N --sequence S, or --identity X"),
         ('"producer"', "--producer a --identity b", "the record is not named"),
         ('"key"', "--producer a --sequence 1", "is key, not the producer. Give --identity"),
-        ('"partition"', "--identity a", "has one sequence for each partition. Give only --partition and --sequence"),
+        ('"partition"', "--identity a", "and no other identity. Give only --partition and --sequence"),
         ('["key", "header:x"]', "--identity a", "has 2 parts"),
         ('"producer"', "--topic in --offset 3", "--topic, --partition and --offset must be given together"),
         ('"producer"', "--topic in --partition 0 --offset 3 --producer a", "Remove identity and sequence"),
