@@ -14,13 +14,13 @@ MOST: Final = 2**63 - 1
 
 
 def wanted_of(reason: str | None, partition: str | None, offset: str | None, limit: str | None) -> Wanted:
-    """Parse the selection of dead letters from the options' texts; None: option not given.
+    """Return the selection of dead letters that the options' texts make; None: option not given.
 
     Raises:
-        SettingsError: a text is not a number, or an offset is given without its partition.
+        SettingsError: a text is not a number, or an offset is given without a partition.
     """
     if offset is not None and partition is None:
-        raise SettingsError("--offset names a record of one partition. Give --partition as well")
+        raise SettingsError("--offset names a record of one partition, but --partition is missing. Add --partition")
     return Wanted(reason, _number("partition", partition), _number("offset", offset), _number("limit", limit))
 
 
@@ -45,22 +45,22 @@ def sentences(outcome: Outcome) -> list[str]:
     """Return the result of a replay as sentences for display."""
     counts = outcome.counts
     if outcome.dry_run:
-        said = [f"{counts.to_replay:,} dead letters would be sent to {outcome.input}. Nothing was changed."]
+        lines = [f"{counts.to_replay:,} dead letters would be sent to {outcome.input}. Nothing was changed."]
     else:
-        said = [f"{outcome.replayed:,} dead letters were sent to {outcome.input}."]
+        lines = [f"{outcome.replayed:,} dead letters were sent to {outcome.input}."]
     if counts.done:
-        said.append(f"{counts.done:,} were replayed before, and are not sent twice.")
+        lines.append(f"{counts.done:,} were replayed before, and are not sent twice.")
     if counts.held_back:
-        said.append(
+        lines.append(
             f"{counts.held_back:,} come from a replay: their record failed again. --again sends them once more."
         )
     if counts.too_often:
-        said.append(f"{counts.too_often:,} were replayed so often that they are not sent any more.")
+        lines.append(f"{counts.too_often:,} were replayed so often that they are not sent any more.")
     if counts.others:
-        said.append(f"{counts.others:,} are not dead letters of this stream, and are left alone.")
+        lines.append(f"{counts.others:,} are not dead letters of this stream, and are left alone.")
     if counts.too_old and outcome.dry_run:
-        said.append(f"{counts.too_old:,} are older than what {outcome.input} keeps: --now would be needed.")
-    return said
+        lines.append(f"{counts.too_old:,} are older than what {outcome.input} keeps: --now would be needed.")
+    return lines
 
 
 def _number(name: str, text: str | None) -> int | None:

@@ -1,4 +1,4 @@
-"""Dead letters as they stand in their topic: where each came from, why, and how often it was replayed."""
+"""Dead letters as records of their topic, with their origin, reason and number of replays."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from kafka_ratchet.transport.client.partition_reader import Fetching, PartitionR
 from kafka_ratchet.transport.delivery import LETTER_AGENTS, LETTER_APP, LETTER_EVENT
 
 APPENDED: Final = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset")
-"""The last headers of a dead letter, in this order."""
+"""Names of the headers at the end of every dead letter, in this order."""
 MOST_DIGITS: Final = 19
 """Most digits of an offset, which has 64 bits."""
 REPLAYS_DIGITS: Final = 4
-"""A header that says more than 9,999 replays is no number of ours; it counts as that many."""
+"""Most digits of the header with the number of replays. A longer or malformed number counts as 9,999 replays."""
 CONNECTION: Final = "dead-letters"
 FETCH_BYTES: Final = 8 << 20
 FETCH_WAIT_MS: Final = 500
 
 OF_AGENTS: Final = ("agent ", "value does not decode: ")
-"""Prefixes of agents' reasons: such a record was judged, and its sequence counts as seen."""
+"""Prefixes of the reasons that agents give. The worker judged such a record new, so its sequence counts as seen."""
 
 
 class Origin(NamedTuple):
-    """Origin of a dead letter in the input, with its reason."""
+    """Input record that became a dead letter: its place, and the reason."""
 
     reason: str
     topic: str
@@ -35,15 +35,19 @@ class Origin(NamedTuple):
 
     @property
     def is_of_agent(self) -> bool:
-        """Return True if an agent made the dead letter; then the record was not a duplicate."""
+        """Return True if an agent rejected the record; then the worker had judged the record new."""
         return self.reason.startswith(OF_AGENTS)
 
 
 class Letter(NamedTuple):
-    """Dead letter: a record of the dead-letter topic, with its origin.
+    """Record of the dead-letter topic, with the contents of its headers.
 
-    origin: None without the headers of a dead letter. headers: headers of the input record. agents: names of the agents
-    that rejected the record, if several did. app: application of the agents, None in a letter of an earlier version.
+    partition, offset: place in the dead-letter topic.
+    origin: place of the input record, and reason; None: the record has no headers of a dead letter.
+    replays: number of times that the record was replayed before.
+    headers: headers of the input record.
+    agents: names of the agents that rejected the record, if several did; else None.
+    app: application of the agents; None: not an agent's, or a letter of an earlier version.
     event: id of the event that agents rejected, else None.
     """
 
@@ -59,14 +63,14 @@ class Letter(NamedTuple):
 
     @property
     def appended(self) -> int:
-        """Return the number of headers that follow the input record's own headers."""
+        """Return the number of headers that the worker appended to those of the input record."""
         if self.origin is None:
             return 0
         return len(APPENDED) + sum(each is not None for each in (self.agents, self.app, self.event))
 
 
 def letter_at(batch: RecordBatch, index: int) -> Letter:
-    """Read a record of the dead-letter topic as a dead letter. index: position of the record in the batch."""
+    """Return a record of a batch of the dead-letter topic as a dead letter. index: position of the record."""
     headers = batch.headers(index)
     origin = _origin(headers)
     own = headers if origin is None else headers[: -len(APPENDED)]
@@ -95,23 +99,23 @@ def _text(value: bytes) -> str:
 
 
 def _replays(headers: list[Header]) -> int:
-    """Return the number of replays that the headers state; a header without a number counts as a very high one."""
-    said = [value or b"" for name, value in headers if name == REPLAYS]
+    """Return the number of replays in the record's headers; 0 without such a header, 9,999 for a malformed one."""
+    values = [value or b"" for name, value in headers if name == REPLAYS]
     most: int = 10**REPLAYS_DIGITS - 1
-    return max((int(each) if each.isdigit() and len(each) <= REPLAYS_DIGITS else most for each in said), default=0)
+    return max((int(each) if each.isdigit() and len(each) <= REPLAYS_DIGITS else most for each in values), default=0)
 
 
 async def read_committed(
     cluster: Cluster, topic: str, topic_id: bytes, partition: int, most: int, start: int = 0
 ) -> AsyncGenerator[RecordBatch, None]:
-    """Read the committed records of a partition up to its present end.
+    """Yield the committed batches of a partition, up to its end at the time of the call.
 
     Args:
         cluster: connected client of the Kafka cluster.
         topic: name of the topic
         topic_id: id of the topic, 16 bytes.
         partition: number of the partition.
-        most: bytes that one batch may unpack to.
+        most: most bytes of one batch after decompression.
         start: first offset to read; reading begins later if retention has deleted it
 
     Raises:
@@ -125,7 +129,7 @@ async def read_committed(
 
 
 def before(batch: RecordBatch, end: int) -> Iterator[int]:
-    """Yield the indexes of a batch's records before an offset."""
+    """Yield the positions in the batch of the records with an offset below `end`."""
     for index, offset in enumerate(batch.offsets.tolist()):
         if offset < end:
             yield index

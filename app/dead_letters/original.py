@@ -1,4 +1,4 @@
-"""The record that a dead letter was, as it goes to the input again."""
+"""Input records of dead letters, restored from the letters to be sent to the input again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARKS: Final = frozenset(name.encode() for name in (REPLAYS, REPLAYED_FROM, REPL
 class Original(NamedTuple):
     """Input record of a dead letter, to be sent again.
 
-    body: key, value and headers as encoded in a record; where: place of the dead letter, for messages
+    body: key, value and headers, in Kafka's encoding of a record; where: place of the dead letter, for messages
     """
 
     body: bytes
@@ -37,10 +37,10 @@ def original_of(
     Args:
         batch: batch of the dead-letter topic with the letter.
         index: position of the letter in the batch.
-        letter: name of the letter, so that the worker recognises a second replay; None: the record is judged by its
-            sequence.
-        timestamp_ms: time of the record.
-        to_all: True: send the record to all agents if the letter names none.
+        letter: name of the letter, for a header that shows a second replay to the worker; None: no such header, so
+            that the worker judges the record by its sequence.
+        timestamp_ms: timestamp of the record, in ms.
+        to_all: True: all agents get the record if the letter names no agents.
     """
     begin, at = int(batch.columns[kernels.BODY, index]), int(batch.columns[kernels.HEADERS, index])
     said = letter_at(batch, index)
@@ -61,7 +61,7 @@ def _header(name: str, value: bytes) -> bytes:
 
 
 def _raw_headers(body: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield name and encoded bytes of each header; names need not be UTF-8."""
+    """Yield each header's name, and its bytes as encoded, name included. The names may not be UTF-8."""
     count, at = read_varint(body, 0)
     for _ in range(count):
         begin = at
@@ -73,14 +73,14 @@ def _raw_headers(body: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def encode(originals: list[Original], limit: int) -> Iterator[EncodedBatch]:
-    """Encode records as batches in their order, each record with its own timestamp.
+    """Yield record batches with the records in their order, each record with its own timestamp.
 
     Args:
         originals: records for one partition
-        limit: bytes, max.message.bytes of the topic
+        limit: most bytes of a batch, max.message.bytes of the topic
 
     Raises:
-        RecordTooLarge: a record is too large even when compressed.
+        RecordTooLarge: a record does not fit the limit even when compressed.
     """
     waiting: list[Original] = []
     size = kernels.HEADER_SIZE
@@ -106,7 +106,7 @@ def _batch(originals: list[Original], limit: int) -> EncodedBatch:
         if len(encoded.buffer) <= limit:
             return encoded
     raise RecordTooLarge(
-        f"{originals[0].where}: with the headers of a replay the record takes {len(encoded.buffer)} bytes and does "
-        f"not fit the input's max.message.bytes of {limit}. Raise max.message.bytes of the input by a few hundred "
-        "bytes"
+        f"{originals[0].where}: with the headers of a replay the record of this dead letter takes "
+        f"{len(encoded.buffer)} bytes, and max.message.bytes of the input is {limit}. Raise max.message.bytes of the "
+        "input by a few hundred bytes"
     )

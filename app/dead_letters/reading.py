@@ -21,17 +21,17 @@ from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.client.topic_id import TopicState, id_text
 
 REASONS_MOST: Final = 1_000
-"""Most separate reasons: an agent's error may have another text for each record."""
+"""Most different reasons counted separately, because an agent's error may have another text for each record."""
 REASON_SHOWN: Final = 200
-"""Characters of a reason that count."""
+"""Compared characters of a reason; reasons with the same beginning are counted together."""
 OTHER_REASONS: Final = "(other reasons)"
 NO_LETTER: Final = "(not a dead letter of Ratchet)"
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Selection of dead letters.
+    """Selection of dead letters; None in a field sets no condition.
 
-    reason: beginning of the reason; partition, offset: place in the dead-letter topic; None selects all
+    reason: beginning of the reason; partition, offset: place in the dead-letter topic; limit: most letters
     """
 
     reason: str | None = None
@@ -51,7 +51,8 @@ class Wanted(msgspec.Struct, frozen=True):
 class ReasonCount(msgspec.Struct):
     """Number of dead letters with one reason.
 
-    partitions: number in each partition; first_ms, last_ms: times of the records in ms since the epoch
+    partitions: number of these letters in each partition; first_ms, last_ms: the earliest and the latest timestamp of
+    the records, in ms since the epoch
     """
 
     reason: str
@@ -65,7 +66,8 @@ class ReasonCount(msgspec.Struct):
 class LetterCounts(msgspec.Struct):
     """Counts of `ratchet dead-letters list`.
 
-    letters, replayed, reasons: counts for this stream of this application; others: further records in the topic
+    letters, replayed, reasons: counts of this stream's dead letters; others: number of other records in the topic, of
+    other streams, applications or writers
     """
 
     stream: str
@@ -102,21 +104,25 @@ class LetterTopic:
         return id_text(self.topics[self.topic].id)
 
     def has_made(self, letter: Letter, of_app: str = "") -> bool:
-        """Return True if a dead letter comes from this stream. of_app: another application to accept."""
+        """Return True if this stream of this application, or of the application `of_app`, wrote the dead letter."""
         is_ours = letter.app in (None, self.settings.app, of_app)
         return is_ours and letter.origin is not None and letter.origin.topic == self.stream.input
 
     async def batches(self, wanted: Wanted) -> AsyncIterator[RecordBatch]:
-        """Yield the batches of letters, partition by partition.
+        """Yield the committed batches of the topic, partition by partition.
 
-        Unwanted partitions and offsets may be omitted.
+        It may skip partitions and offsets that `wanted` excludes.
+
+        Raises:
+            TopicError: the topic does not have the selected partition.
         """
         state = self.topics[self.topic]
         numbers = range(state.partitions)
         if wanted.partition is not None:
             if wanted.partition not in numbers:
                 raise TopicError(
-                    f"{self.topic}: has partitions 0 to {len(numbers) - 1}, but no partition {wanted.partition}"
+                    f"{self.topic} has partitions 0 to {len(numbers) - 1}, and no partition {wanted.partition}. "
+                    "Correct --partition"
                 )
             numbers = range(wanted.partition, wanted.partition + 1)
         most = self.settings.max_batch_mb << 20
@@ -129,7 +135,11 @@ class LetterTopic:
                     break
 
     async def replayed(self) -> Replayed:
-        """Return the set of letters already replayed, as committed."""
+        """Return the set of dead letters that committed replays have sent.
+
+        Raises:
+            TopicError: an entry of the topic of replays has an unknown format.
+        """
         name = replayed_topic(self.settings.app, self.name)
         found, there = Replayed(self.id), await self.cluster.topics([name])
         if name not in there:
@@ -140,14 +150,14 @@ class LetterTopic:
                 if not found.take(batch.key(index), batch.value(index)):
                     raise TopicError(
                         f"{name}, offset {int(batch.offsets[index])}: this version of Ratchet cannot read the entry, "
-                        "so it is unknown which dead letters were replayed. Use the version that wrote the entry"
+                        "so it does not know which dead letters were replayed. Use the version that wrote the entry"
                     )
         return found
 
 
 @asynccontextmanager
 async def connected(settings: Settings, bootstrap: str, name: str) -> AsyncIterator[LetterTopic]:
-    """Open the dead-letter topic of a stream.
+    """Yield the dead-letter topic of a stream; close its connection when the block ends.
 
     Raises:
         TopicMissing: the topic does not exist.
@@ -169,7 +179,7 @@ async def connected(settings: Settings, bootstrap: str, name: str) -> AsyncItera
 
 
 async def count_letters(letters: LetterTopic, wanted: Wanted) -> LetterCounts:
-    """Count the stream's letters by reason, and the other records of the topic."""
+    """Return the counts of the stream's selected letters by reason, and of the topic's other records."""
     replayed, others = await letters.replayed(), 0
     counts: dict[str, ReasonCount] = {}
     async for batch in letters.batches(wanted):
@@ -199,7 +209,7 @@ def _add(count: ReasonCount, letter: Letter, *, is_replayed: bool) -> None:
 
 
 class LetterView(msgspec.Struct):
-    """Dead letter as `ratchet dead-letters show` prints it. Keys and values may be any bytes."""
+    """Dead letter with key and value, which may be any bytes, for `ratchet dead-letters show`."""
 
     letter: Letter
     key: bytes | None
@@ -208,7 +218,7 @@ class LetterView(msgspec.Struct):
 
 
 async def find_letters(letters: LetterTopic, wanted: Wanted) -> AsyncIterator[LetterView]:
-    """Yield the selected letters, at most `limit` of them."""
+    """Yield the stream's selected letters, at most `wanted.limit` of them."""
     replayed, left = await letters.replayed(), wanted.limit
     async for batch in letters.batches(wanted):
         for index in range(batch.count):

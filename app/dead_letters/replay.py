@@ -1,14 +1,14 @@
 """`ratchet dead-letters replay`: sends dead letters to the stream's input again, exactly once each.
 
-There is one transaction for each batch of letters, under one transactional id for the stream:
+Each batch of letters is sent in one transaction; all replays of a stream have the same transactional id:
 
-    1. fence       an earlier replay is stopped, and its open transaction ended
-    2. read        the replayed letters, from their topic (`replayed.py`)
-    3. choose      selected letters, and not among them
-    4. produce     their records to the input, and the note of the replay to that topic
-    5. commit      both, or neither
+    1. fence       stop an earlier replay, and end its open transaction
+    2. read        read the topic of replays, which lists the replayed letters (`replayed.py`)
+    3. choose      choose the selected letters without those
+    4. produce     write their records to the input, and their places to the topic of replays
+    5. commit      commit both writes in one transaction
 
-After any failure the next call begins at 1 and finds its progress in 2.
+After a failure, the next call begins with step 1, and finds the committed replays in step 2.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ log = structlog.get_logger(__name__)
 
 LETTERS_AT_ONCE: Final = 500
 BYTES_AT_ONCE: Final = 4 << 20
-"""Bytes sent by one transaction."""
+"""Approximate most bytes of the records in one transaction."""
 MOST_REPLAYS: Final = 10
-"""Most replays of a record, with `again`: a scheduled command would send it round for ever."""
+"""Most replays of a record, even with `again`. Without a limit, a scheduled command would replay it for ever."""
 TRIES: Final = 5
 TRIES_TO_ASK: Final = 20
 
@@ -54,9 +54,10 @@ TRIES_TO_ASK: Final = 20
 class Options(msgspec.Struct, frozen=True):
     """Options of a replay.
 
-    again: also replay letters of records already replayed once. unjudged: replayed records are not deduplicated.
-    now: give records the present time instead of their own. of_app: also replay letters from agents of this
-    application, the former owner of the topics; "" for none.
+    again: True: also replay records that became dead letters again after a replay.
+    unjudged: True: workers forward the replayed records without judging their sequences.
+    now: True: records get the present time as timestamp; False: they keep their own.
+    of_app: application that owned the topics before; its agents' letters are replayed too. "": none.
     """
 
     again: bool = False
@@ -68,9 +69,11 @@ class Options(msgspec.Struct, frozen=True):
 class Counts(msgspec.Struct):
     """Counts of the selected letters.
 
-    to_replay: letters to replay. done: already replayed. held_back: letters of records already replayed once.
-    too_often: such letters after MOST_REPLAYS replays. others: letters of another input or application, and other
-    records. too_old: letters to replay, older than the input's retention.
+    to_replay: letters to replay; too_old of them are older than the input's retention.
+    done: letters with an earlier replay.
+    held_back: letters of a record that became a dead letter again after a replay; `again` would replay them.
+    too_often: letters of a record with MOST_REPLAYS replays.
+    others: records that this stream did not write.
     """
 
     to_replay: int = 0
@@ -93,7 +96,7 @@ class Outcome(msgspec.Struct):
 
 
 class Chosen(NamedTuple):
-    """Letter to replay, with its place, the target partition and the record to send."""
+    """Dead letter to replay: its place, the input partition to send to, and the record to send."""
 
     place: Place
     to: int
@@ -104,7 +107,11 @@ class Replay:
     """Replay of a stream's dead letters to its input."""
 
     def __init__(self, letters: LetterTopic, wanted: Wanted, options: Options, bootstrap: str) -> None:
-        """Prepare a replay; reads no letters yet."""
+        """Prepare a replay, without reading letters.
+
+        Raises:
+            TopicMissing: the stream's input does not exist.
+        """
         self._letters, self._wanted, self._options = letters, wanted, options
         self._bootstrap = bootstrap
         self._admin = admin_client({"bootstrap.servers": bootstrap, **letters.settings.kafka})
@@ -112,18 +119,18 @@ class Replay:
         self._input = arrives_in(letters.settings.streams, letters.name)
         if self._input not in letters.topics:
             raise TopicMissing(
-                f"stream {letters.name}: the topic {self._input}, where the dead letters are to be sent, does not "
-                "exist. Create it, or start a worker"
+                f"stream {letters.name}: the input {self._input}, to which dead letters are sent again, does not "
+                "exist. Create it, or start a worker, which creates it"
             )
         self._partitions = letters.topics[self._input].partitions
         self._state = replayed_topic(letters.settings.app, letters.name)
         self._oldest_ms = self._kept_since()
         self._sent = 0
         self._in_doubt: list[Place] = []
-        """Letters of the transaction with an unknown end."""
+        """Places of the letters in the last transaction, while its end is unknown."""
 
     async def plan(self) -> Outcome:
-        """Return the outcome that `execute` would have, without changing anything.
+        """Return the outcome that `execute` would have; change nothing.
 
         Raises:
             TopicTaken: the input is written by another stream or application.
@@ -135,10 +142,11 @@ class Replay:
         """Send the selected letters to the stream's input, each exactly once.
 
         Raises:
-            SettingsError: letters are older than the input's retention; or a worker does not support replays.
+            SettingsError: letters are older than the input's retention; or a worker does not support replays, or gives
+                no answer.
             Fenced: another replay of this stream has started.
             Aborted: several attempts failed; the letters replayed so far are recorded, and the next call continues.
-            RecordTooLarge: a record does not fit the input any more.
+            RecordTooLarge: a record with the headers of a replay exceeds the input's max.message.bytes.
             TopicTaken: the input is written by another stream or application.
         """
         await asyncio.to_thread(self._refuse_output_of_another)
@@ -172,7 +180,8 @@ class Replay:
                 log.info("trying again", stream=letters.name, reason=str(error))
             except Fenced as error:
                 raise Fenced(
-                    f"{error}. Another `ratchet dead-letters replay` of this stream has started. Let it finish"
+                    f"{error}. Another `ratchet dead-letters replay` of stream {letters.name} has started, and has "
+                    "stopped this one. Let it finish"
                 ) from None
             except BaseException:
                 await producer.abort()
@@ -180,10 +189,10 @@ class Replay:
         raise AssertionError  # the last try raises
 
     def _refuse_output_of_another(self) -> None:
-        """Check that no other stream or application writes to the input.
+        """Raise an error if another stream or application writes to the input.
 
         Raises:
-            TopicTaken: another stream or application writes to the input.
+            TopicTaken: it does; the message names the writer.
         """
         settings, name = self._letters.settings, self._letters.name
         writers = [
@@ -196,11 +205,11 @@ class Replay:
             writers.append(str(claim))
         if writers:
             raise TopicTaken(
-                f"stream {name}: its input {self._input} is written by {writers[0]}. A record re-sent there "
-                "would count twice for every other reader of that topic, so nothing was sent. The records still stand "
-                f"in {self._input} at the offsets that the dead letters name (ratchet dead-letters show --stream "
-                f"{name}). Where everything of a partition from such an offset on became a dead letter, read it again: "
-                f"ratchet resume --stream {name} --partition P --from OFFSET. Otherwise see "
+                f"stream {name}: nothing was sent, because its input {self._input} is written by {writers[0]}. Every "
+                "other reader of that topic would count a record twice that is sent to it again. The topic still has "
+                f"the records, at the offsets that `ratchet dead-letters show --stream {name}` prints. If every record "
+                "of a partition from such an offset on became a dead letter, read the partition again from there: "
+                f"`ratchet resume --stream {name} --partition P --from OFFSET`. Otherwise see "
                 'docs/guide/dead-letters.md, "A stream that reads another one\'s output"'
             )
 
@@ -214,17 +223,19 @@ class Replay:
                 break
             if not left:
                 raise SettingsError(
-                    f"{group.members - len(group.workers)} of {group.members} members of the workers' group do not "
-                    "show if they support replayed records. A worker of an earlier Ratchet would drop them. Try again "
-                    "when the group is stable"
+                    f"nothing was sent: {group.members - len(group.workers)} of {group.members} members of the "
+                    f"consumer group {letters.settings.app!r} have no known status address, so this command cannot ask "
+                    "them if they support replayed records, which a worker of an earlier Ratchet would drop. Try again "
+                    "after the rebalance"
                 )
             await asyncio.sleep(0.5)  # it is known only while the group is stable
         identity = b"" if letters.stream.identity == Identity.PARTITION else b"?"
         asked = await lookup(self._bootstrap, letters.settings, letters.name, identity, None)
         if asked.cannot_replay is not msgspec.UNSET:
             raise SettingsError(
-                "workers of an earlier Ratchet would drop the records, or gave no answer: "
-                f"{', '.join(asked.cannot_replay)}. Update them, and check that they can be reached"
+                f"nothing was sent: the workers {', '.join(asked.cannot_replay)} run an earlier Ratchet, which would "
+                "drop replayed records, or did not answer. Update them, and check that this machine reaches their "
+                "status addresses"
             )
 
     def _outcome(self, counts: Counts, *, dry_run: bool) -> Outcome:
@@ -240,23 +251,25 @@ class Replay:
     def _refuse_old(self, counts: Counts) -> None:
         if counts.too_old and not self._options.now:
             raise SettingsError(
-                f"{counts.too_old} of these dead letters are older than retention.ms of {self._input}, so Kafka may "
-                "delete their records before a worker reads them. Raise retention.ms, or send them with the "
-                "present time: --now"
+                f"nothing was sent: {counts.too_old} of the selected dead letters are older than retention.ms of "
+                f"{self._input}, so Kafka may delete their records before a worker reads them. Raise retention.ms, or "
+                "give the records the present time with --now"
             )
 
     def _kept_since(self) -> int | None:
-        """Return the age limit of input records in ms; None without a limit.
-
-        Kafka may delete older records at once.
-        """
+        """Return the least timestamp, in ms, of records that the input's retention keeps; None without a limit."""
         config = config_of(self._admin, self._input)
         retention = int(config["retention.ms"])
         by_age = "delete" in config["cleanup.policy"] and config["message.timestamp.type"] != "LogAppendTime"
         return time.time_ns() // 1_000_000 - retention if by_age and retention >= 0 else None
 
     async def _choose(self, replayed: Replayed, counts: Counts, most: int | None) -> AsyncIterator[Chosen]:
-        """Yield the selected letters without a replay so far, in order. counts: counts all letters read."""
+        """Yield the selected letters to replay, in the order of their topic.
+
+        replayed: letters with an earlier replay
+        counts: counts to add the letters to, those to replay and the others
+        most: most letters to yield; None: no limit
+        """
         async for batch in self._letters.batches(self._wanted):
             for index in range(batch.count):
                 letter = letter_at(batch, index)
@@ -284,19 +297,20 @@ class Replay:
         return False
 
     def _name_of(self, letter: Letter) -> str | None:
-        """Return the name that a worker recognises a replayed record by.
+        """Return the name of the letter; a worker drops a second record that bears it.
 
-        None: the record is judged by its sequence.
+        None: no name is sent, and the worker judges the record by its sequence.
         """
         by_name = self._options.unjudged or (letter.origin is not None and letter.origin.is_of_agent)
         letters = letters_in(self._letters.settings.app, self._letters.topic, self._letters.id).decode()
         return f"{letters}{letter.partition}/{letter.offset}" if by_name else None
 
     def _target(self, letter: Letter, key: bytes | None) -> int:
-        """Return the partition to send a letter's record to.
+        """Return the input partition to send a letter's record to.
 
-        It is the record's former partition, or the key's partition if the former one is missing. In an input with moved
-        records it is taken modulo the number of partitions.
+        It is the partition that the record came from, or, if the input lacks that one, the partition of the key. With
+        `repartition_by`, the letter names a partition of the internal topic; the record may go to any input partition,
+        and goes to that number modulo the input's partition count.
         """
         if letter.origin is not None and self._input != self._letters.stream.input:
             return letter.origin.partition % self._partitions
@@ -322,7 +336,7 @@ class Replay:
     async def _send(
         self, producer: TransactionalProducer, replayed: Replayed, chosen: list[Chosen], limits: dict[str, int]
     ) -> None:
-        """Send letters of one partition in one transaction."""
+        """Send the chosen letters of one dead-letter partition in one transaction."""
         places = [each.place for each in chosen]
         targets = sorted({each.to for each in chosen})
         changed = replayed.with_(places)
@@ -345,5 +359,6 @@ class Replay:
         log.info("replayed", stream=self._letters.name, partition=partition, letters=len(chosen), to_offset=last)
         if producer.state is State.SPENT:
             raise Aborted(
-                f"{producer.transactional_id}: committed, but the id has used up its epochs; the replay starts again"
+                f"{producer.transactional_id}: the transaction is committed, but the transactional id has used up its "
+                "epochs. The replay starts again with a new producer id"
             )

@@ -1,7 +1,7 @@
-"""Replayed dead letters: a set of offsets in a compacted topic, as bitmaps.
+"""Set of the replayed dead letters of a stream, stored in a compacted topic as bitmaps of offsets.
 
-Each entry covers WINDOW offsets of one partition. The transaction that sends the letters to the input also writes it,
-so input and set never differ.
+Each entry of the topic covers WINDOW offsets of one partition. The transaction that sends letters to the input also
+writes their entries, so a letter is in the set if and only if its record was sent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 WINDOW: Final = 8192
-"""Offsets of an entry, a bit each."""
+"""Number of offsets that one entry covers, with one bit for each."""
 BYTES: Final = WINDOW // 8
 
 _KEY: Final = re.compile(r"(?P<topic>[\w+-]{1,64}={0,2})/(?P<partition>[0-9]{1,10})/(?P<window>[0-9]{1,16})", re.ASCII)
@@ -32,7 +32,7 @@ class Replayed:
         self._windows: dict[tuple[int, int], bytes] = {}
 
     def take(self, key: bytes | None, value: bytes | None) -> bool:
-        """Apply an entry of the topic of replays. Return False for an entry in an unknown format."""
+        """Apply an entry of the topic of replays to the set. Return False for an entry in an unknown format."""
         found = _KEY.fullmatch((key or b"").decode("ascii", "replace"))
         if found is None or (value is not None and len(value) != BYTES):
             return False
@@ -55,7 +55,10 @@ class Replayed:
         return sum(int.from_bytes(bits).bit_count() for bits in self._windows.values())
 
     def with_(self, places: Iterable[Place]) -> dict[tuple[int, int], bytes]:
-        """Return the bitmaps that change when the letters at `places` are added, for `entries` and `accept`."""
+        """Return the bitmaps that change when the letters at `places` are added, by (partition, number of the entry).
+
+        The set itself does not change. `entries` and `accept` take the result.
+        """
         changed: dict[tuple[int, int], bytearray] = {}
         for partition, offset in places:
             window = partition, offset // WINDOW
@@ -65,9 +68,9 @@ class Replayed:
         return {window: bytes(bits) for window, bits in changed.items()}
 
     def entries(self, changed: dict[tuple[int, int], bytes]) -> list[tuple[bytes, bytes | None]]:
-        """Return keys and values of the entries for changed bitmaps."""
+        """Return key and value of each entry to write to the topic of replays, for changed bitmaps."""
         return [(f"{self._topic}/{number}/{window}".encode(), bits) for (number, window), bits in changed.items()]
 
     def accept(self, changed: dict[tuple[int, int], bytes]) -> None:
-        """Add the changed bitmaps to the set, after their commit."""
+        """Add changed bitmaps to the set. Call it after Kafka has committed their entries."""
         self._windows |= changed

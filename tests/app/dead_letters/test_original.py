@@ -113,7 +113,9 @@ def test_batches_are_cut_at_the_limit_and_keep_each_records_time() -> None:
     (packed,) = encode([large], 700)
     assert read(packed).value(0) == b"x" * 4000
     noise = np.random.default_rng(1).bytes(4000)
-    with pytest.raises(RecordTooLarge, match=r"letters, partition 0, offset 4: .* max.message.bytes of 700"):
+    with pytest.raises(
+        RecordTooLarge, match=r"letters, partition 0, offset 4: .* max.message.bytes of the input is 700"
+    ):
         list(encode([large._replace(body=varint(-1) + varint(4000) + noise + varint(0))], 700))
 
 

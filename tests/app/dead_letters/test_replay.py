@@ -176,7 +176,7 @@ def test_a_process_that_is_killed_and_one_that_is_fenced_send_nothing_twice(
     assert replayed(stage, options=Options(again=True)).replayed == 1
     assert dict(arrived(stage)[0][-1].headers)["ratchet-replays"] == b"2"
     stage.write(LETTERS, 0, [replace(old, timestamp_ms=NOW_MS - 40 * 24 * 3600 * 1000)])
-    with pytest.raises(SettingsError, match=r"1 of these dead letters are older than retention.ms"):
+    with pytest.raises(SettingsError, match=r"1 of the selected dead letters are older than retention.ms"):
         replayed(stage)
     assert replayed(stage, options=Options(now=True)).replayed == 1
     assert arrived(stage)[0][-1].timestamp_ms >= NOW_MS
@@ -242,7 +242,9 @@ async def test_workers_that_would_drop_the_records_or_do_not_say_are_refused(
     monkeypatch.setattr(replay, "lookup", answered)
     monkeypatch.setattr(replay, "TRIES_TO_ASK", 1)
     stream = SimpleNamespace(identity=Identity.KEY)
-    one: Any = SimpleNamespace(_bootstrap="", _letters=SimpleNamespace(settings=None, name="events", stream=stream))
+    one: Any = SimpleNamespace(
+        _bootstrap="", _letters=SimpleNamespace(settings=SimpleNamespace(app="shop"), name="events", stream=stream)
+    )
     with pytest.raises(SettingsError, match=r"earlier Ratchet"):
         await Replay._refuse_earlier_workers(one)
 
