@@ -1,4 +1,4 @@
-"""The files of the demo, and their true sums, counted by a plain loop without Ratchet."""
+"""Event files of the demo, and their true sums, computed by a plain loop without Ratchet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of the demo, one after the other."""
+"""Steps of the demo, in their order."""
 
 from __future__ import annotations
 
@@ -33,11 +33,14 @@ from kafka_ratchet.topic_log.clients import committed_positions, consumer, offse
 STREAM: Final = "events"
 INPUT, OUTPUT, DEAD_LETTERS, PARTITIONS = "demo.raw", "demo.events", "demo.dead-letters", 4
 SESSION_TIMEOUT_MS: Final = 6_000
-"""Kafka's least by default. The survivor of two workers takes over when the other has been silent for this long."""
+"""Session timeout of the demo's workers: the least that Kafka accepts by default.
+
+This long after one of the two workers is killed, the other takes its partitions over.
+"""
 HALF_WAY_S: Final = 4.0
-"""The first file is slowed down to take twice this, so that there is a half-way to be killed at."""
+"""Seconds until half of the first file is published, at a limited rate; then the demo kills the publisher."""
 PATIENCE_S: Final = 120.0
-"""A step that takes longer than this has failed; the slowest takes a sixth of it."""
+"""Most seconds of a step; after them the demo fails. The slowest step takes a sixth of it."""
 
 
 @dataclass
@@ -52,7 +55,7 @@ class Demo:
 
     @property
     def config(self) -> Path:
-        """Return the path of the demo's settings file, for users who want to look around."""
+        """Return the path of the demo's settings file."""
         return self.folder / "ratchet.toml"
 
     @property
@@ -74,7 +77,7 @@ class Demo:
 
     @contextmanager
     def step(self, text: str) -> Iterator[Any]:
-        """Show a step's text while the block runs, and its duration at the end."""
+        """Show `text` while the block runs, and its duration when the block ends."""
         began = time.monotonic()
         if not self.console.is_terminal:
             self.console.print(f"... {text}")
@@ -147,7 +150,7 @@ def _story(demo: Demo) -> tuple[Report, dict[str, dict[str, int]]]:
     with demo.step(f"{first.producer} resumes"):
         said = json.loads(_publish(demo, first, "resumed").splitlines()[-1])
         if said["resumed_after"] < 0:
-            raise SetupError("the publisher started from the beginning instead of resuming")
+            raise SetupError("the restarted publisher began its file again instead of continuing after the crash")
     with demo.step("worker 1 is killed (kill -9) while the other files are published"):
         publishing = [demo.start(f"publish-{number}", *_publish_arguments(file)) for number, file in enumerate(others)]
         workers[0].kill()

@@ -1,1 +1,1 @@
-"""`ratchet doctor`: looks whether a worker of these settings could run here, and changes nothing."""
+"""`ratchet doctor`: checks if a worker with these settings could run on this machine, and changes nothing."""

@@ -1,4 +1,4 @@
-"""Finding of a check: one sentence and a mark."""
+"""Finding of one of doctor's checks: a sentence, and the result of the check."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ class Finding(NamedTuple):
 
 
 def exit_code(findings: list[Finding]) -> int:
-    """Return the exit code: 0 fine, 1 with an error, 2 if a check was impossible."""
+    """Return doctor's exit code: 2 if a check was impossible, else 1 with an error, else 0."""
     marks = {finding.mark for finding in findings}
     return 2 if Mark.NOT_CHECKED in marks else 1 if Mark.ERROR in marks else 0

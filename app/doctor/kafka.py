@@ -1,4 +1,4 @@
-"""Doctor's checks of Kafka: rights, topics, time-outs and the clock. It only describes."""
+"""Doctor's checks of Kafka: rights, topics, group, programs and the clock. They only send describing requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kafka_ratchet.tables.eviction import NULLS_LAST_S
 ASK_S: Final = 10.0
 GROUPS_TOPIC: Final = "__consumer_offsets"
 CLOCK_MS: Final = 5_000
-"""Milliseconds that Kafka's newest time stamp may be ahead of this machine's clock."""
+"""Milliseconds of lead of Kafka's newest timestamp over this machine's clock that cause no warning."""
 READS: Final = {AclOperation.READ, AclOperation.DESCRIBE_CONFIGS}
 WRITES: Final = {*READS, AclOperation.WRITE}
 
@@ -51,7 +51,7 @@ class KafkaChecks:
         self._refused: dict[str, str] = {}
 
     def describe(self) -> None:
-        """Describe every topic of the application. Call it before the checks."""
+        """Request the descriptions of all topics of the application from Kafka. Call it before the checks."""
         asked = self._admin.describe_topics(
             TopicCollection(sorted({*self._needed(), GROUPS_TOPIC})),
             include_authorized_operations=True,
@@ -73,7 +73,7 @@ class KafkaChecks:
         self.has_groups |= bool(self.changelogs)  # this user may not see the topic of groups
 
     def _needed(self) -> dict[str, set[AclOperation]]:
-        """Return a worker's needed rights for each topic (docs/guide/rights.md)."""
+        """Return the rights that a worker needs, by topic (docs/guide/rights.md)."""
         app, needed = self._settings.app, {OWNERS_TOPIC: WRITES, policy_topic(self._settings.app): WRITES}
         for name, stream in self._settings.streams.items():
             needed |= {topic: WRITES for topic in (*stream.writes, changelog_name(app, name))}
@@ -82,7 +82,7 @@ class KafkaChecks:
         return needed
 
     def rights(self) -> Iterator[Finding]:
-        """Check that this user has a worker's rights on topics and group."""
+        """Check that this user has the rights on topics and group that a worker needs."""
         lacks = [f"{topic}: {reason}" for topic, reason in sorted(self._refused.items())]
         for topic, needed in sorted(self._needed().items()):
             if topic in self.found:
@@ -114,7 +114,7 @@ class KafkaChecks:
         return [] if may is None or AclOperation.READ in may else [f"group {group}: read"]
 
     def topics(self) -> Iterator[Finding]:
-        """Check that the topics exist and their partition counts match, stream by stream."""
+        """Check for each stream that its topics exist and have equal partition counts."""
         for name, stream in self._settings.streams.items():
             wanted = {*stream.writes, stream.input} - ({stream.output} if isinstance(stream, Arrivals) else set())
             there = {topic: len(self.found[topic].partitions) for topic in wanted if topic in self.found}
@@ -137,7 +137,7 @@ class KafkaChecks:
         yield from self._timeout()
 
     def group(self) -> Iterator[Finding]:
-        """Check the workers' group for members other than workers, and for offsets committed by another client."""
+        """Check that the workers' group has no other members, and no offsets committed by other clients."""
         if not self.has_groups:  # asking would make Kafka create the topic of groups
             return
         try:
@@ -276,7 +276,10 @@ def _error(check: str, sentence: str) -> Finding:
 
 
 async def _programs(urls: Sequence[str]) -> list[Finding]:
-    """Report if the workers run different programs, by the digests of their code."""
+    """Return a finding if the workers run different programs, by the digests of their code.
+
+    urls: status addresses of the workers
+    """
     async with WorkerClient() as client:
         answers, _ = await client.ask_all(urls, "/status", WorkerStatus)
     if said := about_programs(answers.values()):

@@ -17,13 +17,13 @@ from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.transport.stalls import Cause
 
 PASSING: Final = frozenset({Cause.NO_WORKER, Cause.REBALANCE, Cause.STARTING, Cause.RESTORING, Cause.AGENT})
-"""Causes that end by a start of workers, or by waiting; they are warnings."""
+"""Causes of a standstill that the start of a worker ends, or that pass; doctor reports them as warnings."""
 SHOWN: Final = 5
-"""Partitions of one stream that get a sentence of their own."""
+"""Most partitions of one stream with a finding each."""
 
 
 def progress(settings: Settings, bootstrap: str, *, has_run: bool) -> Iterator[Finding]:
-    """Yield a finding for each standstill and each old open transaction.
+    """Yield a finding for each partition at a standstill, and for each old open transaction.
 
     Args:
         settings: valid settings of the application.

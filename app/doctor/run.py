@@ -1,4 +1,4 @@
-"""All checks, in the order of their dependencies."""
+"""All checks of `ratchet doctor`, each after those that it depends on."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from kafka_ratchet.transport.owner import FORMAT, KEY, Owner
 AFTER_SETTINGS: Final = ("broker", "rights", "topics", "group", "formats", "clock", "progress", "disk")
 AFTER_BROKER: Final = ("rights", "topics", "group", "formats", "clock", "progress")
 READ_S: Final = 30.0
-"""Seconds that reading changelogs may take."""
+"""Most seconds of reading changelogs."""
 LITTLE: Final = 1 << 30
-"""Bytes of free space below which there is a warning."""
+"""Bytes of free disk space below which doctor warns."""
 
 
 def diagnose(path: Path | None = None, state_folder: Path | None = None) -> list[Finding]:
     """Run all checks, without changing anything.
 
     Args:
-        path: the settings file, as for `load`
-        state_folder: folder of local stores, in place of the settings' one
+        path: the settings file, as in `load`
+        state_folder: folder of local stores; None: `state_folder` of the settings
     """
     given = {"state_folder": state_folder} if state_folder else {}
     try:
@@ -57,9 +57,9 @@ def _settings(found: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _sinks(settings: Settings) -> Iterator[Finding]:
-    """Check that each sink's settings fit together, and its store's package is installed.
+    """Check that each sink's settings fit together, and that the package of its store is installed.
 
-    It calls the schema registry, but not the store.
+    It sends requests to the schema registry, and none to the store.
     """
     for name in settings.every_sink():
         chosen = settings.of_sink(name)
@@ -126,7 +126,7 @@ def _formats(settings: Settings, bootstrap: str, checks: KafkaChecks) -> Iterato
 
 
 def _newest_format(settings: Settings, bootstrap: str, topic: str, partitions: int, deadline: float) -> int | None:
-    """Return the highest format of a changelog's owner entries; None if the time was up before reading it.
+    """Return the highest format of a changelog's owner entries; None if it was not read before the deadline.
 
     Raises:
         OwnerDiffers: a newer version wrote an entry.
@@ -160,9 +160,9 @@ def _disk(folder: Path) -> Iterator[Finding]:
 
 
 def _is_locked(lock: Path) -> bool | None:
-    """Return True if a process holds the lock; None if unknown.
+    """Return True if a process holds the lock file `lock`, False if none does, None if unknown.
 
-    It reads /proc/locks, because an attempt to lock could make a starting worker fail.
+    It looks in /proc/locks, because locking the file could make a worker fail that starts at this moment.
     """
     try:
         lines = Path("/proc/locks").read_text("ascii").splitlines()

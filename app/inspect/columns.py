@@ -1,4 +1,4 @@
-"""Columns of tables, which the terminal and the page draw from one declaration."""
+"""Declarations of table columns; the terminal and the page draw the same ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 RowT = TypeVar("RowT")
 
 Kind = Literal["number", "seconds", "share", "text", "name", "worker", "state", "verdict"]
-"""Format of a column's values. name: text in a font of fixed width, which may be long."""
+"""Format of a column's values. name: a text that may be long, in a font of fixed width on the page."""
 NUMBERS: Final = frozenset({"number", "seconds", "share"})
 NOT_KNOWN: Final = "–"
 """Text of an unknown value."""
@@ -24,14 +24,14 @@ class Column(Generic[RowT]):
     """Column of a table.
 
     Attributes:
-        name: attribute of a row, if `value` is None; else a name for `left_out`.
-        heading: heading, with the unit if the values have one.
+        name: name of the column for `left_out`; if `value` is None, also the row's attribute with the value.
+        heading: heading of the column, with the unit if the values have one.
         kind: format of the values.
         value: function that returns the value of a row, or None for an unknown one.
-        note: function that returns a short text after the value; "" for none.
+        note: function of the row that returns a short text to show after the value; "" for none.
         is_bad: True to mark values above 0 on the page.
-        is_summed: True if the values have a total.
-        is_shown: function of the total that returns True to show the column; None: always.
+        is_summed: True if the column has a total.
+        is_shown: function of the total that returns True to show the column; None: show it always.
     """
 
     name: str
@@ -45,15 +45,15 @@ class Column(Generic[RowT]):
 
     @property
     def is_number(self) -> bool:
-        """True if the values stand at the right edge."""
+        """True if the column is numeric, so that its values are aligned to the right."""
         return self.kind in NUMBERS
 
     def of(self, row: RowT) -> Any:
-        """Return the value of a row; None: not known."""
+        """Return the column's value in a row; None: not known."""
         return getattr(row, self.name) if self.value is None else self.value(row)
 
     def text(self, value: Any) -> str:
-        """Format a value of this column."""
+        """Return a value of this column as text."""
         if value is None:
             return NOT_KNOWN
         if self.kind == "number":
@@ -72,7 +72,7 @@ def shown_columns(
 
     Args:
         columns: all columns
-        totals: object with the totals by name of the column
+        totals: object with a total in an attribute of each summed column's name
         left_out: names of columns to omit
     """
     return [
@@ -93,11 +93,11 @@ def terminal_table(
     """Draw a table for the terminal.
 
     Args:
-        title: title.
+        title: title of the table.
         columns: columns in their order.
         rows: rows in their order.
-        totals: object with the totals by name of the column, for a last line; None: no such line.
-        notes: True to write the notes of values, in parentheses.
+        totals: object with a total in an attribute of each summed column's name, for a last line; None: no last line.
+        notes: True to write the notes after their values, in parentheses.
     """
     from rich import box
     from rich.table import Table

@@ -14,12 +14,11 @@ import msgspec
 
 
 class Document:
-    """Base class of typed documents. A document declares its JSON, and has no encoder of its own.
+    """Base class of documents that answer an operator; a document only declares the keys of its JSON object.
 
-    json_keys: keys in their order. "key" names an attribute, or a method to call. "key=attribute.part" names another
-    attribute, its attribute or its entry. With "?" after the key, the key is left out if the value is None. Without
-    json_keys the keys
-    are the fields.
+    json_keys: the keys in their order; without json_keys, the names of the fields. "key" takes the value from the
+    attribute of that name, or from the result of the method. "key=attribute.part" takes it from another attribute: from
+    its attribute or dict entry `part`. "key?" leaves the key out if the value is None.
     """
 
     __slots__ = ()
@@ -32,7 +31,7 @@ class Document:
 
 
 def encoded(value: Any) -> Any:
-    """Return a value as dicts, lists, texts, numbers and None. Documents in it are encoded by their `json_keys`."""
+    """Return a value as dicts, lists, texts, numbers and None. Documents inside it are encoded by their `json_keys`."""
     match value:
         case None | bool() | int() | float():
             return value

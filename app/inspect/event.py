@@ -8,13 +8,13 @@ from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.why.answer import Answer, Arrival, Result, Sent
 from kafka_ratchet.rule.verdicts import BY_SEQUENCE, FRESH, PHRASES, WAITING
 
-NOT_FOUND = "not found: no record of the input is it"
+NOT_FOUND = "not found: the input has no such record"
 NOT_FOUND_SO_FAR = "not found in the records read so far"
 
 
 @dataclass(frozen=True, slots=True)
 class EventTrace(Document):
-    """Trace of a record as the page shows it. command: command line that prints the whole of it."""
+    """Trace of a record as the page shows it. command: `ratchet why` command line that prints the whole trace."""
 
     json_keys = (
         *(f"{each.partition('=')[0]}=answer.{each.rpartition('=')[2]}" for each in Answer.json_keys),
@@ -28,12 +28,12 @@ class EventTrace(Document):
 
 
 def absence(answer: Answer) -> str:
-    """Return the sentence about a record without arrivals."""
+    """Return the sentence that the record was not found in the input."""
     return NOT_FOUND if answer.read_all else NOT_FOUND_SO_FAR
 
 
 def judgement(arrival: Arrival) -> str:
-    """Return the phrase about the verdict on a record, with the sequence that it was compared with."""
+    """Return the phrase about an arrival's verdict, with the last sequence that its own was compared with."""
     if arrival.blocked is not None:
         return f"waits for an open transaction, {PHRASES[WAITING]}: {arrival.blocked}"
     if arrival.verdict == WAITING:
@@ -50,12 +50,12 @@ def _against(arrival: Arrival) -> str:
 
 
 def reading_state(sent: Sent) -> str:
-    """Return the phrase about the reading of a record that an agent has sent; "" if it is not known."""
+    """Return the phrase that says if an agent's record was read by its stream; "": not known."""
     return "" if sent.read is None else "read there" if sent.read else "where it waits for a worker"
 
 
 def producer_of(arrival: Arrival) -> str:
-    """Return the phrase about the producer of the transaction with the verdict; "" if it is not known."""
+    """Return the phrase about the transactional producer that committed the verdict; "" if it is not known."""
     transaction = arrival.transaction
     if transaction is None or transaction.producer_id is None:
         return ""
@@ -63,12 +63,12 @@ def producer_of(arrival: Arrival) -> str:
 
 
 def more_arrivals(answer: Answer, shown: int) -> int:
-    """Return the number of arrivals beyond the first ones. shown: most arrivals to show."""
+    """Return the number of omitted arrivals. shown: most arrivals to show."""
     return max(0, len(answer.arrivals) - shown) + answer.more
 
 
 def row_phrase(arrival: Arrival, result: Result) -> str:
-    """Return the phrase about the row of a record in a result table, with the store's commit."""
+    """Return the phrase about the record's row in a result table, with the commit that wrote it."""
     offset = arrival.forwarded.offset if arrival.forwarded is not None else result.read_to
     commit = f", {result.commit}" if result.commit and result.read_to > offset else ""
     return f"{result.sentence(offset)}{commit}"

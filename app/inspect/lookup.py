@@ -15,13 +15,16 @@ WORKER: Final = Column[KnownIdentity]("worker", "Worker", "worker")
 
 
 def identity_columns(sequence: int | None = None) -> list[Column[KnownIdentity]]:
-    """Return the columns of an identity's partitions. sequence: sequence to judge; None: none."""
+    """Return the columns for the state of an identity in its partitions.
+
+    sequence: sequence in the request to the workers, for a column with its verdict; None: no such column
+    """
     asked = [] if sequence is None else [Column[KnownIdentity]("verdict", f"{sequence} would be", "verdict")]
     return [PARTITION, PERSISTED, PUSHED, *asked, WORKER]
 
 
 def silent_partitions(numbers: Collection[int]) -> str:
-    """Return the sentence about partitions without an answer; numbers: at least one."""
+    """Return the sentence about partitions without an answer from a worker. numbers: the partitions, at least one."""
     return f"no worker can answer now for partition{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
@@ -44,5 +47,5 @@ def lookup_notices(found: Lookup) -> list[str]:
 
 
 def no_partition(found: Lookup) -> str:
-    """Return the sentence if no partition knows the identity."""
+    """Return the sentence to show when no partition knows the identity."""
     return f"None of the {len(found.asked)} partitions that answered knows this identity."

@@ -9,7 +9,7 @@ from kafka_ratchet.app.inspect.columns import Column
 from kafka_ratchet.app.status.producers import KnownProducer
 
 LIVE_S: Final = 60
-"""Most seconds since the last judged record of a producer that counts as live."""
+"""Most seconds since the last judged record of a producer for it to count as live."""
 PARTITIONS_SHOWN: Final = 8
 
 
@@ -75,4 +75,4 @@ SHARE: Final = Column[KnownProducer]("share", "Share", "share", _share, _share_o
 
 TERMINAL_COLUMNS: Final = (NAME, PARTITIONS, *PROGRESS, SHARE)
 PAGE_COLUMNS: Final = (STATE, *PROGRESS, *JUDGED, SHARE)
-"""Columns of the page, which draws the names itself, as links."""
+"""Columns of the page after the name, which the page draws itself, as a link."""

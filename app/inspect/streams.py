@@ -65,22 +65,22 @@ TERMINAL_COLUMNS: Final = (
     CHANGELOG,
     WORKER,
 )
-"""Columns in the terminal, which has no totals above the table."""
+"""Columns in the terminal; totals are the table's last line."""
 PAGE_COLUMNS: Final = (PARTITION, STATE, *COUNTS, KEYS, EVICTED, POSITION, END, LAG, CHANGELOG, WORKER)
 STREAM_COLUMNS: Final = (PARTITION, STATE, LAG, LAG_S)
 STREAM_COLUMNS_AFTER_CHART: Final = (WORKER, STANDBYS, POSITION, END, *COUNTS)
-"""Columns of the page of one stream, before and after the chart of the lag."""
+"""Columns after the chart of the lag, on the page of one stream."""
 
 
 class Notice(NamedTuple):
-    """Sentence about a stream. tone: urgency."""
+    """Sentence about a stream, to show above its table. tone: urgency, which determines its colour."""
 
     tone: Literal["bad", "warning", "quiet"]
     text: str
 
 
 def stream_notices(stream: StreamView) -> Iterator[Notice]:
-    """Yield the sentences about a stream's deduplication, and about its figures."""
+    """Yield the sentences about a stream's deduplication policy, and about limits of the shown numbers."""
     if stream.is_switched_off:
         yield Notice("warning", f"Deduplication is off ({stream.origin}): everything is forwarded unjudged.")
     elif stream.deduplicate is False:

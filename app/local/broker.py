@@ -1,4 +1,4 @@
-"""Choice of Kafka: the one in the settings, else an embedded one."""
+"""Choice of the Kafka cluster for a command: the one in the settings, else an embedded broker."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["ChosenBroker", "choose_broker", "named_broker", "open_broker", "wait
 
 @dataclass(frozen=True)
 class ChosenBroker:
-    """Kafka cluster found to answer: its address, and the log folder of an embedded broker."""
+    """Answering Kafka cluster: its address, and the folder of its logs if it is an embedded broker."""
 
     bootstrap: str
     log_folder: Path | None
-    """Kafka's log.dirs where they are on this machine (the embedded broker), else None."""
+    """Kafka's log.dirs, for an embedded broker; None for the Kafka in the settings."""
 
 
 @contextmanager
 def choose_broker(settings: Settings | None = None) -> Iterator[str]:
-    """Yield the address of the Kafka to use; an embedded broker ends with the block. See `open_broker`."""
+    """Yield the address of the Kafka to use; see `open_broker`. An embedded broker ends when the block ends."""
     with open_broker(settings) as chosen:
         yield chosen.bootstrap
 
@@ -37,7 +37,7 @@ def choose_broker(settings: Settings | None = None) -> Iterator[str]:
 def named_broker(settings: Settings, *, as_worker: bool = True) -> Iterator[str]:
     """Yield the address of the Kafka in the settings, for a command that only reads.
 
-    It starts no broker, and does not wait for one.
+    It neither starts a broker nor waits for the start of one.
 
     Args:
         settings: settings of the application.
@@ -62,8 +62,8 @@ def named_broker(settings: Settings, *, as_worker: bool = True) -> Iterator[str]
 def open_broker(settings: Settings | None = None) -> Iterator[ChosenBroker]:
     """Yield the Kafka to use.
 
-    It is `settings.bootstrap` (without settings: `RATCHET_BOOTSTRAP`), once it answers; else an embedded broker in a
-    temporary folder, which needs Java.
+    It is the one at `settings.bootstrap` (without settings: at `RATCHET_BOOTSTRAP`), as soon as it answers. If no
+    address is set, it is an embedded broker in a temporary folder, which needs Java.
 
     Raises:
         BrokerUnavailable: Kafka at `bootstrap` did not answer within `settings.kafka_timeout_s`.

@@ -1,7 +1,7 @@
-"""A lock on the embedded broker's folder: two brokers must not use it at once.
+"""Lock on the folder of an embedded broker, so that two brokers never use it at the same time.
 
-Kafka opens its metadata log before it takes a lock of its own: a second broker in the folder writes into it, and the
-one that runs there dies of a corrupt log.
+Kafka's own lock is too late for that: before it takes the lock, a second broker writes to the metadata log, and the
+broker that runs in the folder ends because of the corrupt log.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from kafka_ratchet.errors import SetupError
 
 @contextmanager
 def broker_folder(folder: Path, wait_s: float) -> Iterator[IO[str]]:
-    """Make the broker's folder, and lock it until the block and all child processes have ended.
+    """Create the broker's folder, and lock it until the block and all child processes have ended.
 
     Args:
         folder: folder of the broker.
-        wait_s: how long to wait for the shutdown of a broker after its parent was killed.
+        wait_s: most seconds to wait for another broker's lock; a broker of a killed parent is still shutting down.
 
     Yields:
         the locked file, which contains the owner's process id.
 
     Raises:
-        SetupError: another broker runs there, or the folder cannot be used.
+        SetupError: another broker runs in the folder, or the folder cannot be used.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "broker.lock").open("a+")
     except OSError as error:
         raise SetupError(
-            f"the broker's folder {folder} cannot be used: {error}. Name another folder (--folder)"
+            f"the broker's folder {folder} cannot be used: {error}. Name another folder with --folder"
         ) from error
     with lock:
         deadline = time.monotonic() + wait_s
@@ -45,8 +45,8 @@ def broker_folder(folder: Path, wait_s: float) -> Iterator[IO[str]]:
             owner = lock.read().strip()
             if _is_alive(owner) or time.monotonic() > deadline:
                 raise SetupError(
-                    f"the broker's folder {folder} is in use: the broker of process {owner or 'unknown'} runs there. "
-                    "Use that one, stop it first, or give another folder (--folder)"
+                    f"the broker's folder {folder} is in use: the broker of process {owner or 'unknown'} runs in it. "
+                    "Use that broker, stop it, or name another folder with --folder"
                 )
             time.sleep(0.05)
         lock.truncate(0)

@@ -1,4 +1,4 @@
-"""Ratchet's own commands as child processes: none outlives the process that started it, and each has a log."""
+"""Child processes for Ratchet's own commands, each with a log; they end with the process that started them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from kafka_ratchet.app.local import supervisor
 from kafka_ratchet.errors import SetupError
 
 STOP_LIMIT_S: Final = 180.0
-"""A worker ends itself before (kafka_ratchet.app.worker.process.STOP_WITHIN_S) and says why it had to."""
+"""Seconds from SIGTERM until `ChildProcess.stop` kills the process.
+
+A worker ends itself earlier, and logs the reason (kafka_ratchet.app.worker.process.STOP_WITHIN_S).
+"""
 
 
 class ChildProcess:
-    """Child process that runs a `ratchet` command or another Python module."""
+    """Running child process of a `ratchet` command, or of another Python module."""
 
     def __init__(
         self,
@@ -62,7 +65,11 @@ class ChildProcess:
         self.pid = int(pid)
 
     def wait(self) -> int:
-        """Wait for the end; return the exit code, or 128 + the number of the signal that ended the process."""
+        """Wait until the process ends.
+
+        Returns:
+            exit code; 128 + the signal's number if a signal ended the process
+        """
         code = self._supervisor.wait()
         for stream in (self._supervisor.stdin, self._supervisor.stdout):
             if stream is not None:
@@ -108,7 +115,7 @@ class ChildProcess:
         return self.wait()
 
     def output(self) -> str:
-        """Return the process's output so far."""
+        """Return the text that the process has written to standard output and standard error so far."""
         return self.log.read_text("utf-8", "replace")
 
     def last_words(self) -> str:
@@ -116,7 +123,7 @@ class ChildProcess:
         return "\n".join([*self.output().splitlines()[-15:], f"(log: {self.log})"])
 
     def finish(self) -> str:
-        """Wait until the process has succeeded.
+        """Wait until the process ends, and require that it succeeded.
 
         Returns:
             output of the process

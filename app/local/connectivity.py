@@ -1,4 +1,4 @@
-"""Check that Kafka answers, and wait until it does."""
+"""Checks that Kafka answers, once or until it does."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from kafka_ratchet.producers import Heard, options_refused
 MESSAGE_EVERY_S = 5.0
 
 ASK_FOR_S = 1.0
-"""One question waits this long; the client goes on connecting in between."""
+"""Seconds that one request waits for an answer. Between requests the client continues to connect."""
 
 
 REFUSED_FOR_S = 2.0
 SILENT_FOR_S = 6.0
-"""Seconds that a read-only command waits for a silent broker, or one that refuses connections.
+"""Seconds that a read-only command waits for a broker that accepts a connection but does not answer.
 
-It does not wait for a broker's start; a busy broker may be slow to answer.
+A busy broker may need some seconds. The command does not wait for the start of a broker.
 """
 
 
 class Reachability:
-    """Repeatable check that a Kafka cluster answers.
+    """Check that a Kafka cluster answers, which may be repeated.
 
     Args:
         bootstrap: host:port[,host:port].
@@ -41,11 +41,11 @@ class Reachability:
         self._reason: str | None = None
         self._heard = Heard(options)
         self.cluster_id: str | None = None
-        """Cluster id of the Kafka that answered last."""
+        """Cluster id in Kafka's last answer."""
         self.partitions: dict[str, int] = {}
-        """Partition counts by topic in its last list, with the topics that this user may see."""
+        """Partition count by topic in Kafka's last answer, for the topics that this user may see."""
         self.leaderless: dict[str, frozenset[int]] = {}
-        """Partitions without a leader then, by topic."""
+        """Partitions without a leader in Kafka's last answer, by topic."""
         config: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "error_cb": self._note,
@@ -76,7 +76,7 @@ class Reachability:
         return None if answer.brokers else "it knows of no broker yet"
 
     def refusal(self) -> KafkaRefused | None:
-        """Return the error if Kafka or this client refuses the other; None if the failure may pass."""
+        """Return the error if Kafka has refused this client, or the client Kafka; None if another request may help."""
         return self._heard.refusal()
 
     def look(self) -> str | None:
@@ -115,7 +115,7 @@ def wait_until_reachable(
     Args:
         bootstrap: host:port[,host:port].
         options: client options in librdkafka's names, `settings.kafka`.
-        timeout_s: give up after this many seconds, `settings.kafka_timeout_s`.
+        timeout_s: most seconds to wait, `settings.kafka_timeout_s`.
         say: function called with a sentence at the first failure, and every `MESSAGE_EVERY_S` afterwards.
 
     Raises:
@@ -156,7 +156,7 @@ def require_answer(bootstrap: str, options: Mapping[str, str | int | bool]) -> N
 
 
 def no_answer(bootstrap: str, reason: str) -> str:
-    """Return the error message of a command that does not wait for Kafka."""
+    """Return the error message of a command that does not wait for Kafka. reason: reason of the failed request."""
     return (
         f"Kafka at {bootstrap} does not answer ({reason}). Start it ('ratchet broker'), or correct bootstrap "
         "(RATCHET_BOOTSTRAP) and the kafka options"

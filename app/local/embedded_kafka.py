@@ -1,4 +1,4 @@
-"""A real Apache Kafka broker (KRaft, no ZooKeeper) as a child process."""
+"""Apache Kafka broker as a child process (KRaft, no ZooKeeper)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ from kafka_ratchet.errors import SetupError
 log = structlog.get_logger(__name__)
 
 START_LIMIT_S = 120.0
-"""Seconds for a start: usually two to four, eight after a crash, and much more under load."""
+"""Most seconds for a broker's start: it usually takes two to four, eight after a crash, and more under load."""
 
 STOP_LIMIT_S = supervisor.GRACE_S
 
 HEAP = ("-Xms256m", "-Xmx1g")
 
 LAST_LINES, LINES_SHOWN = 500, 12
-"""Lines of the log of an ended broker, read and shown: its shutdown takes 300 lines."""
+"""Number of lines read from the end of an ended broker's log, and number of lines that an error shows.
+
+A shutdown alone writes 300 lines, so more of them must be read to find the reason.
+"""
 _ERROR = re.compile(r"^\[[^]]*\] (ERROR|FATAL) |^Caused by: ")
 
 _LOG_CONFIG = """\
@@ -62,20 +65,20 @@ rootLogger.appenderRef.file.ref = file
 
 
 class EmbeddedBroker:
-    """Kafka node, both broker and controller, reachable on 127.0.0.1 only.
+    """Node of Kafka, broker and controller in one, that listens on 127.0.0.1 only.
 
         with EmbeddedBroker() as broker:
             producer = Producer({"bootstrap.servers": broker.bootstrap})
 
-    It can be stopped or killed and started again with the same folder, port and topics. It ends with the process that
-    started it (see `kafka_ratchet.app.local.supervisor`).
+    It can be stopped or killed, and started again with the same folder, port and topics. It ends when the process that
+    started it ends (see `kafka_ratchet.app.local.supervisor`).
 
     Args:
-        folder: keeps topics, settings and logs; None takes a temporary one and removes it at the end.
-        port: port of the broker; None takes the folder's last one if that is free, else any free one.
+        folder: folder for topics, settings and logs; None: a temporary folder, which is removed at the end.
+        port: port of the broker; None: the port that this folder's broker had last if it is free, else any free port.
         node_id: id of this node in a cluster of several.
-        voters: host:port of every node's controller by node id, the same on all nodes; None makes a cluster of one.
-        cluster_id: the same on all nodes; None: a random one.
+        voters: host:port of every node's controller by node id, equal for all nodes; None: a cluster of one node.
+        cluster_id: id of the cluster, equal for all nodes; None: a random one.
         options: broker settings (server.properties) that replace the ones chosen here.
         console: console for the progress of fetching jars.
     """
@@ -106,9 +109,13 @@ class EmbeddedBroker:
 
     @property
     def bootstrap(self) -> str:
-        """Return host:port for clients; known once `start` has been called."""
+        """Return host:port for clients.
+
+        Raises:
+            SetupError: `start` was not called yet.
+        """
         if self._port is None:
-            raise SetupError("the broker has no port before its first start")
+            raise SetupError("the broker has no port before its first start. Call start() first")
         return f"127.0.0.1:{self._port}"
 
     @property
@@ -123,9 +130,13 @@ class EmbeddedBroker:
 
     @property
     def java_pid(self) -> int:
-        """Return the process id of the broker's Java."""
+        """Return the id of the broker's Java process.
+
+        Raises:
+            SetupError: the broker is not running.
+        """
         if self._java_pid is None:
-            raise SetupError("the broker is not running")
+            raise SetupError("the broker is not running. Call start() first")
         return self._java_pid
 
     @property
@@ -151,9 +162,10 @@ class EmbeddedBroker:
             self._remove_temporary_folder()
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the broker, unless it runs; with `wait`, return when it answers.
+        """Start the broker, unless it runs.
 
-        Without `wait`, the nodes of a cluster can be started together; then call `wait_until_ready` on each.
+        wait: True: return when the broker answers. False: return at once, so that the nodes of a cluster start
+        together; call `wait_until_ready` on each node afterwards.
 
         Raises:
             SetupError: Java or the jars are missing, the folder or the port is in use, or the broker ends or does not
@@ -176,7 +188,7 @@ class EmbeddedBroker:
                 self._port = None
 
     def wait_until_ready(self) -> None:
-        """Wait until the broker answers; raises the errors of `start`."""
+        """Wait until the broker answers. It raises the same errors as `start`."""
         deadline = time.monotonic() + START_LIMIT_S
         kafka = Reachability(self.bootstrap, {})
         # Another Kafka may have taken the port: its answer does not count.
@@ -234,8 +246,8 @@ class EmbeddedBroker:
                 self._port = self._last_port() or free_port()
             elif not is_free(self._port):
                 raise SetupError(
-                    f"port {self._port} of 127.0.0.1 is in use by another program. Give another (--port), or 0 for "
-                    "a free port"
+                    f"port {self._port} of 127.0.0.1 is in use by another program. Give another port with --port, or "
+                    "0 for a free one"
                 )
             self._write_config()
         except OSError as error:
@@ -287,7 +299,7 @@ class EmbeddedBroker:
         (self.folder / "log4j2.properties").write_text(_LOG_CONFIG, "ascii")
 
     def _format(self, storage_tool: list[str]) -> None:
-        """Format the data folder with its cluster id, once; an interrupted formatting is repeated."""
+        """Format the data folder with the cluster id, unless it is formatted; repeat an interrupted formatting."""
         formatted = self.folder / "formatted"
         if formatted.exists():
             return
@@ -367,7 +379,7 @@ def node_settings(node_id: int, voters: Mapping[int, str]) -> dict[str, str]:
 
 
 LET_IN_AGAIN_SOON: Mapping[str, str] = {"broker.session.timeout.ms": "4000"}
-"""Options for a broker that will be killed: Kafka lets it in again when its old session has timed out."""
+"""Options for a broker that will be killed: Kafka registers it again only after its old session has timed out."""
 
 
 def _new_cluster_id() -> str:

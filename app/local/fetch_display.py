@@ -1,4 +1,4 @@
-"""Display of the fetching of jars: a bar on a terminal, plain lines elsewhere."""
+"""Display of progress while jars are fetched: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class FetchDisplay(Protocol):
-    """Display of Ivy's progress: Ivy first finds every module, then fetches the jars.
+    """Interface of the display. Ivy first finds every module, and then fetches the jars.
 
     Names come as Ivy writes them: organisation#module;revision, followed by !file for a fetched jar.
     """
 
     def found(self, module: str) -> None:
-        """Count one more module description read by Ivy."""
+        """Count one more module description that Ivy has read."""
 
     def fetched(self, jar: str) -> None:
-        """Count a jar that Ivy has fetched."""
+        """Count one more jar that Ivy has fetched."""
 
 
 @contextmanager

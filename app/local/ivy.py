@@ -1,4 +1,4 @@
-"""Apache Ivy, shipped with pyspark: resolves jars with their dependencies, or fetches those of a lock."""
+"""Apache Ivy, which pyspark ships: resolves jars with their dependencies, or fetches the jars of a lock file."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from kafka_ratchet.errors import SetupError
 
 SIDE_BY_SIDE: Final = 4
 JARS_EACH: Final = 8
-"""Ivy asks for one thing after the other and waits for each, so several share a long list. A Java takes a second of
-processor time to start, which a few jars are not worth."""
+"""Number of jars for each Ivy process; up to SIDE_BY_SIDE processes share a longer list.
+
+One Ivy waits for each answer before its next request, so several are quicker. The start of one takes a second of CPU
+time, which is too much for a few jars.
+"""
 
 BY_PATH: Final = """\
 <ivysettings>
@@ -32,8 +35,11 @@ BY_PATH: Final = """\
   <include url="${ivy.default.settings.dir}/ivysettings-default-chain.xml"/>
 </ivysettings>
 """
-"""Ivy's own settings, but for `usepoms` and `checksums`: descriptions of modules are not read, and there is a better
-checksum in the lock. That leaves one or two requests for each jar of the ten or more."""
+"""Ivy's default settings, except for `usepoms` and `checksums`.
+
+Ivy then reads no descriptions of modules, and no checksums, since the lock file has a better one. So it sends one or
+two requests for each jar instead of ten or more.
+"""
 
 FILES: Final = "[artifact]-[revision](-[classifier]).[ext]"
 MAVEN_PATHS: Final = f"[orgPath]/[module]/[revision]/{FILES}"
@@ -48,9 +54,9 @@ def resolve_all(
 
     Args:
         coordinates: organisation:module:revision of each.
-        left_out: organisation:module of dependencies to omit; * stands for any.
+        left_out: organisation:module of dependencies to omit; * in place of a module omits all of the organisation.
         downloads: Ivy's cache folder.
-        pattern: Ivy's pattern for the path of each jar; `FILES` or `MAVEN_PATHS` below a folder.
+        pattern: Ivy's pattern for the path of each fetched jar: `FILES` or `MAVEN_PATHS`, below a folder.
         display: display of the progress.
 
     Raises:
@@ -69,7 +75,7 @@ def resolve_all(
 
 
 def fetch(paths: Iterable[str], downloads: Path, target: Path, display: FetchDisplay) -> None:
-    """Fetch exactly the jars of these Maven paths into a folder; see `resolve_all`."""
+    """Fetch the jars with these Maven paths, without dependencies, into the folder `target`; see `resolve_all`."""
     ordered = sorted(paths)
     shares = min(SIDE_BY_SIDE, -(-len(ordered) // JARS_EACH))
 
@@ -119,7 +125,7 @@ def _run(
 
 
 def _follow(command: list[str], display: FetchDisplay) -> tuple[int, Sequence[str]]:
-    """Run Ivy; return its exit code and its last lines of output."""
+    """Run Ivy, and report its progress to the display; return its exit code, and the last lines of its output."""
     last_lines: deque[str] = deque(maxlen=12)
     with subprocess.Popen(
         command,

@@ -1,9 +1,9 @@
-"""The jars that Ratchet runs: the Kafka broker with its tools, and Spark's Kafka connector.
+"""Jars that Ratchet runs: the Kafka broker with its tools, and Spark's Kafka connector.
 
-pyspark ships Apache Ivy, so a plain `pip install` is enough to fetch them from Maven Central, once, into the user's
-cache folder (`RATCHET_CACHE` names another). From then on nothing needs the network. `app/local/jars.lock` names each
-by its path there, so nothing has to be resolved. At each start every jar must have the SHA-256 that the lock says: a
-damaged cache is fetched again, an altered jar is refused.
+Apache Ivy, which pyspark ships, fetches them once from Maven Central into the user's cache folder, or into
+`RATCHET_CACHE`. Later starts need no network. `app/local/jars.lock` has each jar's path in Maven Central and its
+SHA-256. At each start, a jar in the cache that differs from the lock is fetched again; a fetched jar that differs is
+refused.
 
 After raising a version:
 
@@ -40,13 +40,13 @@ LOCK_FILE = Path(__file__).with_name("jars.lock")
 
 @dataclass(frozen=True)
 class JarSet:
-    """Jars used together on one class path."""
+    """Set of jars on one class path: some modules with all their dependencies."""
 
     name: str
     coordinates: tuple[str, ...]
-    """organisation:module:revision, resolved with everything they depend on, ..."""
+    """organisation:module:revision of each module."""
     left_out: tuple[str, ...] = ()
-    """... except organisation:module, where * stands for any."""
+    """organisation:module of dependencies to omit; * stands for any module."""
 
 
 KAFKA = JarSet(
@@ -74,14 +74,14 @@ def kafka_jars(console: Console | None = None) -> list[Path]:
 
 
 def spark_jars(console: Console | None = None, release: SparkRelease | None = None) -> list[Path]:
-    """Return the jars that PySpark needs to read from Kafka, in addition to its own; see `resolve`.
+    """Return the jars that PySpark needs in addition to its own, to read from Kafka; see `resolve`.
 
     Args:
         console: see `resolve`.
         release: release of Spark; by default the installed pyspark's.
 
     Raises:
-        SetupError: see `resolve`; or the job was not tested on that release.
+        SetupError: see `resolve`; or Ratchet's job was not tested on that release.
     """
     try:
         return resolve(spark_set(release or installed_release()), console)
@@ -118,7 +118,7 @@ def resolve(jars: JarSet, console: Console | None = None, *, lock: Mapping[str, 
     Args:
         jars: set to resolve.
         console: console for the progress; by default on standard error.
-        lock: SHA-256 by Maven path, or by file name, of the set; by default its part of `app/local/jars.lock`.
+        lock: SHA-256 of each jar, by Maven path or by file name; None: the set's part of `app/local/jars.lock`.
 
     Raises:
         SetupError: Java is missing, the jars cannot be fetched, or a fetched one differs from the lock.
@@ -168,7 +168,7 @@ def _sha256(path: Path) -> str:
 
 
 def _differing(folder: Path, locked: Mapping[str, str]) -> list[str]:
-    """Return the names of missing, altered and unlisted jars, compared with the lock."""
+    """Return the names of the folder's jars that differ from the lock: missing, altered or not in the lock."""
     if not folder.is_dir():
         return sorted(locked)
     present = {path.name for path in folder.iterdir()}
@@ -216,7 +216,7 @@ def _fetch_and_verify(jars: JarSet, folder: Path, lock: Mapping[str, str], conso
 
 
 def lock_lines(jars: JarSet, console: Console) -> Iterator[str]:
-    """Yield the lines of a lock file for one set, resolved and fetched again."""
+    """Resolve and fetch a set again, and yield its lines of a lock file."""
     with tempfile.TemporaryDirectory(prefix="ratchet-lock-") as scratch:
         target = Path(scratch, "jars")
         with fetch_display(f"Resolving the {jars.name} jars", 50, console) as display:

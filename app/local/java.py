@@ -1,4 +1,4 @@
-"""Search for a Java that is new enough."""
+"""Search for a Java new enough for Kafka and Spark."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from kafka_ratchet.errors import SetupError
 
 OLDEST_JAVA = 17
-"""Kafka 4 brokers and Spark 4 both need at least this."""
+"""Oldest feature release of Java that Kafka 4 brokers and Spark 4 run on."""
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options for a JVM of seconds or little work: its second compiler would take longer than it saves."""
+"""Options for a JVM with seconds of work: without the second compiler, which would take longer than it saves."""
 
 INSTALL_JAVA = (
     "Install one: 'apt install openjdk-17-jre-headless' (Debian, Ubuntu), 'dnf install java-21-openjdk-headless' "
@@ -40,7 +40,7 @@ def find_java() -> Path:
 
 
 def java_version(java: str) -> int:
-    """Return the feature release of that `java`: 17 for "17.0.15", 8 for "1.8.0_412".
+    """Return the feature release of the program `java`: 17 for "17.0.15", 8 for "1.8.0_412".
 
     Raises:
         SetupError: Java does not run, or does not report its version.

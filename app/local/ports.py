@@ -7,7 +7,7 @@ import socket
 from typing import Final
 
 _DRAW: Final = random.SystemRandom()
-"""Not the shared generator: processes that seed it alike would draw alike."""
+"""Random generator of its own, because processes that seed the shared one alike would draw the same ports."""
 _drawn: set[int] = set()
 
 

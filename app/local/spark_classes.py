@@ -1,11 +1,11 @@
-"""Spark's classes as one JVM has loaded them, kept for the next ones (Java's class data sharing, JEP 350).
+"""Class file for Spark: an archive of its loaded classes, for quicker starts (Java's class data sharing, JEP 350).
 
-Each start of Spark reads some 20,000 classes out of 250 jars and checks them. `ratchet setup` has one JVM do that and
-write down the result; `ratchet sink` hands the file to the JVMs that it starts. Java takes it only where it fits: the
-same Java, the same jars in the same places, none of them changed. Otherwise it starts without the file.
+Each start of Spark reads and checks some 20,000 classes from 250 jars. `ratchet setup` lets one JVM do that and write
+the loaded classes to a file; `ratchet sink` passes the file to each JVM that it starts. Java uses the file only with
+the same Java and the same, unchanged jars at the same paths; otherwise it starts without the file.
 
-A truncated file ends Java with a signal (seen with Java 17), so a file is used only if its content has the SHA-256 in
-its name. That takes 0.2 s for the 160 MB.
+A truncated file would end Java with a signal (seen with Java 17). So a file is used only if its content has the SHA-256
+in its name; to check the 160 MB takes 0.2 s.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 QUIET: Final = "-Xlog:cds*=off"
 """JVM option that silences messages about an unfit file."""
 OF_THE_USER: Final = ("SharedArchiveFile", "ArchiveClassesAtExit", "-Xshare")
-"""Options of a user's own archive, which is left alone: two such files at once are an error to Java."""
+"""Parts of the JVM options for a class file of the user's own.
+
+If one of them is set, Ratchet passes no class file, because Java refuses two.
+"""
 ASKED: Final = (OPTIONS, "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS")
-"""Variables that may have such options."""
+"""Environment variables that may contain such options."""
 WRITTEN_WITHIN_S: Final = 900.0
-"""It takes half a minute on a quiet machine, the start of Spark included, and minutes where others work."""
+"""Most seconds to write the class file. It takes half a minute on a quiet machine, and minutes on a busy one."""
 LOOK_S: Final = 0.1
 _COMMAND: Final = (sys.executable, "-m", "kafka_ratchet.app.local.spark_classes")
-"""Runs `_work`."""
+"""Command that runs `_work` in Spark."""
 
 
 def kept_classes() -> Path | None:
@@ -79,9 +82,11 @@ def _digest(file: Path) -> str:
 
 
 def with_classes(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for a process that starts Spark, with the option for the class file added if it exists.
+    """Return the environment variables for a process that starts Spark, with the option for the class file.
 
-    environment: the variables; not changed
+    Without a class file, or with the user's own one, the variables are returned unchanged.
+
+    environment: the process's variables; this dict is not changed
     """
     changed = dict(environment)
     file: Path | None = None
@@ -95,7 +100,10 @@ def with_classes(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def using(file: Path) -> str:
-    """Return Java's options for using a class file, quoted for Spark, which splits them like a shell."""
+    """Return the Java options that use a class file, quoted as one text.
+
+    Spark splits the text like a shell.
+    """
     return shlex.join([f"-XX:SharedArchiveFile={file}", QUIET])
 
 
@@ -103,7 +111,7 @@ def write_classes() -> Path | None:
     """Write the class file, unless it exists, by running Spark once on a few rows.
 
     Returns:
-        the file; None if Spark did not start or this Java wrote no file; later starts then work without the file
+        path of the file; None if Spark did not start, or Java wrote no file; Spark then starts without it
 
     Raises:
         SetupError: Java is missing.
@@ -163,7 +171,10 @@ def write_down(command: Sequence[str], variables: Mapping[str, str], file: Path)
 
 
 def _work() -> None:
-    """Run typical work of a job in Spark without Kafka, so that Java loads the classes to write."""
+    """Run the typical work of a job in Spark, without Kafka.
+
+    So the JVM loads the classes that it writes to the file.
+    """
     from pyspark.sql import functions as F
 
     from kafka_ratchet.spark_sink.spark.session import spark_session

@@ -1,16 +1,18 @@
-"""Runs one command that must not outlive its owner, the process that asked for it.
+"""Program that runs one command, and stops it when the process that started the program ends.
 
     python supervisor.py COMMAND ARGUMENT...
 
-The owner holds the write end of this process's stdin and never writes to it. When the owner dies, however it dies, the
-kernel closes that end and the supervisor stops the command: SIGTERM, and SIGKILL after `GRACE_S`. If the supervisor
-itself is killed, Linux kills the command with it (PR_SET_PDEATHSIG). That signal is tied to the *thread* that started
-the command. An owner with several threads therefore does not start it directly; the supervisor has one thread.
+The process that starts it, the owner, holds the write end of its stdin, and never writes to it. When the owner ends for
+any reason, the kernel closes that end, and the supervisor stops the command: by SIGTERM, and by SIGKILL after
+`GRACE_S`. If the supervisor itself is killed, Linux kills the command (PR_SET_PDEATHSIG). Linux does so when the
+*thread* ends that started the command. So an owner with several threads does not start the command itself, but this
+process, which has one thread.
 
-The first line on stdout is the command's process id; its own output goes to the supervisor's stderr. SIGTERM and SIGINT
-are passed on as SIGTERM, SIGUSR1 as SIGKILL. The exit code is the command's, or 128 + the signal that ended it.
+The first line on stdout is the command's process id; the command's own output goes to the supervisor's stderr. The
+supervisor passes SIGTERM and SIGINT to the command as SIGTERM, and SIGUSR1 as SIGKILL. Its exit code is the command's,
+or 128 + the number of the signal that ended the command.
 
-Runs as a plain file, without the rest of the package, so that it is up in a few milliseconds.
+It runs as a plain file that imports nothing of the package, so that it starts in a few milliseconds.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ import threading
 from types import FrameType
 
 GRACE_S = 20.0
-"""A broker that shuts down cleanly needs one or two seconds; a busy one gets ten times that before SIGKILL."""
+"""Seconds from SIGTERM to SIGKILL. A broker shuts down in one or two; a busy one gets ten times that."""
 
 _PR_SET_PDEATHSIG = 1
 
 
 def main(command: list[str]) -> int:
-    """Run the command to its end; return the exit code for the supervisor."""
+    """Run the command until it ends; return the exit code of this process."""
     supervisor = os.getpid()
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 

@@ -135,7 +135,7 @@ def test_a_second_broker_is_refused_before_it_touches_the_folder_or_a_port_in_us
         config = (tmp_path / "one" / "server.properties").read_text()
         for arguments, reason in (
             (["--folder", str(tmp_path / "one"), "--port", str(free_port)], f"broker of process {first.pid} runs"),
-            (["--folder", str(tmp_path / "one")], f"broker of process {first.pid} runs there"),
+            (["--folder", str(tmp_path / "one")], f"broker of process {first.pid} runs in it"),
             (["--folder", str(tmp_path / "two"), second_port], "is in use by another program"),
         ):
             refused = run_broker(*arguments)
