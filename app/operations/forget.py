@@ -1,4 +1,4 @@
-"""`ratchet forget`: writes the request, and waits until every partition has applied it."""
+"""`ratchet forget`: writes a request to forget an identity, and waits until every partition has applied it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ POLL_S: Final = 0.25
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """Effect of a request to forget on a partition: the last sequence before and after, None without one.
+    """Effect of a request to forget in one partition.
+
+    before, after: last sequence of the identity before and after; None: no last sequence
 
     position: first input offset that the request applies to
     """
@@ -46,8 +48,8 @@ class Applied(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct, frozen=True):
     """State of a request to forget an identity.
 
-    pending: partitions without the effect so far; members: number of workers in the group;
-    ends: end of each input partition at the request; records before it are judged first
+    pending: partitions where the request is not applied yet; members: number of workers in the group;
+    ends: by input partition, the end offset at the time of the request; records before it are judged first
     """
 
     stream: str
@@ -61,7 +63,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Forgetting:
-    """Operator's request to forget an identity of one stream, with a connection to Kafka."""
+    """Maker of an operator's requests to forget identities of one stream, with a connection to Kafka."""
 
     def __init__(self, settings: Settings, bootstrap: str, name: str) -> None:
         """Check the stream's topics and their owner.
@@ -80,8 +82,8 @@ class Forgetting:
         for topic in (settings.streams[name].input, self._changelog):
             if topic not in found:
                 raise TopicMissing(
-                    f"stream {name}: the topic {topic} does not exist, so there is nothing to forget. Check the "
-                    "settings"
+                    f"stream {name}: the topic {topic} does not exist, so there is nothing to forget. Correct the name "
+                    "of the stream, the application or the topic in the settings"
                 )
         self.partitions = found[self._changelog]
         self._input_id = ownership.id_of(settings.streams[name].input)
@@ -91,16 +93,16 @@ class Forgetting:
     def request(
         self, identity: bytes, above: int | None, reason: str, partition: int | None = None
     ) -> tuple[Forget, list[int]]:
-        """Make a request to forget; return it with the partitions that must apply it.
+        """Return a request to forget, and the partitions that must apply it. Nothing is written yet.
 
         Raises:
-            SettingsError: identity, partition or reason is missing, or one too many is given.
+            SettingsError: identity, partition or reason is missing or invalid.
         """
         kind = self._settings.streams[self._name].identity
         if kind == Identity.PARTITION and (identity or partition is None):
             raise SettingsError(
-                f'stream {self._name!r} has identity = "partition", with one sequence in each partition. Give '
-                "--partition, and no identity"
+                f'stream {self._name!r} has identity = "partition": each partition has one last sequence, and no other '
+                "identity. Give --partition, without --identity"
             )
         if not identity and kind not in (Identity.PARTITION, Identity.KEY):
             raise SettingsError(
@@ -108,18 +110,20 @@ class Forgetting:
             )
         if not reason.strip() or len(reason) > MAX_REASON:
             raise SettingsError(
-                f"--reason: give the reason, in at most {MAX_REASON:,} characters; each partition stores it"
+                f"--reason: give a reason of at most {MAX_REASON:,} characters; it is stored in the changelog"
             )
         if partition is not None and partition >= self.partitions:
-            raise SettingsError(f"--partition: unknown partition; the topic has 0 to {self.partitions - 1}")
+            raise SettingsError(
+                f"--partition {partition}: the input of stream {self._name!r} has partitions 0 to {self.partitions - 1}"
+            )
         asked = Forget(secrets.token_hex(8), identity, above, now(), this_user(), reason.strip(), partition)
         return asked, list(range(self.partitions)) if partition is None else [partition]
 
     def look(self, identity: bytes) -> Lookup:
-        """Ask the workers for the identity's last sequences.
+        """Return the identity's last sequences, as the workers answer.
 
         Raises:
-            SettingsError: a worker of an earlier version runs, which ignores such requests.
+            SettingsError: a worker of a version runs that ignores requests to forget.
         """
         asked = asyncio.run(lookup(self._bootstrap, self._settings, self._name, identity, None))
         if asked.cannot_forget is not msgspec.UNSET:
@@ -135,7 +139,7 @@ class Forgetting:
         It does not wait while no worker runs; workers that start later apply the request.
 
         Raises:
-            SettingsError: records still wait to be sent to the partition of their identity; nothing is written.
+            SettingsError: records still wait to be copied to the partition of their identity; nothing is written.
             BrokerUnavailable: Kafka did not accept the request, or does not answer. The request may or may not be in
                 the topic.
         """
@@ -154,8 +158,8 @@ class Forgetting:
                 found = self._read(asked, request.id, set(partitions), deadline if members else 0.0)
             except KafkaException as failure:
                 raise BrokerUnavailable(
-                    f"{self._changelog}: cannot be read: {explained(failure.args[0])}. The request is written, and "
-                    "workers will apply it"
+                    f"{self._changelog}: cannot be read: {explained(failure.args[0])}. The request is written, and the "
+                    "workers will apply it; this command cannot show when"
                 ) from failure
         applied = [
             Applied(number, _known(edit.before), _known(edit.after), edit.position)
@@ -166,9 +170,9 @@ class Forgetting:
         return Outcome(self._name, request.id, request.identity.hex(), request.above, applied, pending, members, until)
 
     def _wait_for_arrivals(self, asked: Consumer, deadline: float) -> None:
-        """Wait until records bound for the partition of their identity have arrived there.
+        """Wait until all present input records are copied to the partition of their identity (`repartition_by`).
 
-        Only streams that repartition have such records.
+        For a stream without `repartition_by`, it returns at once.
         """
         other = self._settings.streams.get(arrivals_of(self._name))
         if not isinstance(other, Arrivals):
@@ -210,20 +214,23 @@ class Forgetting:
 
 
 def _sent_to(group: Group, where: tuple[str, int], topic_id: str, first: int) -> int:
-    """Return the input offset of the next record to send to the partition of its identity.
+    """Return the first input offset still to be copied to the partition of its identity (`repartition_by`).
 
     Args:
-        group: group of the workers.
+        group: group of the workers, with the committed offsets.
         where: topic and partition of the input.
-        topic_id: id of the input; an offset in an earlier topic of its name does not count.
-        first: first offset that the partition holds.
+        topic_id: id of the input topic; an offset committed for an earlier topic of the same name does not count.
+        first: first offset that the partition holds; returned if no offset is committed.
     """
     is_of_another = group.topic_ids.get(where, topic_id) != topic_id
     return first if is_of_another else group.committed.get(where, first)
 
 
-def nobody_knows(looked: Lookup, partition: int | None) -> bool:
-    """Return True if no partition asked about has a sequence of the identity; False if a partition did not answer."""
+def is_unknown(looked: Lookup, partition: int | None) -> bool:
+    """Return True if all partitions answered, and none has a last sequence of the identity.
+
+    partition: the only partition to regard; None: all
+    """
     unasked = [number for number in looked.not_asked if partition in (None, number)]
     known = [row for row in looked.partitions if partition in (None, row.partition)]
     return not unasked and all(row.persisted is None and row.pushed is None for row in known)

@@ -1,6 +1,6 @@
-"""`ratchet gaps`: identities with missing sequences, in a stream of contiguous numbers (`dense = true`).
+"""`ratchet gaps`: identities with missing sequences, in a stream with contiguous sequences (`dense = true`).
 
-It is read from the changelog to its end, committed entries alone, so no worker need run.
+It reads the committed entries of the stream's changelog, so it needs no running worker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kafka_ratchet.app.operations.state_rows import Row, text_of
 from kafka_ratchet.tables.map.entries import COUNTED, FINGERPRINT
 
 COUNTS: Final = struct.Struct(">qq")
-"""Format of two fields of an entry: first sequence, and number of seen sequences (see
+"""Encoding of two fields in a changelog entry: first sequence, and number of seen sequences (see
 `kafka_ratchet.tables.map.entries`)."""
 FLAGS_AND_WORDS, FINGERPRINT_BYTES = 2, 8
 
@@ -24,9 +24,10 @@ FLAGS_AND_WORDS, FINGERPRINT_BYTES = 2, 8
 class Gap(msgspec.Struct, frozen=True):
     """Identity with missing sequences, in one partition.
 
-    identity: as text; None if it is not UTF-8
-    first: the lowest sequence seen, or the start of counting
-    last, seen: the highest sequence, and the number of sequences seen from `first` on
+    identity: the identity as text; None: it is not UTF-8.
+    first: the lowest counted sequence, usually the lowest one seen.
+    last: the highest sequence seen.
+    seen: number of different sequences seen from `first` to `last`.
     """
 
     identity: str | None
@@ -39,9 +40,9 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Gaps(msgspec.Struct, frozen=True):
-    """Gaps of a stream: number of identities and of missing sequences, and the largest gaps first.
+    """Gaps of a stream: number of identities with gaps, number of missing sequences, and the largest gaps first.
 
-    An identity in two partitions counts twice.
+    An identity with gaps in two partitions counts as two.
     """
 
     stream: str
@@ -51,7 +52,7 @@ class Gaps(msgspec.Struct, frozen=True):
 
 
 def gap_of(row: Row) -> Gap | None:
-    """Return an identity's missing sequences; None if none is missing, or they are not counted."""
+    """Return the gap of an identity; None if no sequence is missing, or the entry does not count them."""
     if not row.state or not row.state[0] & COUNTED:
         return None
     at = FLAGS_AND_WORDS + (FINGERPRINT_BYTES if row.state[0] & FINGERPRINT else 0)
@@ -63,7 +64,7 @@ def gap_of(row: Row) -> Gap | None:
 
 
 def gaps_of(stream: str, rows: Iterable[Row], limit: int) -> Gaps:
-    """Return the sums over all identities, and the `limit` identities that lack most sequences."""
+    """Return the sums over all rows, and the gaps of the `limit` identities with most missing sequences."""
     identities = missing = 0
 
     def counted() -> Iterable[Gap]:

@@ -1,4 +1,4 @@
-"""Reading and writing the policy topic from outside a worker, for commands."""
+"""Reader and writer of the policy topic for commands, outside a worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kafka_ratchet.transport.client.security import client_options
 
 
 def read_policies(settings: Settings, bootstrap: str) -> Policies:
-    """Return all current policies from the policy topic. Creates nothing.
+    """Return all current policies from the policy topic; no policies if the topic does not exist.
 
     Raises:
         BrokerUnavailable: Kafka did not answer.
@@ -41,8 +41,8 @@ async def _read(settings: Settings, bootstrap: str) -> Policies:
         return follower.policies
     except TimeoutError:
         raise BrokerUnavailable(
-            f"{policy_topic(settings.app)}: could not be read within {settings.kafka_timeout_s:g} s; check that Kafka "
-            "runs"
+            f"{policy_topic(settings.app)}: could not be read within {settings.kafka_timeout_s:g} s "
+            "(kafka_timeout_s). Check that Kafka runs"
         ) from None
     finally:
         await cluster.close()
@@ -57,8 +57,8 @@ def write_policy(
         settings: settings with the policy topic.
         bootstrap: host:port[,host:port].
         stream: name of the stream; None: all streams.
-        deduplicate: the policy; None removes it.
-        by: name of the person who sets it, for the record's header; None: this user of this machine.
+        deduplicate: the policy; None: remove it.
+        by: name of the operator who sets it, for the record's header; None: the user of this process.
 
     Returns:
         the record's offset in the policy topic
@@ -80,7 +80,7 @@ def write_record(
     what: str,
     headers: Mapping[str, bytes] | None = None,
 ) -> int:
-    """Write a record to the policy topic, which is created if missing; return its offset.
+    """Write a record to the policy topic, and return the record's offset. A missing topic is created first.
 
     what: noun for the record, in errors.
 

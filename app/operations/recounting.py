@@ -1,8 +1,8 @@
-"""Records that would pass again after a partition is set back, counted before `ratchet resume` moves it.
+"""Count of the records that would be forwarded a second time if `ratchet resume` sets a partition back.
 
-A record read again is dropped where its sequence is known. It is unknown where deduplication was off at its passing,
-or where its identity was forgotten, evicted or edited since. The partition's state has all of that. So those offsets
-are judged against that state, as the next owner would judge them.
+A worker drops a record that it reads again, if the state has its sequence. The state lacks the sequence if the worker
+forwarded the record while deduplication was off, or if the identity was forgotten, evicted or edited since. To count
+such records, the command judges the offsets against the partition's state, as the next worker would.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ CONNECTION: Final = "recounting"
 
 
 class PassingAgain(NamedTuple):
-    """Number of records that would be forwarded again, and the offset of the first; -1 without one.
+    """Count of records that would be forwarded again.
 
+    records: number of these; first: offset of the first one, -1 without one
     invalid: number of records that would become dead letters again
     """
 
@@ -41,9 +42,9 @@ class PassingAgain(NamedTuple):
 
 
 class Log(NamedTuple):
-    """Input partition, to count its records again.
+    """Input partition with the records to count.
 
-    id: topic id, 16 bytes; letters: prefix of the names of this stream's dead letters.
+    id: topic id, 16 bytes; letters: prefix of the names that this stream gives its dead letters
     """
 
     topic: str
@@ -53,7 +54,7 @@ class Log(NamedTuple):
 
 
 def awaited(forgets: Iterable[Forget], state: SequencePartition, log: Log, position: int) -> list[Forget]:
-    """Return the requests to forget that apply below a position but are not yet applied.
+    """Return the requests to forget that the partition will apply to records before `position`.
 
     Args:
         forgets: requests of the stream
@@ -66,7 +67,7 @@ def awaited(forgets: Iterable[Forget], state: SequencePartition, log: Log, posit
 
 
 def never_judged(decisions: Iterable[Decision], position: int) -> list[range]:
-    """Return the offsets that operators skipped and no worker has read before or since.
+    """Return the ranges of input offsets that an operator skipped, and that no worker has read.
 
     position: next input offset to read
     """
@@ -89,7 +90,7 @@ def never_judged(decisions: Iterable[Decision], position: int) -> list[range]:
 
 
 def _without(gaps: Sequence[range], read: range) -> list[range]:
-    """Return the parts of the gaps outside the offsets read."""
+    """Return the parts of the ranges `gaps` outside the range `read`."""
     if not read:
         return list(gaps)
     left = [
@@ -112,7 +113,7 @@ async def count_passing(
     judges: bool,
     batch_most: int,
 ) -> PassingAgain:
-    """Deduplicate a range of offsets as the next owner would, and count the forwarded records.
+    """Judge a range of offsets as the next worker would, and count the records that it would forward again.
 
     The state stays unchanged.
 
@@ -122,10 +123,10 @@ async def count_passing(
         state: state at the changelog's end.
         log: input partition.
         offsets: offsets to read again.
-        skipped: offsets never judged, with records to be forwarded for the first time.
+        skipped: ranges of offsets not judged so far; their records would be forwarded for the first time.
         forgets: requests to apply before these offsets are read again.
         judges: True if deduplication is on.
-        batch_most: bytes that one batch may unpack to.
+        batch_most: most bytes of one batch after decompression.
 
     Raises:
         SettingsError: the import of the user's function fails.
@@ -161,11 +162,11 @@ async def count_passing(
 
 
 def recounted_from(edits: Iterable[Edit], before: int | None, after: int) -> list[str]:
-    """Return a phrase for each `ratchet forget` with records that would be read again.
+    """Return a phrase for each edit by `ratchet forget` that makes records count again if they are read again.
 
     Args:
-        edits: edits of the partition's state
-        before: the committed offset; None: offsets of the past belong to another topic
+        edits: operators' edits of the partition's state
+        before: the committed offset, before the decision; None: it belongs to an earlier topic of the same name
         after: offset at which the partition continues
     """
     forgets = (edit for edit in edits if edit.kind == FORGET and edit.has_changed)
@@ -179,7 +180,7 @@ def causes(
 
     Args:
         state: state at the changelog's end.
-        offsets: offsets to read again; None: offsets of the past belong to another topic.
+        offsets: offsets to read again; None: past offsets belong to an earlier topic of the same name.
         forgets: requests to apply before these offsets are read again.
         judges: True if deduplication is on.
     """

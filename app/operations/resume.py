@@ -1,8 +1,8 @@
 """`ratchet resume`: executes and records an operator's decision about halted partitions.
 
-For each partition it is one transaction of the lane's own transactional id: the changelog's owner entry with the
-decision in it, the partition's progress, and the group's offset. So a running worker is fenced and finds the decision
-at its next try, and half of it is never visible.
+For each partition, it writes one transaction with the transactional id of the partition's lane. The transaction has
+the changelog's owner entry with the decision, the partition's progress, and the group's offset, so a reader never sees
+a part of them. Using the lane's id fences a running worker, which finds the decision when it takes the partition again.
 """
 
 from __future__ import annotations
@@ -75,8 +75,7 @@ from kafka_ratchet.transport.transactions.hanging import Hanging, end_hanging, f
 log = structlog.get_logger(__name__)
 
 TRIES: Final = 20
-"""Most attempts to take a partition over. A halted lane takes its transactional id over every few seconds, and may do
-so during an attempt."""
+"""Most attempts to take a partition over. A halted lane retries every few seconds, and may fence an attempt."""
 MOST_DIGITS: Final = 19
 """Most digits of an offset, which has 64 bits. Python refuses numbers of thousands of digits."""
 CHANGELOG_BYTES: Final = 1_000_000
@@ -86,8 +85,8 @@ CHANGELOG_BYTES: Final = 1_000_000
 class Wanted(msgspec.Struct, frozen=True):
     """Options of `ratchet resume`: the operator's decision.
 
-    start: "earliest", "latest", an offset as text, or None to keep the position;
-    recount: True to accept that counted records are forwarded again
+    start: "earliest", "latest", an offset as text, or None to keep the position
+    recount: True to accept that records which were counted before are forwarded again
     """
 
     start: str | None
@@ -98,11 +97,11 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Plan for one partition: the findings, and the change. Offsets are input offsets; None is unknown.
+    """Plan for one partition: the findings, and the change. Offsets are input offsets; None: unknown.
 
-    recounted: phrases about records to be forwarded again, with reasons.
-    passes_again: number of records to be forwarded again; with `forget`, number of offsets.
-    letters_again: number of records read again that become dead letters again.
+    recounted: phrases about the records that will be forwarded again, each with a reason.
+    passes_again: number of records that will be forwarded again; with `forget`, number of offsets.
+    letters_again: number of records that will become dead letters again.
     """
 
     partition: int
@@ -119,13 +118,13 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def skipped(self) -> int:
-        """Return the number of skipped offsets."""
+        """Return the number of offsets that the plan skips."""
         begin = self.first if self.before is None else max(self.before, self.first)
         return max(0, self.after - begin)
 
     @property
     def again(self) -> int:
-        """Return the number of offsets to read again."""
+        """Return the number of offsets that the plan reads again."""
         return 0 if self.before is None else max(0, min(self.before, self.end) - self.after)
 
 
@@ -146,10 +145,10 @@ def prepare_new(settings: Settings, bootstrap: str, name: str) -> None:
 
 
 class Resume:
-    """Decision of an operator about one stream's halted partitions, with a connection to Kafka."""
+    """Planner and executor of an operator's decision about one stream's partitions, with a connection to Kafka."""
 
     def __init__(self, settings: Settings, bootstrap: str, name: str, wanted: Wanted, by: str | None = None) -> None:
-        """Check the stream's topics and their owner. by: name of the operator; None: this user of this machine.
+        """Check the stream's topics and their owner. by: name of the operator; None: the user of this process.
 
         Raises:
             TopicMissing: a topic of the stream does not exist.
@@ -159,9 +158,9 @@ class Resume:
         self.settings, self.bootstrap, self.name, self.wanted = settings, bootstrap, name, wanted
         self._by = by or this_user()
         self._counted: dict[int, tuple[Any, PassingAgain]] = {}
-        """Number of records that would pass again, by partition, with the counted state."""
+        """Last count of records that would be forwarded again, by partition, with a key of the counted state."""
         self.unrecorded: dict[int, str] = {}
-        """Reasons why the end of a transaction is not recorded, by partition."""
+        """Reason why the changelog has no record of the decision about an open transaction, by partition."""
         self.stream = settings.streams[name]
         self._admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
         found = partition_counts(self._admin, names_of(settings, name))
@@ -180,7 +179,7 @@ class Resume:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Cluster]:
-        """Yield a connected client, closed at the end of the block."""
+        """Yield a client connected to Kafka; it is closed when the block ends."""
         cluster = Cluster(client_options(self.bootstrap, self.settings.kafka))
         await cluster.start(self.settings.kafka_timeout_s)
         try:
@@ -192,7 +191,7 @@ class Resume:
         """Return the plan for the partitions `numbers`. Changes nothing.
 
         Raises:
-            SettingsError: `--from` is missing, or the consent to forget last sequences.
+            SettingsError: the plan needs `--from`, `--forget` or `--recount`, and the option is not given.
         """
         if self.wanted.adopt and len(numbers) < self.partitions:
             raise SettingsError(
@@ -213,15 +212,15 @@ class Resume:
             return plans
 
     async def execute(self, numbers: list[int]) -> list[Plan]:
-        """Execute the plan partition by partition, after checking that all can be changed.
+        """Plan all partitions `numbers`, and then execute the plans, one partition after the other.
 
-        The topics are claimed last, because workers start after that, and would begin an unmoved partition at its
-        earliest record. After an interruption, run the command again.
+        The topics are claimed last: workers refuse to start before that, and would then begin a partition without a
+        decision at its earliest record. After an interruption, run the command again.
 
         Raises:
             SettingsError: as in `plan`.
-            TopicTaken: another writer of the output is running.
-            Fenced: a worker repeatedly takes the partition over.
+            TopicTaken: the other application that writes the topics is running.
+            Fenced: a worker took the partition over during each attempt.
         """
         for plan in await self.plan(numbers):
             if plan.recounted:
@@ -248,12 +247,14 @@ class Resume:
         return plans
 
     async def open_transactions(self, numbers: list[int], *, commit: bool | None) -> list[Hanging]:
-        """Return the hanging transactions in the topics of the partitions `numbers`; end them, unless commit is None.
+        """Return the hanging transactions in the topics of the partitions `numbers`, and end them as `commit` says.
 
-        The decision is recorded in the changelog; `unrecorded` lists partitions without such a record.
+        commit: True: commit them; False: abort them; None: change nothing
+
+        The end is recorded in the changelog; if it cannot be, `unrecorded` has the reason.
 
         Raises:
-            TransactionError: a transaction is known to have ended the other way, or Kafka refuses.
+            TransactionError: Kafka refuses; or the changelog shows that a transaction must end the other way.
         """
         found: list[Hanging] = []
         async with self.connected() as cluster:
@@ -277,12 +278,12 @@ class Resume:
         return found
 
     async def _record_end(self, cluster: Cluster, number: int, *, commit: bool) -> str:
-        """Record in a partition's owner entry how an operator has ended a transaction.
+        """Record in a partition's owner entry how the operator has ended a transaction.
 
-        Position, topics and settings do not change, so that a halt for another reason remains.
+        Position, topics and settings of the entry stay the same, so a halt for another reason remains.
 
         Returns:
-            reason why it is not recorded; "" if it is
+            reason why nothing was recorded; "" if it was
         """
         with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
             move = self.move_of(cluster, number, self.state_of(number, Path(folder), kept=kept_of(self.stream)))
@@ -342,9 +343,9 @@ class Resume:
     def state_of(
         self, number: int, folder: Path, bounds: Bounds | None = None, kept: Kept = PLAIN
     ) -> SequencePartition:
-        """Return an empty state for a partition, stored in a folder.
+        """Return an empty state for a partition, with its store in `folder`.
 
-        bounds: limits of the stream, for a state with the times of identities.
+        bounds: the stream's limits of identities; with them, the state has the time of each identity.
         """
         room = self.settings.state_memory_mb << 20
         where = folder / "store", self.changelog, number, self.stream.identity, CHANGELOG_BYTES
@@ -353,7 +354,7 @@ class Resume:
     def move_of(
         self, cluster: Cluster, number: int, state: SequencePartition, timeout_ms: int = 60_000
     ) -> PartitionMove:
-        """Return the mover that reads and writes a partition's state. timeout_ms: timeout of its transaction."""
+        """Return the mover that reads and writes a partition's state. timeout_ms: timeout of its transaction, in ms."""
         stream, app = self.stream, self.settings.app
         return PartitionMove(
             cluster,
@@ -367,7 +368,7 @@ class Resume:
         )
 
     async def _planned(self, cluster: Cluster, move: PartitionMove, number: int) -> tuple[Plan, Owner]:
-        """Return the plan for a partition, and its owner entry before the decision."""
+        """Return the plan for a partition, and the partition's owner entry before the decision."""
         owner = await self.owner_now(cluster)
         state = move.state
         assert isinstance(state, SequencePartition)  # noqa: S101 - `move_of`
@@ -403,7 +404,7 @@ class Resume:
         differing = stored.rule_differences(owner) if stored else []
         if stored and differing and not self.wanted.forget and not states_its_form(stored.rule, self.stream.rule):
             raise SettingsError(
-                f"{self.changelog}, partition {number}: {'; '.join(found)}. The last sequences do not fit the "
+                f"{self.changelog}, partition {number}: {'; '.join(found)}. The stored last sequences do not fit the "
                 "changed settings. Restore the settings, or add --forget to continue without last sequences"
             )
         after = self._start(number, before, first, end)
@@ -416,18 +417,18 @@ class Resume:
             recounted += await asyncio.to_thread(self._written_already, number)
         if recounted and not self.wanted.recount:
             raise SettingsError(
-                f"{self.stream.input}, partition {number}: from offset {after} on, records already counted would be "
-                f"forwarded again: {'; '.join(recounted)}. Add --recount to accept that, or give a later offset "
-                "with --from"
+                f"{self.stream.input}, partition {number}: if it continues at offset {after}, records that were "
+                f"counted before are forwarded again: {'; '.join(recounted)}. Add --recount to accept that, or give a "
+                "later offset with --from"
             )
         forget, letters = self.wanted.forget, passing.invalid
         plan = Plan(number, found, before, after, first, end, len(state), forget, recounted, passing.records, letters)
         return msgspec.structs.replace(plan, passes_again=plan.again) if forget else plan, owner
 
     def _written_already(self, number: int) -> list[str]:
-        """Return a phrase for the error if a recreated output has committed records already.
+        """Return a phrase for the refusal if a recreated output has committed records.
 
-        Reading the input again would write them a second time.
+        To read the input again would write these records a second time. The list is empty if there are none.
         """
         topic = self.stream.output
         options = {"bootstrap.servers": self.bootstrap, **self.settings.kafka}
@@ -447,17 +448,17 @@ class Resume:
     async def _recounted(
         self, cluster: Cluster, move: PartitionMove, number: int, before: int | None, offsets: range
     ) -> tuple[list[str], PassingAgain]:
-        """Find the records that would be forwarded again from the first of `offsets` on.
+        """Count the records that would be forwarded again if the partition continues at the first of `offsets`.
 
         Args:
             cluster: connected client of the Kafka cluster.
-            move: mover, after reading the state.
+            move: mover, after it has read the partition's state.
             number: number of the partition.
-            before: the committed offset; None: it belongs to another topic.
-            offsets: offsets from the resume position to the end.
+            before: the committed offset; None: it belongs to an earlier topic of the same name.
+            offsets: offsets from the new position to the end of the partition.
 
         Returns:
-            (phrases; number of records and the first offset among those read before).
+            phrases with the reasons, and the count
         """
         state = move.state
         assert isinstance(state, SequencePartition)  # noqa: S101 - `move_of`
@@ -490,14 +491,14 @@ class Resume:
         return recounted, counted
 
     async def _decided_by_policy(self) -> tuple[bool, Sequence[Forget]]:
-        """Return True if deduplication is on now, and the requests to forget."""
+        """Return two things from the policy topic: True if deduplication is on now, and the requests to forget."""
         if isinstance(self.stream, Arrivals):
             return False, ()
         policies = await asyncio.to_thread(read_policies, self.settings, self.bootstrap)
         return policies.effective(self.name).deduplicate, policies.requests.of(self.name).forgets
 
     async def _outputs_held(self, cluster: Cluster, number: int) -> int:
-        """Return the number of offsets that one partition number holds in all topics the stream writes."""
+        """Return the number of offsets that partition `number` has in all topics together that the stream writes."""
         held = 0
         for topic in self.stream.writes:
             first, end = [await cluster.offset(topic, number, which, "resume") for which in (EARLIEST, LATEST)]
@@ -520,9 +521,10 @@ class Resume:
         forgets: Sequence[Forget],
         judges: bool,
     ) -> PassingAgain:
-        """Count the records that would be forwarded again; reuse the last count if nothing has changed since.
+        """Return the count of records that would be forwarded again.
 
-        A running lane moves the end of the range with each commit, which alone does not require a new count.
+        It returns the last count again if the state has not changed since. A running lane moves the end of the range
+        with each commit; that alone is no change.
         """
         number, edits, intervals = log_of_input.partition, len([*state.edits]), [*state.intervals]
         key = again.start, judges, forgets, edits, state.evicted, intervals, state.owner
@@ -559,12 +561,12 @@ class Resume:
                 return end  # there is nothing else to choose
             case None:
                 known = (
-                    "the committed offset means nothing here"
+                    "no committed offset of this topic is known"
                     if before is None
-                    else f"offset {before} is to be read next"
+                    else f"the next offset to read is {before}"
                 )
                 raise SettingsError(
-                    f"{where}: {known}, and the topic holds {first} to {end}. Give the offset with --from"
+                    f"{where}: {known}, and the partition has the offsets {first} to {end}. Give the offset with --from"
                 )
             case "earliest":
                 return first
@@ -580,7 +582,7 @@ class Resume:
                 return int(text)
 
     async def owner_now(self, cluster: Cluster) -> Owner:
-        """Return the owner entry for the present topics. A missing policy topic counts as never used."""
+        """Return an owner entry with the ids of the present topics. Without a policy topic, the policy is never set."""
         names = {"input": self.stream.input, "output": self.stream.output, "changelog": self.changelog}
         policy = policy_topic(self.settings.app)
         there = await cluster.found(names.values())
@@ -591,9 +593,9 @@ class Resume:
         return Owner(self.settings.app, self.name, rule, topics)
 
     async def _mark(self, cluster: Cluster, move: PartitionMove, number: int, owner: Owner) -> Mark:
-        """Return the state of a partition for the decision's record. Call it after the lane was fenced.
+        """Return the position and topic ends of a partition, for the record of the decision. Fence the lane before.
 
-        Ends are high watermarks, because the lane's records may follow an open transaction of another producer.
+        The ends are high watermarks, because the lane's records may follow an open transaction of another producer.
         """
         state, known = move.state, move.state.owner
         assert isinstance(state, SequencePartition)  # noqa: S101 - `move_of`
@@ -626,7 +628,7 @@ class Resume:
         )
 
     async def refuse_other_rules(self) -> None:
-        """Refuse to continue while workers with other settings run: their lanes would not be fenced."""
+        """Raise an error if workers with other settings run, because this command would not fence their lanes."""
         group = await describe_group(self.bootstrap, self.settings)
         if works_otherwise(rules_of(self.settings), group):
             raise SettingsError(

@@ -1,4 +1,4 @@
-"""Decisions about halted partitions from the command line and the page, and the text of the plan."""
+"""Decisions about halted partitions, parsed from the command line or the page, and sentences about the plan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kafka_ratchet.errors import SettingsError
 
 
 def numbers_of(partition: str | None, decision: Resume) -> list[int]:
-    """Parse the option --partition; None selects all partitions.
+    """Return the partitions that the option --partition selects; None selects all partitions.
 
     Raises:
         SettingsError: the stream has no such partition.
@@ -25,7 +25,10 @@ def numbers_of(partition: str | None, decision: Resume) -> list[int]:
 
 
 def sentences(plan: Plan, *, done: bool) -> list[str]:
-    """Return the findings and the change of a partition as sentences for display."""
+    """Return sentences about the findings in a partition, and about its change.
+
+    done: True: the change was made; False: it is only planned
+    """
     verb = "continues" if done else "would continue"
     said = [f"partition {plan.partition}: holds {plan.first} to {plan.end}; {verb} at offset {plan.after}"]
     said += [f"  found: {each}" for each in plan.found]

@@ -1,4 +1,4 @@
-"""`ratchet state export`: committed state of a stream's identities, from the changelog to its end."""
+"""`ratchet state export`: exports the state of a stream's identities, from the committed entries of its changelog."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.store import Store
 
 SEQUENCE, SEEN = 8, 4
-"""Bytes of two parts of an entry's value in a store with times: the sequence at its beginning, and the time of activity
-at its end."""
+"""Sizes in bytes of two parts of an entry's value, if the state has the identities' times.
+
+The last sequence is at the beginning of the value, the time of the last record at its end."""
 
 
 class StateExport:
-    """Export of one stream's state, with a connection to Kafka. It only reads, so workers may run."""
+    """Reader of one stream's state, with a connection to Kafka. It only reads, so workers may run."""
 
     def __init__(self, settings: Settings, bootstrap: str, name: str) -> None:
         """Check the stream's topics and their owner; raises the errors of `Resume`."""

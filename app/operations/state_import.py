@@ -1,8 +1,8 @@
-"""`ratchet state import`: writes last sequences into the changelog while no worker runs.
+"""`ratchet state import`: writes last sequences from a file to the changelog, while no worker runs.
 
-For each partition it is one transaction of the lane's own transactional id, as `ratchet resume` has it: the
-identities, an entry about the import and its user, and the unchanged group's offset. A second run finds the present
-entries.
+For each partition, it writes one transaction with the transactional id of the partition's lane, as `ratchet resume`
+does: the identities, an entry about the import and its user, and the group's unchanged offset. A repeated import finds
+these entries, and changes nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from kafka_ratchet.transport.move import PartitionMove
 from kafka_ratchet.transport.owner import RECORDS
 
 TIMEOUT_MS: Final = 600_000
-"""Time-out of a transaction with more than `MANY` identities; brokers allow 15 minutes by default."""
+"""Timeout in ms of a transaction with more than `MANY` identities; brokers allow 15 minutes by default."""
 MANY: Final = 1_000_000
 
 Seeds = dict[bytes, Row]
@@ -52,8 +52,11 @@ Seeds = dict[bytes, Row]
 class How(msgspec.Struct, frozen=True):
     """Options of an import.
 
-    partitioner: partitioner of keys; from_column: take the partition from the file; everywhere: import each row into
-    all partitions; replace: also lower sequences; reason: reason to record
+    partitioner: partitioner that producers use for keys.
+    from_column: True: take each row's partition from the file.
+    everywhere: True: import each row into all partitions.
+    replace: True: a lower sequence replaces a higher one.
+    reason: the operator's reason, to record in the changelog.
     """
 
     partitioner: Partitioner = Partitioner.MURMUR2
@@ -64,10 +67,10 @@ class How(msgspec.Struct, frozen=True):
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """Result of an import for the identities of one partition.
+    """Result of an import in one partition.
 
-    uncounted: first offset and end of committed input missing in the changelog; the partition halted because of it, and
-    the import ends the halt
+    uncounted: range of input (first offset, end), committed in the group but missing in the changelog; None: none.
+    Such a partition is halted, and the import ends the halt.
     """
 
     partition: int
@@ -79,9 +82,9 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 def prepare_import(settings: Settings, bootstrap: str, name: str) -> None:
-    """Create a stream's missing topics and record their owner, as the stream's first worker does.
+    """Create a stream's missing topics, except the input, and record their owner, as the stream's first worker does.
 
-    It never creates the input, since the partition of each identity depends on the input's partition count.
+    The input must exist, because the partition of each identity depends on its partition count.
 
     Raises:
         TopicMissing: the input does not exist.
@@ -99,7 +102,7 @@ def prepare_import(settings: Settings, bootstrap: str, name: str) -> None:
 
 
 class StateImport:
-    """Import of one stream's state, with a connection to Kafka."""
+    """Importer of one stream's state, with a connection to Kafka."""
 
     def __init__(self, settings: Settings, bootstrap: str, name: str, how: How) -> None:
         """Check the stream's topics and their owner; raises the errors of `Resume`."""
@@ -109,17 +112,17 @@ class StateImport:
         self.partitions = self._resume.partitions
 
     def run(self, rows: Iterable[Row], *, dry_run: bool) -> list[Imported]:
-        """Import rows; with dry_run, only return the plan.
+        """Import rows, and return the result by partition. dry_run: True: change nothing, return the plan.
 
         Raises:
             SettingsError: workers run, or the partition of an identity is unknown.
-            RatchetError: Kafka refuses the request. Partitions imported before are complete; run the import again.
+            RatchetError: Kafka refuses a request. Partitions imported before are complete; run the import again.
         """
         seeds = self.placed(rows)
         return asyncio.run(self._run(seeds, dry_run=dry_run))
 
     def placed(self, rows: Iterable[Row]) -> list[Seeds]:
-        """Return the rows by partition, with the highest sequence of each identity.
+        """Return for each partition its rows by identity, each with the identity's highest sequence in the file.
 
         Raises:
             SettingsError: the partition of an identity is unknown.
@@ -139,7 +142,8 @@ class StateImport:
             return (row.partition,) if row.partition is not None and row.partition < count else range(count)
         if kind == Identity.PARTITION and row.identity:
             raise SettingsError(
-                f'row {number}: in a stream with identity = "partition", the only identity is "". Correct the row'
+                f'row {number}: in a stream with identity = "partition", the only identity is the empty text. Correct '
+                "the row"
             )
         if how.everywhere:
             return range(count)
@@ -149,20 +153,21 @@ class StateImport:
             place = how.partitioner.place(row.identity, count)
             if row.partition not in (None, place) and row.partitions == count:
                 raise SettingsError(
-                    f"row {number}: the file has the key in partition {row.partition}, but {how.partitioner} gives "
-                    f"{place}, so producers use another partitioner. Give --partitioner, or --partition-column"
+                    f"row {number}: the file has the key in partition {row.partition}, but the partitioner "
+                    f"{how.partitioner} gives {place}, so producers use another one. Name it with --partitioner, or "
+                    "give --partition-column"
                 )
             return (place,)
         if row.partition is None:
             raise SettingsError(
-                f"row {number}: the partition of an identity {kind} is unknown. Add a column partition to the file, "
-                "or give --all-partitions"
+                f"row {number}: Ratchet cannot compute the partition of an identity {kind}. Add a column partition to "
+                "the file, or give --all-partitions"
             )
         if row.partitions not in (None, count) or row.partition >= count:
             raise SettingsError(
-                f"row {number}: its identity was in partition {row.partition} of {row.partitions or 'unknown'}, but "
-                f"{self._stream.input} has {count} partitions, so its next records may be in any of them. Give "
-                "--all-partitions"
+                f"row {number}: the identity was exported from partition {row.partition} of "
+                f"{row.partitions or 'an unknown number'}, but {self._stream.input} has {count} partitions, so the "
+                "identity's next records may be in any of them. Give --all-partitions"
             )
         return (row.partition,)
 
@@ -180,8 +185,8 @@ class StateImport:
         group = await describe_group(resume.bootstrap, resume.settings)
         if group.members:
             raise SettingsError(
-                f"{group.members} workers of {resume.settings.app!r} are running, and would keep their state in "
-                "memory. Stop them all, then run the import again"
+                f"{group.members} workers of application {resume.settings.app!r} are running, and would go on with the "
+                "state in their memory. Stop all workers, then run the import again"
             )
 
     async def _import(self, cluster: Cluster, number: int, wanted: Seeds, *, dry_run: bool) -> Imported:
@@ -206,7 +211,7 @@ class StateImport:
     def _compared(
         self, state: SequencePartition, number: int, wanted: Seeds
     ) -> tuple[Imported, list[tuple[bytes, bytes | None]]]:
-        """Compare the rows with a partition's state; return the counts of changes, and the entries to write."""
+        """Compare rows with a partition's state; return the counts of changes, and the changelog entries to write."""
         added = raised = replaced = 0
         entries: list[tuple[bytes, bytes | None]] = []
         for identity, row in wanted.items():
@@ -240,8 +245,8 @@ class StateImport:
             differs.append(f"the group's offset {foreign} was committed by another client")
         if differs:
             raise SettingsError(
-                f"{state.changelog}, partition {done.partition}: {'; '.join(differs)}. Resolve that first with "
-                "`ratchet resume`"
+                f"{state.changelog}, partition {done.partition}: {'; '.join(differs)}. Resolve that with `ratchet "
+                "resume`, then import"
             )
         position = move.position
         if position is None:

@@ -1,15 +1,16 @@
 """File of `ratchet state export` and `ratchet state import`: one row for each identity and partition.
 
-    identity      text, or bytes in Parquet; null where it is not UTF-8
-    identity_hex  the same in hex
-    sequence      the last sequence; missing where ids have no number, and 0 then
-    partition     of the input
-    partitions    partition count of the input at the export
-    last_seen     ISO 8601, UTC: append time of the identity's newest entry; for display, import leaves it out
-    state         in hex: further state of the identity, where the stream keeps more than a sequence
+    identity      the identity as text, or as bytes in Parquet; null if it is not UTF-8.
+    identity_hex  the identity in hex.
+    sequence      the last sequence; missing in a stream without sequences, and then read as 0.
+    partition     partition of the input.
+    partitions    partition count of the input at the export.
+    last_seen     append time of the identity's newest entry, ISO 8601, UTC; for display, the import ignores it.
+    state         further state of the identity, in hex, if the stream keeps more than a sequence.
 
-NDJSON has an object of these in each line, Parquet a column for each. Import needs an identity alone. A row of a
-newer format has its number in `ratchet_format`; this is format 1, without a number.
+An NDJSON file has a JSON object with these keys in each line, a Parquet file a column for each. The import needs
+`identity` or `identity_hex` alone. Rows of a later format have the format's number in `ratchet_format`; this is format
+1, without a number.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
 
 AT_ONCE: Final = 10_000
-"""Number of rows in a row group of a Parquet file."""
+"""Rows in one row group of a Parquet file."""
 MAX_LINE_BYTES: Final = 64 * 1024
 MAX_STATE_BYTES: Final = 8 * 1024
 PARQUET, NDJSON = ".parquet", ".ndjson"
@@ -35,9 +36,10 @@ COLUMNS: Final = ("identity", "identity_hex", "sequence", "partition", "partitio
 
 
 class Row(NamedTuple):
-    """State of an identity in a partition. None: not given.
+    """State of an identity in a partition. None in a field: the file does not have it.
 
-    state: bytes that follow the sequence in a changelog entry.
+    partitions: partition count of the input at the export
+    state: bytes that follow the sequence in a changelog entry
     """
 
     identity: bytes
@@ -49,7 +51,7 @@ class Row(NamedTuple):
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> int:
-    """Write rows to a new file in the format of its name's ending; return their number.
+    """Write rows to a new file, and return the number of rows. The ending of its name determines the format.
 
     Raises:
         SettingsError: the file exists, cannot be written, or has an unknown ending.
@@ -62,7 +64,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> int:
     try:
         count = (_write_parquet if ending == PARQUET else _write_ndjson)(temporary, rows)
         if path.exists():
-            raise SettingsError(f"{path}: another program has written the file in the meantime. Name a new file")
+            raise SettingsError(f"{path}: another program created the file during the export. Name a new file")
         temporary.rename(path)
     except OSError as error:
         raise SettingsError(f"{path}: cannot be written: {error.strerror}") from None
@@ -73,7 +75,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> int:
 
 def _ending(path: Path) -> str:
     if path.suffix not in (PARQUET, NDJSON):
-        raise SettingsError(f"{path}: its name must end with {PARQUET} or {NDJSON}")
+        raise SettingsError(f"{path}: the name must end with {PARQUET} or {NDJSON}, which determines the format")
     return path.suffix
 
 
@@ -124,7 +126,7 @@ def read_rows(path: Path, *, numbered: bool = False) -> Iterator[Row]:
 
     Args:
         path: path of the file
-        numbered: True if each needs a sequence; otherwise a missing one is 0
+        numbered: True: each row must have a sequence; False: a missing sequence is read as 0
 
     Raises:
         SettingsError: the file cannot be read; the message names the row.
@@ -199,7 +201,7 @@ def _identity(text: object, hexadecimal: object) -> bytes:
     if hexadecimal is not None:
         told.append(bytes.fromhex(_text(hexadecimal, "identity_hex")))
     if told[0] != told[-1]:
-        raise ValueError("identity and identity_hex differ; give one of them")
+        raise ValueError("identity and identity_hex are different identities; remove one of the two")
     if len(told[0]) > MAX_IDENTITY_BYTES:
         raise ValueError(
             f"the identity has {len(told[0]):,} bytes; the longest possible one has {MAX_IDENTITY_BYTES:,}"

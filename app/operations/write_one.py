@@ -1,4 +1,4 @@
-"""Writer of one record to a topic of Ratchet's own, which waits for Kafka's acknowledgement."""
+"""Writer of a single record to one of Ratchet's own topics; it waits for Kafka's acknowledgement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_ratchet.producers import explained
 from kafka_ratchet.producers.client import SILENT
 
 WRITE_FOR_S: Final = 30.0
-"""Seconds of attempts to write the record."""
+"""Most seconds of attempts to write the record."""
 
 
 def write_one(
@@ -25,7 +25,7 @@ def write_one(
     then: str,
     headers: Mapping[str, bytes] | None = None,
 ) -> int:
-    """Write a record to partition 0 of one of Ratchet's topics, wait for it, and return its offset.
+    """Write a record to partition 0 of one of Ratchet's topics; return its offset when Kafka has acknowledged it.
 
     Args:
         settings: settings with the client options.
@@ -33,7 +33,7 @@ def write_one(
         topic: an existing topic.
         record: key and value.
         what: noun for the record in errors, such as "the policy".
-        then: remedy if Kafka does not accept the record.
+        then: sentence for the error if Kafka does not accept the record, with the remedy.
         headers: headers of the record.
 
     Raises:

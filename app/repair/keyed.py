@@ -1,4 +1,4 @@
-"""Rows with a key: the last row of each key, or its totals, compared with those of the topic."""
+"""Comparison of a topic with a table of one row per key: the key's last record, or its totals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEVERAL = "its records lie in several partitions, and nothing says which was com
 
 @dataclass(frozen=True)
 class HeldRow:
-    """Place and digests of one row in the table."""
+    """Row of the table: partition and offset of its record, and digests of its contents."""
 
     partition: int
     offset: int
@@ -40,7 +40,7 @@ class HeldRow:
 
 
 class KeyTable:
-    """Converter of a table's keys between columns and plain values.
+    """Converter of keys between a table's columns and Python tuples.
 
     Args:
         schema: schema of the key.
@@ -50,7 +50,7 @@ class KeyTable:
         self.schema = schema
 
     def table(self, keys: Iterable[Tuple]) -> pa.Table:
-        """Return keys in columns of the table's own types."""
+        """Return keys as columns with the types of the table's key."""
         columns = list(zip(*keys, strict=True)) or [()] * len(self.schema)
         made = []
         for values, field in zip(columns, self.schema, strict=True):
@@ -59,7 +59,7 @@ class KeyTable:
         return pa.table(made, schema=self.schema)
 
     def text_of(self, key: Tuple) -> str:
-        """Return a key as text."""
+        """Return a key as text for a finding, cut to `KEY_SHOWN` characters."""
         shown = zip(self.schema, self.table([key]).columns, strict=True)
         return ", ".join(f"{field.name}={_text(column[0])}" for field, column in shown)[:KEY_SHOWN]
 
@@ -70,7 +70,7 @@ def _text(value: pa.Scalar) -> str:
 
 
 class LastRows:
-    """Comparison of a table that holds the last row of each key.
+    """Comparison of a table with one row per key, from the key's last record.
 
     Args:
         plan: plan that receives the findings.
@@ -87,10 +87,10 @@ class LastRows:
         self._rejects: dict[int, set[int]] = {}
 
     def hold(self, batches: Iterable[pa.RecordBatch], columns: HeldRecords) -> None:
-        """Store the rows of the table in place of earlier ones.
+        """Store the rows of the table in memory, in place of rows from an earlier call.
 
         Args:
-            batches: rows with the key, and the columns of `columns`.
+            batches: rows, with the key and the columns of `columns`.
             columns: columns to compare.
         """
         self._held = {}
@@ -125,9 +125,10 @@ class LastRows:
     def _compare(
         self, key: Tuple, last: dict[int, int], deleted: dict[int, int], rows: list[HeldRow], due: Due
     ) -> None:
-        """Compare one key.
+        """Compare the rows of one key with its last record, and add the findings to the plan.
 
-        last, deleted: offsets by partition of the key's last record, which sets or deletes the row.
+        last: offset by partition of the key's last record, if that sets the row
+        deleted: offset by partition of the key's last record, if that deletes the row
         """
         if any(row.offset in self._rejects.get(row.partition, ()) for row in rows):
             self._stays(key, "altered", DOES_NOT_PARSE, rows)
@@ -148,9 +149,10 @@ class LastRows:
         self._mend(key, wanted, last.get(wanted[0]) == wanted[1], rows, due)
 
     def _mend(self, key: Tuple, wanted: tuple[int, int], is_row: bool, rows: list[HeldRow], due: Due) -> None:
-        """Plan the change that makes a key's row match the wanted record.
+        """Plan the change that leaves a key the row of its last record, and no other row.
 
-        If that record is a deletion, the row is deleted.
+        wanted: partition and offset of the last record
+        is_row: False: that record deletes the row, so the key must have no row
         """
         named = self._keys.text_of(key)
         if not is_row:
@@ -182,12 +184,12 @@ class LastRows:
         return bool(due.are_right(partition, at, found, values)[0])
 
     def _is_before(self, row: HeldRow) -> bool:
-        """Return True if retention may have deleted the record of a row."""
+        """Return True if retention may have deleted the record that the row was made from."""
         bounds = self._bounds.get(row.partition)
         return bounds is not None and 0 <= row.offset < bounds.earliest
 
     def _without_record(self, key: Tuple, rows: list[HeldRow]) -> None:
-        """Plan the change for rows of a key that the topic does not have."""
+        """Plan the change for the rows of a key that no record of the topic has."""
         if any(row.offset in self._rejects.get(row.partition, ()) for row in rows):
             self._stays(key, "unexpected", DOES_NOT_PARSE, rows)
         elif any(self._is_before(row) for row in rows):
@@ -205,14 +207,14 @@ class LastRows:
 
 
 class Totals(KeyedRows):
-    """Comparison of a table of totals, with the findings of `verify` for each key.
+    """Comparison of a table with one row per key, the key's totals. `verify` compares by the same base class.
 
     Args:
         plan: plan that receives the findings.
         keys: converter of the table's keys.
         schema: see `KeyedRows`.
         rounded: see `KeyedRows`.
-        remove_unexpected: True to remove rows of keys that the topic does not have.
+        remove_unexpected: True to remove the rows of keys that no record of the topic has.
     """
 
     def __init__(
@@ -254,14 +256,14 @@ class Totals(KeyedRows):
 def compare_rejects(
     plan: RepairPlan, due: pa.Table, there: RowOffsets, bounds: Mapping[int, Bounds], *, remove_unexpected: bool
 ) -> None:
-    """Compare the rejects of a table with a key, and add the findings to the plan.
+    """Compare the topic with the rejects of a table with one row per key; add the findings to the plan.
 
     Args:
         plan: plan that receives the findings.
         due: `_kafka_partition` and `_kafka_offset` of each reject that the table must have.
-        there: offsets of the rejects in the table.
+        there: offsets of the rejects that the table has.
         bounds: bounds of each partition.
-        remove_unexpected: True to remove other rejects.
+        remove_unexpected: True to remove rejects without such a record.
     """
     wanted, gone, put_in = RowOffsets(), Chosen(), Chosen()
     wanted.add(due.to_batches())

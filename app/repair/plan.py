@@ -1,4 +1,4 @@
-"""Plan of a repair: rows and identities, all counted, and the first few of each kind named."""
+"""Plan of a repair: counts of all wrong rows, and the first few of each kind by name."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ KINDS: Final[tuple[FindingKind, ...]] = ("lost", "doubled", "altered", "unexpect
 """Kinds of findings, as `verify --results` counts them."""
 
 COORDINATES = pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64())])
-"""Columns that name the record of a row or a reject."""
+"""Schema of the columns with partition and offset of a row's or reject's record."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """Identity with wrong rows in the table, and the planned change of these rows."""
+    """Record or key with wrong rows in the table, and the planned change of these rows."""
 
     kind: FindingKind
     action: Action
@@ -34,7 +34,7 @@ class PlannedRow:
     partition: int | None
     offset: int | None
     key: str
-    """Key of the row as text; empty: rows of the table have none."""
+    """Key of the rows as text; "": the table has a row for each record, without a key."""
     detail: str
 
     def __str__(self) -> str:
@@ -45,17 +45,17 @@ class PlannedRow:
 
 
 class Chosen:
-    """Set of partitions and offsets, collected in pieces."""
+    """Set of records, by partition and offset."""
 
     def __init__(self) -> None:
         self._pieces: list[tuple[int | None, list[int | None]]] = []
 
     def add(self, partition: int | None, offsets: Iterable[int | None]) -> None:
-        """Add offsets of one partition; None stands for null."""
+        """Add records of one partition. None, as partition or offset, stands for null."""
         self._pieces.append((partition, list(offsets)))
 
     def table(self) -> pa.Table:
-        """Return the collected partitions and offsets, each once."""
+        """Return a table with each collected pair of partition and offset once."""
         partitions = [partition for partition, offsets in self._pieces for _ in offsets]
         offsets = [offset for _, offsets in self._pieces for offset in offsets]
         found = pa.table([partitions, offsets], schema=COORDINATES)
@@ -64,7 +64,7 @@ class Chosen:
 
 @dataclass
 class RepairPlan(Document):
-    """Findings in one table, and the rows to replace."""
+    """Findings in one result table, and the rows that the repair replaces."""
 
     json_keys = (
         "table",
@@ -85,16 +85,16 @@ class RepairPlan(Document):
     job: str
     kind: str
     sample: int
-    """Number of named rows of each kind and action."""
+    """Most findings of each kind and action to keep by name."""
     offsets: dict[int, int] = field(default_factory=dict)
     counts: Counter[FindingKind] = field(default_factory=Counter)
-    """Number of records or keys by kind of fault, including those that the plan does not correct."""
+    """Number of wrong records or keys by kind, including those that the plan leaves as they are."""
     actions: Counter[Action] = field(default_factory=Counter)
     rows: list[PlannedRow] = field(default_factory=list)
     cannot: list[str] = field(default_factory=list)
     """Sentences about faults that the plan leaves as they are."""
     before: int = 0
-    """Number of rows of records that retention has deleted."""
+    """Number of rows that cannot be checked, because retention has deleted their records."""
     gone: pa.Table = field(default_factory=COORDINATES.empty_table)
     put_in: pa.Table = field(default_factory=COORDINATES.empty_table)
     rejects_gone: pa.Table = field(default_factory=COORDINATES.empty_table)
@@ -109,7 +109,7 @@ class RepairPlan(Document):
 
     @property
     def is_right(self) -> bool:
-        """Return True if nothing is wrong or unknown."""
+        """Return True if nothing is wrong, and everything could be compared."""
         return not self.counts and not self.cannot
 
     def add(
@@ -122,7 +122,7 @@ class RepairPlan(Document):
         key: str = "",
         rejects: bool = False,
     ) -> None:
-        """Count a finding about one identity; keep it by name if it is one of the first of its kind."""
+        """Count a finding about one record or key; keep the first ones of each kind by name."""
         self.counts[kind] += 1
         self.actions[action] += 1
         if self._named[kind, action] < self.sample:
@@ -133,7 +133,7 @@ class RepairPlan(Document):
     def add_offsets(
         self, kind: FindingKind, action: Action, partition: int, offsets: Numbers, detail: str, *, rejects: bool = False
     ) -> None:
-        """Count a finding about each of these offsets, like `add`."""
+        """Count a finding about each record of several offsets, like `add`."""
         if not len(offsets):
             return
         left = self.sample - self._named[kind, action]
@@ -144,7 +144,7 @@ class RepairPlan(Document):
         self.actions[action] += more
 
     def counted(self) -> dict[str, int]:
-        """Return the counts to store with the commit."""
+        """Return the counts of findings to store with the commit of the repair."""
         return {**{str(kind): n for kind, n in sorted(self.counts.items())}, **self._actions()}
 
     def _actions(self) -> dict[str, int]:

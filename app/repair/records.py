@@ -1,4 +1,4 @@
-"""Rows of single records, and rejects: compared with the records of the topic, offset by offset."""
+"""Comparison of a topic, offset by offset, with a table of one row per record, and with its rejects."""
 
 from __future__ import annotations
 
@@ -18,36 +18,39 @@ from kafka_ratchet.spark_sink.job.recount import DueRecords
 from kafka_ratchet.spark_sink.rows.digests import row_digests
 
 NOWHERE: Final = -1
-"""Number that stands for a null partition or offset."""
+"""Number in place of a null partition or offset."""
 
 NOT_DUE: Final = "the topic has no such record; --remove-unexpected takes it away"
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """First offset of a partition in the topic, and the stored one of the table."""
+    """Offsets of a partition that bound the comparison: the topic's first one, and the one stored in the table."""
 
     earliest: int
     stored: int
     reached: int
-    """Stored offset after the table was read. Rows between `stored` and this offset were committed in the meantime."""
+    """Stored offset after the reading of the table; the job committed rows from `stored` to it during the reading."""
     rejects_ahead: bool = False
-    """True if the rejects are one commit ahead of the rows. Rejects from the stored offset on then have no rows yet."""
+    """True if the rejects may be one commit ahead of the rows: from `stored` on there are no rows yet."""
 
     def judged(self, offsets: Numbers) -> Flags:
-        """Return True for each row that the topic can still prove right or wrong."""
+        """Return True for each row that can be judged, given the offsets of the rows.
+
+        The topic still has the row's record, and the table has stored an offset past it.
+        """
         found: Flags = (
             (offsets < 0) | ((offsets >= self.earliest) & (offsets < self.stored)) | (offsets >= self.reached)
         )
         return found
 
     def judged_rejects(self, offsets: Numbers) -> Flags:
-        """Return True for each reject that the topic can still prove right or wrong."""
+        """Return True for each reject that can be judged, given the offsets of the rejects; as in `judged`."""
         found = self.judged(offsets)
         return found & (offsets < self.stored) if self.rejects_ahead else found
 
     def before(self, offsets: Numbers) -> int:
-        """Count the rows of records that retention has deleted."""
+        """Return the number of rows without a record, because retention has deleted it, given the rows' offsets."""
         return int(np.count_nonzero((offsets >= 0) & (offsets < self.earliest)))
 
 
@@ -56,7 +59,7 @@ NO_BOUNDS: Final = Bounds(0, 0, 0)
 
 
 class HeldRecords:
-    """Digests of a table's rows by Kafka partition: 24 bytes for each row.
+    """Digests of a table's rows by Kafka partition, in 24 bytes of memory for each row.
 
     Args:
         compared: columns to compare.
@@ -65,12 +68,12 @@ class HeldRecords:
 
     def __init__(self, compared: ComparedColumns, columns: pa.Schema) -> None:
         self.columns = [*compared.compared, *["_kafka_timestamp"] * compared.has_time]
-        """Names of the digested columns, in the order of the digests."""
+        """Names of the columns in the digest, in its order."""
         self.schema, self._has_value = compared.schema(columns), compared.has_value
         self._held: dict[int, list[Numbers]] = {}
 
     def hold(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Store the digests of a table's rows in place of earlier ones."""
+        """Store the digests of a table's rows, in place of those from an earlier call."""
         self._held = {}
         for batch in batches:
             partitions, offsets = coordinates(batch)
@@ -86,14 +89,14 @@ class HeldRecords:
         return set(self._held)
 
     def of(self, partition: int) -> tuple[Numbers, Numbers, Numbers]:
-        """Return offsets, digests of the rows and digests of the values for a partition."""
+        """Return three arrays for a partition: offsets, digests of the rows, and digests of the values."""
         pieces = self._held.get(partition)
         offsets, found, values = np.concatenate(pieces, axis=1) if pieces else np.empty((3, 0), np.int64)
         return offsets, found, values
 
 
 class Due:
-    """Expected rows and rejects of the topic's records, by Kafka partition.
+    """Rows and rejects that the table must have for the topic's records, by Kafka partition.
 
     Args:
         found: rows and rejects of all partitions.
@@ -113,15 +116,20 @@ class Due:
         self._rejects.add(found.rejects.to_batches())
 
     def rows(self, partition: int) -> Numbers:
-        """Return the offsets of records that make a row, ascending."""
+        """Return the ascending offsets of the partition's records that make a row."""
         return self._rows[partition][0] if partition in self._rows else NO_ROWS
 
     def rejects(self, partition: int) -> Numbers:
-        """Return the offsets of rejects, ascending."""
+        """Return the ascending offsets of the partition's records that make a reject."""
         return np.sort(self._rejects.of(partition))
 
     def are_right(self, partition: int, at: Numbers, found: Numbers, values: Numbers) -> Flags:
-        """Compare digests of rows with those of their records. at: positions of the records in `rows`."""
+        """Return True for each right row, by its digests.
+
+        at: positions in `rows(partition)` of the rows' records
+        found: digests of the rows
+        values: digests of the rows' values
+        """
         _, wanted, wanted_values = self._rows.get(partition, (NO_ROWS, NO_ROWS, NO_ROWS))
         right: Flags = found == wanted[at]
         if self._has_value:
@@ -132,7 +140,7 @@ class Due:
 
 
 def coordinates(batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
-    """Return partition and offset of each row, `NOWHERE` for null."""
+    """Return two arrays, partition and offset of each row's record, with `NOWHERE` in place of null."""
     partitions, offsets = (
         pc.fill_null(batch.column(name), NOWHERE).to_numpy(zero_copy_only=False).astype(np.int64)
         for name in ("_kafka_partition", "_kafka_offset")
@@ -141,7 +149,7 @@ def coordinates(batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
 
 
 def places(among: Numbers, offsets: Numbers) -> tuple[Numbers, Flags]:
-    """Return for each offset its position among ascending ones, and True if it is there."""
+    """Return for each of `offsets` its position in the ascending offsets `among`, and True if it is one of them."""
     if not len(among):
         return np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.bool_)
     at = np.minimum(np.searchsorted(among, offsets), len(among) - 1)
@@ -149,13 +157,13 @@ def places(among: Numbers, offsets: Numbers) -> tuple[Numbers, Flags]:
 
 
 def times(among: Numbers, offsets: Numbers) -> Numbers:
-    """Return how often each of the ascending offsets `among` occurs in `offsets`."""
+    """Return for each of the ascending offsets `among` the number of times that it occurs in `offsets`."""
     at, is_there = places(among, offsets)
     return np.bincount(at[is_there], minlength=len(among)).astype(np.int64)
 
 
 class AppendedTable:
-    """Comparison of a table that holds a row for each record, and of its rejects.
+    """Comparison of a table with one row per record, and of its rejects.
 
     Args:
         plan: plan that receives the findings.
@@ -200,7 +208,8 @@ class AppendedTable:
     def _rows(self, partition: int, rows: Numbers, count: Numbers, good: Numbers, rejected: Numbers) -> None:
         """Plan the changes for records that must have a row.
 
-        The arguments hold for each record: offset, number of rows, number of right rows, number of rejects.
+        The arrays have, for each such record, its offset (`rows`), the number of its rows in the table (`count`), how
+        many of these are right (`good`), and the number of its rejects (`rejected`).
         """
         add = self._plan.add_offsets
         lost = rows[(count == 0) & (rejected == 0)]
@@ -250,7 +259,10 @@ class AppendedTable:
             chosen.add(None, nowhere)
 
     def _rejects(self, partition: int, offsets: Numbers, rows: Numbers, count: Numbers) -> None:
-        """Plan the changes for records that must have a reject, by their numbers of rows and rejects."""
+        """Plan the changes for records that must have a reject.
+
+        The arrays have, for each such record, its offset, and the numbers of its rows and rejects in the table.
+        """
         add = self._plan.add_offsets
         lost = offsets[(rows == 0) & (count == 0)]
         add("lost", "put in", partition, lost, "does not parse, but is not among the rejects", rejects=True)

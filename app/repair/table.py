@@ -1,4 +1,4 @@
-"""Result table of one sink: search for its faults, and the commit that corrects them."""
+"""Repair of the result table of one sink: search for wrong rows, and the commit that corrects them."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 Session = Callable[[], AbstractContextManager["SparkSession"]]
 
 QUIET_ATTEMPTS: Final = 5
-"""Most attempts to read a table between two commits of its job."""
+"""Most attempts to read the whole table without a commit of its job during the reading."""
 
 MAX_REASON: Final = 1_000
-"""Most characters of a reason, which is stored with the commit."""
+"""Most characters of the operator's reason, which is stored with the commit."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Repair:
     """Options of `ratchet repair`, as given by the operator.
 
     Args:
-        reason: the operator's reason; empty without `execute`.
-        execute: True to make the changes.
-        sample: number of named rows of each kind and action.
+        reason: the operator's reason; "" without `execute`.
+        execute: True to make the changes; False to only list them.
+        sample: most findings of each kind and action to name.
         remove_unexpected: True to remove rows without a record, and wrong rows of a record with several.
 
     Raises:
@@ -81,20 +81,20 @@ class Repaired:
 
     plan: RepairPlan
     note: RepairNote | None = None
-    """Record of the commit; None: there was none."""
+    """Note stored with the commit; None: nothing was committed."""
     generation: int | None = None
-    """Generation of the job that made the commit; None if nothing was committed."""
+    """Generation of the job that the commit was made with; None: nothing was committed."""
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code: 0 if nothing is wrong any more, 1 if something remains wrong."""
+        """Return the exit code: 0 if nothing was wrong or all of it was corrected, else 1."""
         if self.plan.cannot or self.plan.actions["stays"]:
             return 1
         return 0 if self.note is not None or not self.plan.counts else 1
 
 
 class RepairedTable:
-    """Result table of a sink, to be compared with its topic and repaired.
+    """Result table of a sink, which can be compared with its topic and repaired.
 
     Args:
         settings: settings with the `[sink]`.
@@ -111,8 +111,7 @@ class RepairedTable:
         self._kept, self._asked = settings.sink, asked
         if made_by := "sql" if self._kept.sql is not None else "transform" if self._kept.transform is not None else "":
             raise SettingsError(
-                f"sink.{made_by} computes the rows, so that Ratchet cannot tell which rows are right. Nothing was "
-                "repaired"
+                f"sink.{made_by} computes the rows, so Ratchet does not know which rows are right. Nothing was repaired"
             )
         access = access_of(settings)
         with sink_errors_translated():
@@ -137,7 +136,7 @@ class RepairedTable:
         """Compare the table with its topic; with `execute`, take the job over and commit the repair.
 
         Args:
-            session: starts Spark, which computes the rows.
+            session: function that starts Spark, which computes the rows.
 
         Raises:
             SetupError: table or topic cannot be read, or the table cannot be written.
@@ -174,7 +173,7 @@ class RepairedTable:
             self._store.close()
 
     def _require_repairable(self) -> None:
-        """Check that the job is the only writer of the table.
+        """Check that the job is the only writer of the table, and that the store can replace its rows.
 
         Raises:
             SetupError: other jobs have rows in the table, or no job has written to it.
@@ -188,8 +187,8 @@ class RepairedTable:
         if others := self._store.other_sources():
             raise SetupError(
                 f"{self._table}: {', '.join(others)} {('has' if len(others) == 1 else 'have')} rows in the table "
-                "too, and a row does not show its job. Nothing was repaired; only a table of a single job can be "
-                "repaired"
+                "too, and a row does not show which job wrote it. Nothing was repaired; only a table of a single job "
+                "can be repaired"
             )
         self._store.require_repairable()
 
@@ -199,7 +198,7 @@ class RepairedTable:
             yield
 
     def _start(self, offsets: dict[int, int]) -> dict[int, int]:
-        """Return the first offset in the topic of each partition that the table has read."""
+        """Return the topic's first offset in each partition of `offsets`, the offsets stored in the table."""
         earliest = self._planner.offset_range().earliest
         return {partition: min(earliest[partition], offset) for partition, offset in offsets.items()}
 
@@ -219,12 +218,12 @@ class RepairedTable:
                 if self._write_mode.kind == "append" or reached == plan.offsets:
                     return plan
         raise SetupError(
-            f"{self._table}: job {self._kept.name} has committed {QUIET_ATTEMPTS} times while the table was read. Stop "
-            "the job, then repair again"
+            f"{self._table}: job {self._kept.name} committed during each of {QUIET_ATTEMPTS} attempts to read the "
+            "table. Stop the job, then repair again"
         )
 
     def _can_compare(self, topic: str, plan: RepairPlan) -> bool:
-        """Return True if the topic still has the records for a comparison; add limits of the comparison to the plan."""
+        """Return True if the topic can be compared with the table; add sentences about the limits to the plan."""
         start = self._start(plan.offsets)
         deleted = [f"{partition} from offset {first:,}" for partition, first in start.items() if first]
         if self._is_compacted:
@@ -245,7 +244,7 @@ class RepairedTable:
         return True
 
     def _compare(self, spark: SparkSession, job: Job, plan: RepairPlan) -> dict[int, int]:
-        """Compare the table; return the table's offsets after the reading."""
+        """Compare the table with its topic; return the offsets that the table stored after the reading."""
         if not self._can_compare(job.topic, plan):
             return plan.offsets
         rejects = RowOffsets()
@@ -269,7 +268,7 @@ class RepairedTable:
             rejects.add(scan(self._location, partition_and_offset(), rejects=True))
 
     def _columns(self, spark: SparkSession, job: Job) -> HeldRecords:
-        """Choose the job's columns to compare, in the table's order."""
+        """Return an empty store for digests of the columns to compare, in the table's order."""
         held, wanted = self._store.column_names(), job.pipeline.schema(spark)
         names = wanted.names if held is None else [name for name in held if name in wanted.names]
         schema = type(wanted)([wanted[name] for name in names])

@@ -138,8 +138,8 @@ def test_an_input_deleted_and_created_again_under_a_worker(
     refused = place.command("resume")
     assert refused.returncode == 2
     assert (
-        "the committed offset means nothing here, and the topic holds 0 to 130. Give the offset with --from"
-        in refused.stderr
+        "no committed offset of this topic is known, and the partition has the offsets 0 to 130. "
+        "Give the offset with --from" in refused.stderr
     )
     dry = resume(place, "--from", "earliest")
     assert "would continue at offset 0" in dry

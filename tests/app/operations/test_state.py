@@ -172,7 +172,7 @@ def test_two_that_write_one_file_at_a_time_leave_that_of_one(tmp_path: Path, end
         assert write_rows(path, theirs) == 1  # begun behind us, and done before us
         yield from mine[15_000:]
 
-    with pytest.raises(SettingsError, match="another program has written the file in the meantime"):
+    with pytest.raises(SettingsError, match="another program created the file during the export"):
         write_rows(path, rows())
     assert list(read_rows(path)) == theirs
     assert list(tmp_path.iterdir()) == [path]
@@ -186,7 +186,7 @@ def test_two_that_write_one_file_at_a_time_leave_that_of_one(tmp_path: Path, end
         ("[" * 100_000, "row 1: is longer than"),
         ("3", "row 1: is not an object"),
         ('{"identity": 3}', "identity is not text"),
-        ('{"identity": "a", "identity_hex": "62"}', "identity and identity_hex differ"),
+        ('{"identity": "a", "identity_hex": "62"}', "identity and identity_hex are different identities"),
         ('{"identity_hex": "zz"}', "row 1: non-hexadecimal"),
         ('{"identity": "a", "sequence": -1}', "sequence is not a whole number"),
         ('{"identity": "a", "sequence": 1.5}', "sequence is not a whole number"),
