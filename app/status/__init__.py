@@ -1,1 +1,1 @@
-"""Status of workers, group, producers and results, for the page and the commands."""
+"""Status of workers, their consumer group, producers and result tables, for the page and the commands."""

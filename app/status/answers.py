@@ -1,4 +1,4 @@
-"""Answers and requests of a worker's status address."""
+"""Answers of a worker's status address, and the interface that it needs of the worker."""
 
 from __future__ import annotations
 
@@ -18,23 +18,27 @@ from kafka_ratchet.transport.measures import StreamMeasures
 from kafka_ratchet.transport.stalls import Stall
 
 INCOMPLETE = frozenset[str]({LaneState.STARTING, LaneState.RESTORING, LaneState.STOPPED})
-"""States with an incomplete table: an answer from it could call a duplicate fresh."""
+"""Lane states with an incomplete table: an answer from such a table could call a duplicate new."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
     """State and counters of an input partition, as its worker reports them.
 
-    fresh, duplicate, invalid, too_late, conflict and unjudged are the partition's durable totals in records: they are
-    stored in the changelog and continue after a change of workers. Forwarded records are fresh and unjudged. Positions
-    are offsets; input_position is the next one to read after the last commit. input_end is the high watermark: records
-    held back by an open transaction count as lag. deduplicate is the policy of the last committed batch; since is the
-    first input offset under that policy, None if it was never switched. evicted_inactive and evicted_displaced are
-    durable totals of identities. recognised_for_s is the shortest time, after an identity's last record, before it was
-    forgotten; None: none was forgotten, or unknown. restarts counts retries after errors since this worker took the
-    partition. jumps counts sequences more than 2^40 above their identity's last, since this worker has the partition.
-    late counts writes of late events that windowed tables have dropped; it is durable, and known once the program has
-    run here. recent has the number of records judged within the last minute, and before.
+    fresh, duplicate, invalid, too_late, conflict, unjudged: number of records with each verdict since the beginning.
+    They are stored in the changelog, so they continue after a change of workers. The forwarded records are fresh plus
+    unjudged.
+    input_position: offset of the next record to read, as of the last commit.
+    input_end: high watermark of the input, so that the lag includes records held back by an open transaction.
+    deduplicate: True if deduplication was on for the last committed batch.
+    since: first input offset under that policy; None: it was never switched.
+    evicted_inactive, evicted_displaced: number of identities forgotten since the beginning, stored in the changelog.
+    recognised_for_s: shortest time in seconds from an identity's last record until the identity was forgotten; None:
+    none was forgotten, or unknown.
+    restarts: number of retries after errors, since this worker took the partition.
+    jumps: number of sequences more than 2^40 above their identity's last one, since this worker took the partition.
+    late: number of writes of late events dropped by windowed tables since the beginning, stored in the changelog.
+    recent: share of invalid records within the last minute, and before.
     """
 
     partition: int
@@ -60,28 +64,29 @@ class PartitionStatus:
     too_late: int = 0
     conflict: int = 0
     missing: int | None = None
-    """Number of missing sequences of all identities; None if the stream does not count them."""
+    """Number of missing sequences of all identities together; None: the stream does not count them."""
     lag_s: float | None = None
-    """Seconds since the first uncommitted record was written, by its timestamp; None: unknown."""
+    """Age in seconds of the first uncommitted record, by its timestamp; None: unknown."""
     halted: str = ""
-    """Class of the error that halted the partition; "" unless it is halted."""
+    """Name of the error class that halted the partition; "": not halted."""
     fetched_at: float | None = None
     """Time of Kafka's last answer to a fetch of the input, in seconds since 1970; None: not yet."""
     stable_end: int | None = None
     """Last stable offset of the input; input_end is its high watermark."""
     stalled: Stall | None = None
-    """Cause of the partition's standstill; None while it moves."""
+    """Cause of the partition's standstill; None: the partition moves."""
     store_bytes: int | None = None
-    """Bytes of the local store, on disk and still in memory; None if the store is not open."""
+    """Bytes of the local store, on disk and not yet written to disk; None: the store is not open."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """Status of a stream in a worker: topics, served partitions, and standby partitions.
+    """Status of a stream in a worker: its topics, and the partitions that the worker serves or stands by for.
 
-    deduplicate is the policy known to this worker, origin the place that decides it
-    (`kafka_ratchet.app.worker.policy.Origin`). problem is a sentence for the operator. tables has the names of the
-    program's tables.
+    deduplicate: True if deduplication is on, as known to this worker.
+    origin: policy or setting that decides this (`kafka_ratchet.app.worker.policy.Origin`).
+    problem: sentence for the operator.
+    tables: names of the program's tables.
     """
 
     stream: str
@@ -102,9 +107,10 @@ class TableStatus:
 class Forgotten:
     """Effect of `ratchet forget` on an identity in one partition.
 
-    at: ISO 8601, UTC; position: first input offset that it applies to; above: only sequences above it were forgotten,
-    None: all;
-    before, after: the last sequence; None: none
+    at: time of the request, ISO 8601, UTC.
+    position: first input offset under the request.
+    above: only sequences above this one were forgotten; None: all.
+    before, after: last sequence of the identity before and after; None: no last sequence.
     """
 
     at: str
@@ -120,9 +126,8 @@ class Forgotten:
 class IdentityStatus:
     """Last sequences of one identity in one partition.
 
-    persisted is committed; pushed is in flight or committed.
-
-    verdict applies to a record with the requested sequence; None: no sequence was requested.
+    persisted: last sequence in a committed transaction; pushed: last sequence in any, committed or open.
+    verdict: verdict on a record with the sequence of the query; None: the query has no sequence.
     """
 
     partition: int
@@ -130,46 +135,49 @@ class IdentityStatus:
     pushed: int | None
     verdict: SequenceVerdict | None = None
     forgotten: list[Forgotten] | msgspec.UnsetType = msgspec.UNSET
-    """Operators' requests that forgot the identity, the oldest first; unset without any."""
+    """Operators' requests to forget the identity, the oldest first; unset if there are none."""
 
 
 class StatusProvider(Protocol):
-    """Interface of a worker for its status address. Methods run in the event loop and answer from memory."""
+    """Interface of a worker for its status address. Its methods run in the event loop, and read memory only."""
 
     def tables(self) -> list[TableStatus]:
         """Return the status of each stream that this worker serves."""
 
     def lookup(self, stream: str, identity: bytes, sequence: int | None) -> list[IdentityStatus]:
-        """Return the state of an identity in this worker's partitions, with the verdict on a record of the sequence."""
+        """Return the state of an identity in each partition of this worker.
+
+        sequence: sequence of a record, for its verdict in each state; None: no verdict
+        """
 
     def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
-        """Return at most `limit` producers of the partitions `asked`, by name, starting after a name."""
+        """Return at most `limit` producers of the partitions `asked`, sorted by name, from the first after `after`."""
 
     async def identities(self, stream: str, asked: list[int], query: IdentitiesQuery) -> IdentitiesAnswer:
-        """Return a page of the identities in the asked partitions."""
+        """Return a page of the identities in the partitions `asked`."""
 
     def own_table(self, stream: str, asked: list[int], table: str, query: TableQuery) -> TableAnswer:
-        """Return the committed contents of a program's table in the partitions `asked`."""
+        """Return the committed rows of a program's table that match the query, in the partitions `asked`."""
 
     def global_tables(self) -> list[GlobalTableStatus]:
-        """Return the program's global tables."""
+        """Return the status of each global table of the program."""
 
     def global_table(self, table: str, query: TableQuery) -> TableAnswer:
-        """Return this worker's contents of a global table's topic."""
+        """Return the rows of a global table that match the query, from this worker's memory."""
 
     def measures(self) -> WorkerMeasures:
-        """Return the worker's measures of its own work."""
+        """Return the worker's measures since its start."""
 
     def readiness(self) -> Readiness:
-        """Return the reasons, if any, why the worker is not ready."""
+        """Return the worker's readiness, with the reasons if it is not ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerMeasures:
     """Measures of a worker since its start.
 
-    rebalances: assignments received from the group; streams: measures by stream name; partitions: partition counts by
-    stream name
+    rebalances: number of assignments received from the group; streams: measures by stream name; partitions: number of
+    input partitions by stream name
     """
 
     rebalances: int = 0
@@ -181,8 +189,9 @@ class WorkerMeasures:
 class Readiness:
     """Readiness of a worker.
 
-    waits: sentences about conditions that keep the worker from being ready; halted: sentences about halted partitions;
-    stalled: other partitions at a standstill, for example because of an open transaction
+    waits: sentences about reasons why the worker is not ready.
+    halted: sentences about halted partitions.
+    stalled: sentences about other partitions at a standstill, for example because of an open transaction.
     """
 
     waits: list[str] = field(default_factory=list)
@@ -194,7 +203,7 @@ class Readiness:
 class GlobalTableStatus:
     """Status of a global table in this worker's memory: number of keys, and approximate bytes.
 
-    problem: reason why the table cannot be read, or does not follow its topic.
+    problem: reason why the table cannot be read, or does not follow its topic; None: no problem.
     """
 
     table: str
@@ -221,10 +230,12 @@ class WorkerStatus:
 class IdentityAnswer:
     """Body of GET /status/identity.
 
-    asked lists the searched partitions, including those without the identity; partitions with an incomplete table are
-    omitted. If deduplicate is False or unjudged above 0, records were forwarded without recording their sequences.
-    can_forget is False for workers of versions before `ratchet forget`, can_replay for versions that drop replayed dead
-    letters, and names_apps for versions without the application in a dead letter's name.
+    asked: searched partitions, including those without the identity; a partition with an incomplete table is not
+    searched.
+    deduplicate, unjudged: if False or above 0, the worker forwarded records without storing their sequences.
+    can_forget: False: the worker's version does not support `ratchet forget`.
+    can_replay: False: the worker's version would drop replayed dead letters.
+    names_apps: False: the worker's version does not know dead letters' names with the application in them.
     """
 
     partitions: list[IdentityStatus]

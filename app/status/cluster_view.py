@@ -1,4 +1,4 @@
-"""View of a cluster: the answers of Kafka and of every live worker, combined for the page and `ratchet tables`."""
+"""View of Kafka and all live workers together, for the page and `ratchet tables`."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ from kafka_ratchet.transport.client.security import client_options
 
 
 def with_internal(settings: Settings, told: TableStatus) -> Settings | None:
-    """Return the settings, extended by an internal stream that a worker serves.
+    """Return the settings with one more stream, an internal stream that a worker has reported.
 
-    None if the stream is not an internal one of this application.
+    None: the reported stream is not an internal stream of this application.
     """
     if not STREAM_NAME.fullmatch(told.stream) or told.input != repartition_topic(settings.app, told.stream):
         return None
@@ -67,14 +67,15 @@ def with_internal(settings: Settings, told: TableStatus) -> Settings | None:
 log = structlog.get_logger(__name__)
 
 FRESH_FOR_S = 1.0
-"""Seconds between requests to Kafka and the workers, however many pages are open."""
+"""Least seconds between two requests to Kafka and the workers, however many pages are open."""
 
 SLOW_S = 0.15
-"""Duration of a request, in seconds, above which a page shows the last answer while the next one is fetched. So a large
-group delays no page."""
+"""Duration of a request, in seconds, above which pages show the last answer while the next request runs.
+
+So the slow answers of a large group do not delay a page."""
 
 STALE_MOST_S = 10.0
-"""Longest age in seconds of an answer that a page still shows; the field `taken_at` has its time."""
+"""Most seconds since an answer for a page to show it; its time is in the field `taken_at`."""
 
 
 class ClusterView:
@@ -119,7 +120,7 @@ class ClusterView:
 
     @property
     def settings(self) -> Settings:
-        """Return the settings, extended by the internal streams that the workers have reported."""
+        """Return the settings, with the internal streams added that the workers have reported."""
         return self._settings
 
     async def kafka_away(self) -> str | None:
@@ -128,9 +129,9 @@ class ClusterView:
         return self._away[0] if self._away else None
 
     async def overview(self) -> Overview:
-        """Return the state of all streams, at most a second old; for a slow group, at most `STALE_MOST_S` old.
+        """Return the state of all streams, at most a second old, or `STALE_MOST_S` for a slow group.
 
-        Unreachable parts raise no error; `problems` names them.
+        If Kafka or a worker does not answer, no error is raised; the field `problems` says so.
         """
         age = asyncio.get_running_loop().time() - self._asked_at
         if self._overview is not None and self._took_s > SLOW_S and age <= STALE_MOST_S:
@@ -161,7 +162,7 @@ class ClusterView:
     async def lookup(
         self, stream: str | None, identity: bytes, sequence: int | None, partition: int | None = None
     ) -> Lookup:
-        """Return the state of an identity in all partitions, with the answer for a record with this sequence.
+        """Return the state of an identity in all partitions, with the answer for a record of this sequence.
 
         Raises:
             SettingsError: the settings have no such stream.
@@ -170,12 +171,13 @@ class ClusterView:
         name, spec = self._settings.stream(stream)
         if not identity and spec.identity not in (Identity.PARTITION, Identity.KEY):
             raise QueryError(
-                f"the identity is missing: stream {name!r} has one sequence for each {spec.identity}. Give the identity"
+                f"the identity is missing: stream {name!r} has one last sequence for each {spec.identity}. Give the "
+                "identity"
             )
         if partition is not None and spec.repartition_by:
             raise QueryError(
-                f"the records of stream {name!r} are deduplicated in the partition of their identity, wherever they "
-                "were sent. Give no partition and no record key"
+                f"stream {name!r} deduplicates each record in the partition of its identity, to whichever partition it "
+                "was sent. Give no partition and no record key"
             )
         overview = await self.overview()
         query = {"stream": name, "hex": identity.hex()} | ({} if sequence is None else {"sequence": str(sequence)})
@@ -232,7 +234,7 @@ class ClusterView:
         )
 
     async def producers(self, stream: str | None, after: bytes | None, limit: int) -> ProducersPage:
-        """Return at most `limit` producers from all workers, by name, starting after a name.
+        """Return at most `limit` producers from all workers, sorted by name, from the first after `after`.
 
         Raises:
             SettingsError: the settings have no such stream.
@@ -241,7 +243,8 @@ class ClusterView:
         name, spec = self._settings.stream(stream)
         if spec.identity != Identity.PRODUCER:
             raise QueryError(
-                f"the identity of stream {name!r} is the {spec.identity}, so its workers keep no list of producers"
+                f"the identity of stream {name!r} is the {spec.identity} and not the producer, so its workers keep no "
+                "list of producers"
             )
         overview = await self.overview()
         query = {"stream": name, "limit": str(limit)} | ({} if after is None else {"after": after.hex()})
@@ -267,7 +270,7 @@ class ClusterView:
         """
         name, spec = self._settings.stream(stream)
         if spec.identity == Identity.PARTITION:
-            raise QueryError(f"stream {name!r} has one sequence for each partition, and so no identities to list")
+            raise QueryError(f"stream {name!r} has one last sequence for each partition, and no identities to list")
         overview = await self.overview()
         urls = [worker.url for worker in overview.workers]
         path = f"/status/identities?{urlencode({'stream': name, **query.parameters()})}"
@@ -278,7 +281,7 @@ class ClusterView:
         return merge_identities(name, answers.values(), query, {row.partition for row in view.partitions}, said)
 
     async def own_table(self, table: str, stream: str | None, query: TableQuery) -> TablePage:
-        """Return a key of a program's table, or a page of its keys, as committed in all partitions.
+        """Return the committed values of one key of a program's table, or of a page of keys, from all partitions.
 
         Args:
             table: name of the table
@@ -313,7 +316,11 @@ class ClusterView:
     async def ask_workers(
         self, path: str, parameters: Mapping[str, str], body: type[Body]
     ) -> tuple[dict[str, Body], dict[str, str]]:
-        """Return the answers by worker name, and the reasons of workers without an answer."""
+        """Send a request to all workers.
+
+        Returns:
+            (answers by worker name; by worker name, the reason why a worker gave no answer)
+        """
         overview = await self.overview()
         names = {worker.url: worker.name or worker.url for worker in overview.workers}
         answers, failures = await self._workers.ask_all(names, f"{path}?{urlencode(parameters)}", body)
@@ -388,7 +395,11 @@ class ClusterView:
         return group.workers
 
     def _learn(self, answers: Mapping[str, WorkerStatus]) -> list[str]:
-        """Store changelog names and internal streams reported by workers; return sentences about unknown streams."""
+        """Store the changelog names and internal streams that workers report.
+
+        Returns:
+            sentences about reported streams, those neither in the settings nor internal
+        """
         said = []
         for status in answers.values():
             for table in status.tables:
@@ -418,13 +429,13 @@ async def lookup(
     sequence: int | None,
     partition: int | None = None,
 ) -> Lookup:
-    """Look up an identity once; arguments and errors are those of `ClusterView.lookup`."""
+    """Connect, and look up one identity; arguments and errors are those of `ClusterView.lookup`."""
     async with ClusterView(bootstrap, settings) as cluster_view:
         return await cluster_view.lookup(stream, identity, sequence, partition)
 
 
 def _furthest(rows: list[KnownIdentity]) -> list[KnownIdentity]:
-    """Return one row per partition; if two workers report it, the one further ahead."""
+    """Return one row for each partition; of two workers' rows, the one with the higher sequence."""
     rows = sorted(rows, key=lambda row: (row.partition, _seen(row.persisted), _seen(row.pushed)))
     return list({row.partition: row for row in rows}.values())
 

@@ -1,11 +1,10 @@
-"""Consumer group of the workers: live members, status addresses, and committed offsets.
+"""Consumer group of the workers: live members, their status addresses, and committed offsets.
 
-Faust's assignor puts each worker's `canonical_url` into the member metadata of the group (JSON, field `url`). Every
-member may write anything there, so only bare http://host:port addresses are accepted.
+Faust's assignor puts each worker's `canonical_url` into the metadata of the group's members (JSON, field `url`). A
+member may write anything there, so this module accepts only plain http://host:port addresses.
 
-confluent-kafka has a call for the committed offsets too, but in 2.16 it ends the process (SIGSEGV in librdkafka) on a
-broker without any group so far; so they come over the connection of the members' request. It also reads past the end
-of an offset's metadata (`Consumer.committed`), so the metadata is taken from this module alone.
+It does not use confluent-kafka for the committed offsets. In version 2.16, that call ends the process (SIGSEGV in
+librdkafka) if the broker has no group yet, and `Consumer.committed` reads past the end of an offset's metadata.
 """
 
 from __future__ import annotations
@@ -43,36 +42,36 @@ from kafka_ratchet.transport.transactions.requests import is_ours, topic_in
 log = structlog.get_logger(__name__)
 
 TIMEOUT_S = 5.0
-"""Seconds that a page or a command waits for Kafka before it reports that Kafka does not answer."""
+"""Most seconds that a page or a command waits for Kafka's answer."""
 
 RETRY_S = 0.1
-"""Seconds before another request to a broker that does not coordinate the group yet."""
+"""Seconds until the next request to a broker that does not coordinate the group yet."""
 
 JOINS_WITHIN_S = 15.0
-"""Seconds within which a refused worker asks the group again (`kafka_ratchet.transport.assignment.REFUSED_MOST_S`, and
-a margin)."""
+"""Most seconds until a refused worker tries again to join the group
+(`kafka_ratchet.transport.assignment.REFUSED_MOST_S`, with a margin)."""
 
 MAX_URL_CHARACTERS = 300
 """Most characters of a worker's address: http://, the longest host name (253) and a port."""
 
 REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance"})
-"""States of a group during which Kafka hides the members' addresses; the last known ones are used then."""
+"""States of a rebalance. Kafka hides the members' addresses then, so the last known ones are used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """Consumer group of the workers.
 
-    state      Kafka's word: Stable, PreparingRebalance, CompletingRebalance, Empty, Dead
-    workers    status addresses of the members, sorted; known only while the group is Stable
-    members    number of members, those without an address included
-    committed  next offset to read, by topic and partition, if a lane has committed it
-    foreign    offset by topic and partition, if another client has committed it.
-    topic_ids  id of the committed offset's topic by topic and partition, as text, if known
-    kind       classic, consumer, share or streams; empty: the group does not exist
-    strangers  phrase about members other than workers; empty: none
-    protocol   protocol agreed on by the members (`kafka_ratchet.transport.assignor.RuledAssignor`); empty: nothing yet.
-    rules      settings reported by members, by name.
+    state      state of the group, as Kafka names it: Stable, PreparingRebalance, CompletingRebalance, Empty, Dead.
+    workers    sorted status addresses of the members; known only while the group is Stable.
+    members    number of members, including those without an address.
+    committed  next offset to read, by topic and partition; only offsets that a lane has committed.
+    foreign    offset by topic and partition; only offsets that another client has committed.
+    topic_ids  id of the topic that a committed offset belongs to, as text, by topic and partition, if known.
+    kind       classic, consumer, share or streams; "": the group does not exist.
+    strangers  phrase about members other than workers; "": there are none.
+    protocol   protocol that the members have agreed on (`kafka_ratchet.transport.assignor.RuledAssignor`); "": none.
+    rules      stream settings that the members have reported, by name.
     """
 
     state: str
@@ -88,9 +87,7 @@ class Group:
 
 
 def ask_group(bootstrap: str, settings: Settings, timeout_s: float = TIMEOUT_S) -> Group:
-    """Read the consumer group `settings.app` from Kafka, in a synchronous call.
-
-    It may be called inside an event loop, which it blocks.
+    """Return the consumer group `settings.app`, as read from Kafka. The call blocks, even inside an event loop.
 
     Raises:
         BrokerUnavailable: Kafka did not answer in time, or refused the request.
@@ -102,7 +99,7 @@ def ask_group(bootstrap: str, settings: Settings, timeout_s: float = TIMEOUT_S) 
 async def describe_commits(
     bootstrap: str, settings: Settings, offsets: Mapping[tuple[str, int], int]
 ) -> dict[tuple[str, int], str]:
-    """Find when the given offsets were committed, and which clients were in the group then.
+    """Search for the commits of given offsets: their times, and the clients in the group at these times.
 
     Args:
         bootstrap: host:port[,host:port]
@@ -110,7 +107,7 @@ async def describe_commits(
         offsets: committed offsets by topic and partition
 
     Returns:
-        phrase by topic and partition, for commits found in `__consumer_offsets`
+        phrase about the commit by topic and partition, if it was found in `__consumer_offsets`
     """
     cluster = Cluster(client_options(bootstrap, settings.kafka))
     try:
@@ -126,7 +123,7 @@ async def describe_commits(
 
 
 async def describe_group(bootstrap: str, settings: Settings, timeout_s: float = TIMEOUT_S) -> Group:
-    """Read the consumer group `settings.app` from Kafka.
+    """Return the consumer group `settings.app`, as read from Kafka.
 
     Raises:
         BrokerUnavailable: Kafka did not answer within timeout_s, or refused the request.
@@ -143,7 +140,7 @@ async def describe_group(bootstrap: str, settings: Settings, timeout_s: float = 
         raise BrokerUnavailable(
             f"the consumer group {settings.app!r} cannot be read: Kafka at {bootstrap} did not answer "
             f"({error if str(error) else 'no answer in time'}). "
-            "Check that it runs and that bootstrap and kafka.* are right"
+            "Check that Kafka runs, and that bootstrap and kafka.* in the settings are right"
         ) from error
     finally:
         await admin.close()
@@ -177,7 +174,7 @@ async def _describe(admin: AIOKafkaAdminClient, name: str) -> Group:
 
 
 def sentence_of_strangers(bootstrap: str, app: str, group: Group) -> str:
-    """Return the message about a group used by other clients, with the remedy; "" without such clients."""
+    """Return the message about other clients in the workers' group, with the remedy; "" if there are none."""
     if not group.strangers:
         return ""
     does = "No worker can join, and their offsets do not tell which records were judged"
@@ -206,7 +203,7 @@ def _addresses(metadata: Iterable[bytes]) -> Iterable[str]:
 
 
 def worker_address(member_metadata: bytes) -> str | None:
-    """Return the status address in one member's metadata; None without an acceptable one."""
+    """Return the status address in a member's metadata; None if it has none, or not a plain http://host:port."""
     try:
         user_data = ConsumerProtocolMemberMetadata.decode(member_metadata).user_data
         url = json.loads(user_data)["url"]
@@ -217,7 +214,7 @@ def worker_address(member_metadata: bytes) -> str | None:
 
 
 def member_rules(member_metadata: bytes) -> dict[str, str] | None:
-    """Return the stream settings in one member's metadata; None if missing or unreadable."""
+    """Return the stream settings, by name, in a member's metadata; None if missing or unreadable."""
     try:
         user_data = ConsumerProtocolMemberMetadata.decode(member_metadata).user_data
         rules = json.loads(user_data)[RULES]
@@ -227,9 +224,9 @@ def member_rules(member_metadata: bytes) -> dict[str, str] | None:
 
 
 def accepted_url(url: object) -> str | None:
-    """Return an address if it is a plain `http://host:port`; else None.
+    """Return the address `url` if it is a plain `http://host:port`; else None.
 
-    Another scheme, a user, path, query or link-local host is refused.
+    With another scheme, a user, a path, a query or a link-local host, it is None.
     """
     if not isinstance(url, str) or len(url) > MAX_URL_CHARACTERS:
         return None

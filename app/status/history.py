@@ -1,11 +1,11 @@
-"""Counts over time: a worker's answer, and the merged answers of all workers.
+"""History of counts: the answer of one worker, and the merged answers of all workers.
 
-Each worker counts its own commits, so that sums over workers count nothing twice, however partitions have moved.
-Counts of a lost worker are missing; the covered part of the time shows that.
+Each worker counts only its own commits, so sums over workers count no record twice, even if partitions have moved.
+The counts of a lost worker are missing; the field `covered` shows for how much of the time there are counts.
 
-GET /status/history?stream=S[&from=SECONDS][&to=SECONDS][&step=SECONDS][&partitions=0,1] GET
-/status/events[?from=SECONDS] rebalances, restores, restarts GET /status/intervals?stream=S policies of the input
-offsets
+    GET /status/history?stream=S[&from=SECONDS][&to=SECONDS][&step=SECONDS][&partitions=0,1]
+    GET /status/events[?from=SECONDS]     rebalances, restores, restarts
+    GET /status/intervals?stream=S        ranges of input offsets with their policy
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ from kafka_ratchet.app.status.lookup import QueryError, parse_query
 from kafka_ratchet.rule.verdicts import COUNTERS, DUPLICATE, UNJUDGED
 
 EVERY_S: Final = 10
-"""Seconds that one row of a history covers."""
+"""Seconds of each row of a worker's history."""
 ROWS: Final = 8_640
-"""Number of rows of the history, for a day."""
+"""Most rows of a worker's history: a day."""
 LAG_EVERY_S: Final = 60
 LAG_ROWS: Final = 1_440
-"""Number of rows with the lag of each partition: one a minute, for a day."""
+"""Most rows with the lag of each partition: a day, with one row a minute."""
 
 COUNTS: Final = tuple(COUNTERS)
 POINTS_MOST: Final = 2_000
-"""Most points of one answer."""
+"""Most steps of time in one answer."""
 PARTITIONS_MOST: Final = 200
 """Most partitions with a lag in one answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Counts of one stream by step of time.
+    """Counts of one stream by step of time. Each list has one entry for each step.
 
-    times: start of each step in seconds since the epoch, rising; steps without data are omitted.
-    covered: seconds served in the step, summed over partitions: 4 partitions in a step of 10 seconds give 40.
-    counts: records committed in the step, by name in COUNTS.
-    arrived: input offsets added in the step.
-    lag: records left to read at the end of the step; lag_ms: the longest lag of a partition. None: unknown.
+    times: ascending start times of the steps, in seconds since the epoch; steps without data are omitted.
+    covered: served seconds of the step, summed over partitions: 4 served partitions in 10 seconds give 40.
+    counts: number of records committed in the step, by name in COUNTS.
+    arrived: number of offsets added to the input in the step.
+    lag: number of records left to read at the end of the step; None: unknown.
+    lag_ms: the longest time lag of a partition, in ms; None: unknown.
     """
 
     times: list[int] = field(default_factory=list)
@@ -57,7 +58,10 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class HistoryAnswer:
-    """Body of GET /status/history. step_s: seconds of each step; lags: (time, records) by partition."""
+    """Body of GET /status/history.
+
+    step_s: seconds of each step; lags: by partition, its lags as (seconds since the epoch, number of records)
+    """
 
     stream: str
     step_s: int
@@ -67,10 +71,12 @@ class HistoryAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Event in a worker's life, such as a start or a halt.
+    """Event in a worker, such as a start or a halt.
 
-    at: seconds since the epoch; kind: started, stopped, assigned, restored, restarted, halted, running; stream,
-    partitions: stream and partitions concerned, if any; text: for display
+    at: time in seconds since the epoch.
+    kind: started, stopped, assigned, restored, restarted, halted or running.
+    stream, partitions: stream and partitions of the event, if it has any.
+    text: sentence for display.
     """
 
     at: float
@@ -93,7 +99,7 @@ class EventsAnswer:
 class HistoryQuery:
     """Query of a stream's history.
 
-    begin, end: seconds since the epoch; step_s: seconds between points; partitions: partitions to return the lag of.
+    begin, end: seconds since the epoch; step_s: seconds of each step; partitions: partitions to return the lag for
     """
 
     stream: str
@@ -109,7 +115,7 @@ class HistoryQuery:
 
 
 def parse_history_query(query: Mapping[str, str]) -> HistoryQuery:
-    """Parse the parameters of a history query; `to` defaults to now, `from` to an hour before.
+    """Return the history query in the parameters of an address; `to` defaults to now, `from` to an hour before `to`.
 
     Raises:
         QueryError: a parameter is invalid, or the query is too large for one answer.
@@ -118,11 +124,11 @@ def parse_history_query(query: Mapping[str, str]) -> HistoryQuery:
     begin = _number(query, "from", end - 3_600)
     step = _number(query, "step", EVERY_S)
     if step < EVERY_S or step % EVERY_S:
-        raise QueryError(f"step must be in seconds, {EVERY_S} or a multiple of it")
+        raise QueryError(f"step must be {EVERY_S} or a multiple of {EVERY_S}, in seconds")
     if not 0 <= end - begin <= POINTS_MOST * step:
         raise QueryError(
-            f"the time from {begin} to {end} must not be negative, and must not be longer than {POINTS_MOST:,} steps "
-            f"of {step} s"
+            f"from {begin} to {end} must be a time of at least 0 and at most {POINTS_MOST:,} steps of {step} s. Give a "
+            "later from, or a longer step"
         )
     try:
         numbers = tuple(int(each) for each in query.get("partitions", "").split(",") if each)
@@ -144,8 +150,8 @@ def _number(query: Mapping[str, str], name: str, default: int) -> int:
 class History:
     """History of a stream, merged from all workers.
 
-    points: sums over the workers; a lag is unknown at times when two workers reported a partition
-    missing_s: seconds of each step, summed over partitions, that no worker reported
+    points: sums over the workers; the lag of a step is unknown if two workers reported the same partition in it.
+    missing_s: seconds of each step without a worker's report, summed over partitions.
     """
 
     stream: str
@@ -158,12 +164,12 @@ class History:
 
     @property
     def covered(self) -> float | None:
-        """Return the reported share of time and partitions, 0 to 1; None without data."""
+        """Return the share, 0 to 1, of the partitions' time that workers have reported; None without data."""
         all_s = len(self.points.times) * self.step_s * self.partitions
         return 1 - sum(self.missing_s) / all_s if all_s else None
 
     def total(self, name: str) -> int:
-        """Return the number of records with one of the names in COUNTS."""
+        """Return the sum of a count over all steps. name: one of the names in COUNTS."""
         return sum(self.points.counts.get(name, ()))
 
     @property
@@ -176,7 +182,7 @@ class History:
 def merge_history(
     query: HistoryQuery, answers: Iterable[HistoryAnswer], partitions: int, problems: Iterable[str] = ()
 ) -> History:
-    """Merge the workers' answers into one history. partitions: number of the stream's partitions."""
+    """Return the history of a stream, merged from the workers' answers. partitions: the stream's partition count."""
     usable = [each for each in answers if each.stream == query.stream and each.step_s == query.step_s]
     rows: dict[int, list[tuple[Points, int]]] = {}
     for answer in usable:
@@ -220,12 +226,12 @@ def _lags(answers: Iterable[HistoryAnswer]) -> dict[int, list[tuple[int, int]]]:
 
 
 INTERVALS_MOST = 1_000
-"""Most intervals of one answer, the newest of each partition first."""
+"""Most policy intervals in one answer, the newest of each partition first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Range of input offsets of a partition under one policy, [start, end); end is None while it continues."""
+    """Range [start, end) of a partition's input offsets with the same policy; end: None: it continues."""
 
     partition: int
     number: int
@@ -237,7 +243,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class IntervalsAnswer:
-    """Body of GET /status/intervals. Partitions without an interval were judged from their beginning."""
+    """Body of GET /status/intervals. A partition without an interval was deduplicated from its beginning."""
 
     intervals: list[Interval] = field(default_factory=list)
 
@@ -262,7 +268,7 @@ def add_history(application: web.Application, provider: HistoryProvider) -> None
         query = parse_history_query(parse_query(request.rel_url.raw_query_string))
         answer = await provider.history(query)
         if answer is None:
-            raise QueryError(f"this worker has no history of stream {query.stream!r:.100}")
+            raise QueryError(f"this worker has no history of a stream {query.stream!r:.100}")
         return _json(answer)
 
     async def events(request: web.Request) -> web.Response:

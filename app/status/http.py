@@ -1,7 +1,7 @@
-"""Checks of every HTTP address of Ratchet: reads only, known hosts only, strict headers.
+"""Checks of each request to an HTTP address of Ratchet: a method that only reads, a known host, strict headers.
 
-Browsers send requests to loopback addresses for any page that asks them to. The check of the Host header stops a
-foreign name pointed at this address from reading the answers (DNS rebinding).
+Any web page can make a browser send requests to loopback addresses. The check of the Host header prevents that a page
+reads the answers by a host name of its own that resolves to this address (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""Headers of every answer, errors included. No inline script or style is ever needed, so none is allowed."""
+"""Headers of every answer, errors included. They forbid inline scripts and styles, which no page needs."""
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -48,9 +48,9 @@ def is_wildcard(host: str) -> bool:
 
 
 def reachable_host(host: str) -> str:
-    """Return the name under which others reach a server bound to `host`.
+    """Return the host name for requests from other machines to a server bound to `host`.
 
-    That is `host` itself, or this machine's name for a wildcard.
+    It is `host` itself, or this machine's name if `host` is a wildcard.
     """
     return socket.gethostname() if is_wildcard(host) else host
 
@@ -61,11 +61,11 @@ def url_of(host: str, port: int, scheme: str = "http") -> str:
 
 
 class CannotBind(Exception):
-    """Error for a host and port that cannot be bound; the text is the reason."""
+    """Failure to bind a host and port; the text is the system's reason."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket, to be inherited by a process forked later.
+    """Return a listening socket that processes forked later inherit.
 
     port: 0 takes a free port.
 
@@ -92,12 +92,12 @@ async def bind(
     """Start a server, and return its address.
 
     Args:
-        runner: runner without a prior `setup`; it is cleaned up after a failure.
+        runner: runner before its `setup`; after a failure, this function cleans it up.
         host: host to bind.
         port: port to bind; 0 takes a free port.
         shown: host to put into the returned address.
         tls: TLS context, for HTTPS only; None: HTTP.
-        listening: a bound socket; host and port are then unused.
+        listening: socket to serve on, already bound; host and port are then ignored. None: bind host and port.
 
     Raises:
         CannotBind: the system refuses the address.
@@ -122,8 +122,8 @@ def request_checks(
     Args:
         hosts: names allowed in the Host header in addition to the loopback ones.
         refusal: function that makes the answer to a refused request, from status code and sentence.
-        posts: paths that accept POST; their handlers check each request.
-        under_any: paths that accept any Host header, for clients that use other names of this address.
+        posts: paths that accept POST; their handlers check who may send it.
+        under_any: paths that accept any Host header, for probes and Prometheus.
     """
     allowed = LOOPBACK_NAMES | {host.lower() for host in hosts if host}
 

@@ -1,9 +1,9 @@
-"""Identities of a stream: a page of them in byte order, from the workers of their partitions.
+"""Pages of a stream's identities in byte order, merged from all workers.
 
-    GET /status/identities?stream=S[&prefix=HEX][&after=HEX][&limit=N]       of a worker
+    GET /status/identities?stream=S[&prefix=HEX][&after=HEX][&limit=N]       one worker's part of a page
 
-A worker's map of identities is in no order. It takes a page from its local store, which is sorted: it seeks there and
-reads about as many entries as the page has names, and adds the few newer ones.
+A worker's map of identities in memory is not sorted, but its local store is. So the worker seeks in the store, reads
+about as many entries as the page has identities, and adds the few identities missing in the store.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from kafka_ratchet.tables.table import Sequences
 
 @dataclass(frozen=True, slots=True)
 class IdentitiesQuery:
-    """Query for a page of identities: those with a prefix, after `after` (None: from the first), at most `limit`."""
+    """Query for a page of identities: at most `limit` ones that begin with `prefix`, from the first after `after`.
+
+    after: None: from the first identity
+    """
 
     prefix: bytes = b""
     after: bytes | None = None
@@ -36,12 +39,12 @@ class IdentitiesQuery:
 
 @dataclass(frozen=True, slots=True)
 class IdentityPartition:
-    """State of an identity in a partition; None: unknown.
+    """State of an identity in a partition. None in a field: unknown, or not counted for this stream.
 
-    last_seen: time of its last record, ISO 8601, UTC; by the broker's clock if the stream has bounds, and by the
-    worker's if it counts producers.
-    fresh, duplicate: estimates since the worker took the partition, if it counts producers.
-    missing: number of its missing sequences, if the stream is dense.
+    last_seen: time of the identity's last record, ISO 8601, UTC: by the broker's clock if the stream limits its
+    identities, by the worker's clock if the identity is the producer.
+    fresh, duplicate: estimated number of records since the worker took the partition, if the identity is the producer.
+    missing: number of the identity's missing sequences, if the stream is dense.
     """
 
     partition: int
@@ -55,7 +58,7 @@ class IdentityPartition:
 
 @dataclass(frozen=True, slots=True)
 class IdentityEntry:
-    """Identity with its state in each partition. identity_hex has its bytes; identity is text for display."""
+    """Identity with its state in each partition. identity: text for display; identity_hex: the bytes in hex."""
 
     identity_hex: str
     partitions: list[IdentityPartition]
@@ -66,7 +69,7 @@ class IdentityEntry:
 class IdentitiesAnswer:
     """Body of GET /status/identities.
 
-    more is True if further identities follow; complete is False if identities of the last seconds may be missing.
+    more: True: further identities follow; complete: False: identities of the last seconds may be missing
     """
 
     identities: list[IdentityEntry]
@@ -79,8 +82,9 @@ class IdentitiesAnswer:
 class IdentitiesPage:
     """Page of a stream's identities, in the order of their bytes.
 
-    next is the `after` of the following page, in hex; None: this page is the last. not_asked are partitions without an
-    answering worker. problems are sentences for display.
+    next: `after` of the following page, in hex; None: this page is the last.
+    not_asked: partitions without an answering worker.
+    problems: sentences for display.
     """
 
     stream: str
@@ -91,7 +95,7 @@ class IdentitiesPage:
 
 
 def parse_identities_query(asked: Mapping[str, str]) -> IdentitiesQuery:
-    """Parse the parameters prefix, after and limit; prefix and after are in hex.
+    """Return the query in the parameters prefix, after and limit of an address; prefix and after are in hex.
 
     Raises:
         QueryError: a parameter is invalid.
@@ -108,9 +112,9 @@ def merge_identities(
     partitions: Collection[int],
     problems: Iterable[str],
 ) -> IdentitiesPage:
-    """Merge the workers' answers into one page.
+    """Return one page, merged from the workers' answers.
 
-    partitions: all partitions of the stream; problems: sentences about workers without an answer.
+    partitions: all partitions of the stream; problems: sentences about workers without an answer
     """
     answers, said = list(answers), list(problems)
     known: dict[bytes, dict[int, IdentityPartition]] = {}
@@ -139,7 +143,7 @@ def merge_identities(
 
 
 async def list_identities(sequences: Sequences, asked: Collection[int], query: IdentitiesQuery) -> IdentitiesAnswer:
-    """Return a worker's part of a page of identities; yields to other tasks between partitions.
+    """Return a worker's part of a page of identities. Other tasks of the event loop run between partitions.
 
     Args:
         sequences: table of the stream
@@ -148,9 +152,9 @@ async def list_identities(sequences: Sequences, asked: Collection[int], query: I
     """
     found: dict[bytes, list[IdentityPartition]] = {}
     last: bytes | None = None
-    """Last name found that may be shown, or that shows that there are more.
+    """Highest identity that the page needs, of those found so far; None: the page is not full.
 
-    Reading stops there: otherwise each of very many partitions would read a whole page.
+    Later partitions are read only up to it: otherwise each of very many partitions would read a whole page.
     """
     complete, looked_into = True, []
     for number in asked:

@@ -1,4 +1,4 @@
-"""Checks for misspelt inputs: missing topics, and topics that never had a record."""
+"""Checks for misspelt topic names: topics that do not exist, and inputs that never had a record."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from kafka_ratchet.transport.client.cluster import LATEST, Cluster
 log = structlog.get_logger(__name__)
 
 LIST_AGAIN_S: Final = 1.0
-"""Seconds before a second listing: a broker that has just started may list too few topics."""
+"""Seconds until the topics are listed a second time, because just after its start a broker may not list all."""
 ASK_EVERY_S: Final = 5.0
-"""Seconds between checks. Only inputs without a record are checked, so a stream in use costs nothing."""
+"""Seconds between two checks of the inputs without a record. An input with a record is not checked again."""
 SAY_EVERY_S: Final = 60.0
 
 
 def refuse_missing(admin: AdminClient, name: str, stream: StreamSettings, found: Collection[str]) -> None:
-    """Raise the error for a stream with missing topics, if any.
+    """Raise an error if a topic of the stream does not exist.
 
     Args:
-        admin: client for the list of present topics, for the message.
+        admin: client that lists the present topics, for names similar to a missing one.
         name: name of the stream.
         stream: settings of the stream.
         found: existing topics of the stream.
@@ -47,7 +47,9 @@ def refuse_missing(admin: AdminClient, name: str, stream: StreamSettings, found:
     known = all_topics(admin)
     missing = {role: topic for role, topic in wanted.items() if topic not in known}
     if not missing:
-        raise BrokerUnavailable(f"stream {name}: Kafka did not list all topics of the stream at once. Try again")
+        raise BrokerUnavailable(
+            f"stream {name}: Kafka first listed topics of the stream as missing, and then as existing. Try again"
+        )
     told = "; ".join(f"{role} {topic!r}{similar(topic, known, but=wanted.values())}" for role, topic in missing.items())
     raise TopicMissing(
         f"stream {name}: the topic for {told} does not exist, and create_topics is false, so Ratchet creates none. "
@@ -56,13 +58,13 @@ def refuse_missing(admin: AdminClient, name: str, stream: StreamSettings, found:
 
 
 def similar(topic: str, known: Iterable[str], but: Collection[str] = ()) -> str:
-    """Return " (did you mean ...?)" if a topic has a similar name; else "". but: topics to ignore."""
+    """Return " (did you mean ...?)" if a known topic has a name similar to `topic`; else "". but: topics to ignore."""
     close = difflib.get_close_matches(topic, [name for name in known if name != topic and name not in but], n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def never_had_a_record(stream: str, topic: str) -> str:
-    """Return the sentence about an input without records, for log, status and page."""
+    """Return the sentence about an input that never had a record, for log, status and page."""
     return (
         f"stream {stream}: its input {topic!r} has never had a record. Check the name if its producers are running, "
         "or set create_topics = false to have a misspelt name refused"
@@ -70,11 +72,11 @@ def never_had_a_record(stream: str, topic: str) -> str:
 
 
 class EmptyInputs:
-    """Watch of a worker's inputs that never had a record, which may be misspelt.
+    """Watcher of those inputs of a worker that never had a record, because their names may be misspelt.
 
     Args:
-        cluster: client of the Kafka cluster, connected by the time `watch` runs.
-        inputs: input topic and number of partitions, by stream.
+        cluster: client of the Kafka cluster, which must be connected when `watch` is called.
+        inputs: by stream, its input topic and the topic's partition count.
     """
 
     def __init__(self, cluster: Cluster, inputs: Mapping[str, tuple[str, int]]) -> None:
@@ -87,7 +89,7 @@ class EmptyInputs:
         return never_had_a_record(stream, self._empty[stream]) if stream in self._empty else None
 
     async def watch(self) -> None:
-        """Wait until every input has had a record; log the others at intervals."""
+        """Check the inputs at intervals until each has had a record, and log those without one."""
         said_at = float("-inf")
         while self._unknown:
             for stream, (topic, partitions) in list(self._unknown.items()):

@@ -1,4 +1,4 @@
-"""Kafka's own view of a stream, with or without a worker: starts and ends of its partitions."""
+"""Offsets of a stream's partitions as Kafka reports them, with or without a worker."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from kafka_ratchet.topic_log.clients import offsets_at, open_consumer, partition
 TIMEOUT_S = 5.0
 """Seconds that a page or a command waits for Kafka before it reports that Kafka does not answer."""
 GROUP: Final = "ratchet-page"
-"""Group id that librdkafka requires of a consumer; this one joins no group and commits nothing."""
+"""Group id, which librdkafka requires of each consumer. This consumer joins no group and commits nothing."""
 HIDDEN: Final = -1
-"""Value in place of a partition count, for a topic that this user may not see."""
+"""Value in place of the partition count of a topic that this user may not see."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputPartition:
-    """Offsets of one input partition, and the end of its changelog partition (None: not yet created).
+    """Offsets of one input partition.
 
-    end: high watermark; stable_end: last stable offset, which is lower while a transaction is open. All three are None
-    while the partition has no leader.
+    start: first offset; end: high watermark; stable_end: last stable offset, which is lower while a transaction is
+    open. All three are None while the partition has no leader.
+    changelog_end: end of the changelog partition of the same number; None: not yet created.
     """
 
     partition: int
@@ -38,7 +39,7 @@ class InputPartition:
 
 
 class KafkaView:
-    """View of the topics' offsets in Kafka. Blocking, so call `read` in a thread.
+    """Reader of the offsets of all streams' topics. It blocks, so call `read` in a thread.
 
     Args:
         bootstrap: host:port[,host:port].
@@ -55,10 +56,10 @@ class KafkaView:
         self._admin = admin_client(self._options)
         self._heard = Heard(self._options)
         self.problems: list[str] = []
-        """Sentences about inputs that could not be read in full by the last `read`."""
+        """Sentences about the inputs that the last `read` could not read, or not in full."""
         self._leaderless: dict[str, frozenset[int]] = {}
         self._consumers: dict[bool, Consumer] = {}
-        """Clients by isolation: True for those that read committed records only."""
+        """Kafka clients by isolation: the one for True sees committed records only."""
 
     def read(
         self,
@@ -68,14 +69,13 @@ class KafkaView:
     ) -> dict[str, list[InputPartition]]:
         """Return each stream's input partitions; an empty list if the input topic does not exist.
 
-        Streams with an input hidden from this user are omitted; `problems` names them.
-
-        It sends one request per topic for the ends, and one per input for the beginnings.
+        It omits streams with an input that this user may not see, and names them in `problems`. It sends one request
+        per topic for the ends, and one per input for the beginnings.
 
         Args:
             changelogs: name of the changelog topic by stream.
-            listed: partitions by topic, as Kafka has just listed them. A missing topic is requested by name, because
-                Kafka does not list topics hidden from this user.
+            listed: partition count by topic, as Kafka has just listed them. A topic missing in the list is requested
+                by name, because Kafka does not list topics that this user may not see.
             leaderless: partitions without a leader by topic, as Kafka has just listed them.
 
         Raises:
@@ -95,8 +95,8 @@ class KafkaView:
             if (refusal := self._refusal()) is not None:
                 raise refusal from error
             raise BrokerUnavailable(
-                f"topic positions cannot be read: Kafka at {self._bootstrap} did not answer ({error}). Check that it "
-                "runs and that bootstrap and kafka.* are right"
+                f"the offsets of the topics cannot be read: Kafka at {self._bootstrap} did not answer ({error}). Check "
+                "that Kafka runs, and that bootstrap and kafka.* in the settings are right"
             ) from error
 
     def _read(self, changelogs: dict[str, str], listed: Mapping[str, int]) -> dict[str, list[InputPartition]]:
@@ -167,9 +167,9 @@ class KafkaView:
         return found
 
     def _offsets(self, topic: str, partitions: int, at: int, *, committed: bool = True) -> list[int | None]:
-        """Return an offset of each partition; None for a partition without a leader.
+        """Return the first or last offset of each partition, as `at` says; None for a partition without a leader.
 
-        committed: True: the end is the last stable offset; False: the high watermark
+        committed: True: the last offset is the last stable offset; False: it is the high watermark
         """
         if (asked := self._consumers.get(committed)) is None:
             options: dict[str, Any] = {**self._options, "error_cb": self._heard}

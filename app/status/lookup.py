@@ -1,6 +1,6 @@
-"""Parsers of a question about one identity: text or hex, and perhaps a sequence.
+"""Parsers of queries for one identity (text or hex, and perhaps a sequence), and the answers to them.
 
-The status address, the page and `ratchet tables` use it, so that all three accept and refuse the same.
+The status address, the page and `ratchet tables` all use them, and so accept and refuse the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX, Identi
 from kafka_ratchet.rule.verdicts import DUPLICATE, FRESH, TOO_LATE, UNKNOWN, SequenceVerdict
 
 Answer = Literal["persisted", "in flight", "unseen", "forgotten", "depends", "unknown", "waiting"]
-"""Answers to "did my record arrive?": see `answer_of`."""
+"""Answers to the question if a record has arrived; `answer_of` explains each."""
 
 ANSWERS: Final[Mapping[SequenceVerdict, Answer]] = {
     DUPLICATE: "persisted",
@@ -27,24 +27,24 @@ ANSWERS: Final[Mapping[SequenceVerdict, Answer]] = {
 }
 
 LIMIT, LIMIT_MOST = 100, 500
-"""Default and greatest number of producers in one answer. The worker looks each of them up while nothing else runs."""
+"""Default and greatest number of producers in one answer. A worker blocks its event loop while it looks them up."""
 
 MAX_PARAMETERS = 8
 """Most parameters of a query string; a look-up has at most five."""
 
 
 class QueryError(RatchetError):
-    """Error for a query that cannot be parsed; the text tells what to write."""
+    """Error for an invalid query; the text says how to correct it."""
 
 
 def parse_identity(text: str | None, hexadecimal: str | None) -> bytes:
     """Return the identity's bytes from text (as UTF-8) or from hex digits; b"" if both are empty or None.
 
     Raises:
-        QueryError: the text or the digits are invalid; the message tells what to write.
+        QueryError: text and digits are both given, or are invalid.
     """
     if text and hexadecimal:
-        raise QueryError("give the identity as text or as hex, not both")
+        raise QueryError("the identity is given both as text and as hex. Give one of the two")
     if hexadecimal:
         try:
             identity = bytes.fromhex(hexadecimal)
@@ -67,17 +67,18 @@ def _bounded(identity: bytes) -> bytes:
 
 
 def parse_parts(identity: Identity, texts: Sequence[str], hexadecimal: str | None) -> bytes:
-    """Return the bytes of a stream's identity, from the text of each of its parts or from hex digits.
+    """Return the bytes of a stream's identity, from the texts of its parts or from hex digits.
 
     Args:
-        identity: parts of the stream's identities.
-        texts: text of each part, in order; or a single JSON list of these.
-        hexadecimal: hex digits of the whole identity.
+        identity: the stream's setting `identity`, with the sources of its parts.
+        texts: text of each part, in order; or one text, a JSON list of these.
+        hexadecimal: hex digits of the whole identity; None: not given.
 
-    Without texts and digits it is the identity of a partition. An empty text, or empty digits, is the empty key.
+    Without texts and digits, it is b"", the only identity of a stream with identity "partition". In a stream with
+    identity "key", an empty text or empty digits stand for the empty key.
 
     Raises:
-        QueryError: texts or digits are invalid; the message tells what to write.
+        QueryError: texts or digits are missing, invalid, or do not fit the stream's identity.
     """
     parts = identity.parts
     is_empty = not hexadecimal and not any(texts)
@@ -104,9 +105,10 @@ def parse_parts(identity: Identity, texts: Sequence[str], hexadecimal: str | Non
 
 
 def typed_identity(query: Mapping[str, str]) -> tuple[list[str], str | None]:
-    """Return the parameters identity and hex of an address, for `parse_parts`.
+    """Return the parameters identity and hex of an address, as `parse_parts` takes them.
 
-    A web form sends both, empty if not filled in. A single empty parameter is the empty key.
+    A web form sends both parameters, and leaves those empty that the user has not filled in; they count as not given.
+    If the address has only one of the two, and it is empty, it stands for the empty key.
     """
     text, hexadecimal = query.get("identity"), query.get("hex")
     if text is not None and hexadecimal is not None:
@@ -124,19 +126,19 @@ def _listed(text: str) -> list[str]:
 
 
 def parse_sequence(text: str | None) -> int | None:
-    """Parse a sequence; None for an empty text.
+    """Return the sequence in a text; None for an empty text.
 
     Raises:
-        QueryError: it is not a whole number from 0 to 2^63 - 1.
+        QueryError: the text is not a whole number from 0 to 2^63 - 1.
     """
     return _number_of(text, "sequence")
 
 
 def parse_partition(text: str | None) -> int | None:
-    """Parse the number of a partition; None for an empty text.
+    """Return the partition number in a text; None for an empty text.
 
     Raises:
-        QueryError: it is not a possible partition number.
+        QueryError: the text is not a possible partition number.
     """
     if not text:
         return None
@@ -146,10 +148,10 @@ def parse_partition(text: str | None) -> int | None:
 
 
 def parse_offset(text: str | None) -> int | None:
-    """Parse an offset; None for an empty text.
+    """Return the offset in a text; None for an empty text.
 
     Raises:
-        QueryError: it is not a whole number from 0 to 2^63 - 1.
+        QueryError: the text is not a whole number from 0 to 2^63 - 1.
     """
     return _number_of(text, "offset")
 
@@ -163,10 +165,10 @@ def _number_of(text: str | None, what: str) -> int | None:
 
 
 def parse_limit(text: str | None) -> int:
-    """Parse the number of names to list; an empty text gives the default.
+    """Return the number of names to list; the default for an empty text.
 
     Raises:
-        QueryError: it is not a whole number from 1 to `LIMIT_MOST`.
+        QueryError: the text is not a whole number from 1 to `LIMIT_MOST`.
     """
     if not text:
         return LIMIT
@@ -176,17 +178,19 @@ def parse_limit(text: str | None) -> int:
 
 
 def parse_query(raw: str, most: int = MAX_PARAMETERS) -> dict[str, str]:
-    """Parse a raw query string into its parameters, at most `most`.
+    """Return the parameters of a raw query string by name.
 
     Raises:
-        QueryError: too many parameters, one given twice, or bytes other than UTF-8.
+        QueryError: there are more than `most` parameters, one is given twice, or the query is not UTF-8.
     """
     try:
         pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=most)
     except UnicodeDecodeError:
-        raise QueryError("the query is not UTF-8; give the identity's bytes with hex=") from None
+        raise QueryError("the query is not UTF-8. Give the identity's bytes as hex digits, with hex=") from None
     except ValueError:
-        raise QueryError(f"the query has more than {most} parameters") from None
+        raise QueryError(
+            f"the query has more than {most} parameters. Remove those that this address does not use"
+        ) from None
     parameters = dict(pairs)
     if len(parameters) < len(pairs):
         raise QueryError("a parameter is given twice; give each once")
@@ -200,14 +204,14 @@ def verdict_of(
     window: int = 0,
     seen: tuple[bool, bool] = (False, False),
 ) -> SequenceVerdict:
-    """Return the verdict on a record with this sequence, by the two maps of PIP-6.
+    """Return the verdict on a record with this sequence, by the two maps of PIP-6, persisted and pushed.
 
     Args:
         sequence: the record's sequence.
-        persisted: the last sequence in a committed transaction; None: without one.
-        pushed: the last sequence judged in the open transaction; None: without one.
-        window: the stream's `reorder_window`; 0: none
-        seen: True if the sequence was seen, in the window below persisted, and in the window below pushed
+        persisted: last sequence of the identity in a committed transaction; None: none.
+        pushed: last sequence of the identity in any transaction, committed or open; None: none.
+        window: the stream's `reorder_window`; 0: none.
+        seen: two flags, True if the window below persisted, and that below pushed, has this sequence.
     """
     found: tuple[tuple[int | None, bool, SequenceVerdict], ...] = (
         (persisted, seen[0], DUPLICATE),
@@ -234,24 +238,26 @@ def answer_of(
     partition: int | None,
     forgotten: Collection[int] = (),
 ) -> Answer:
-    """Return the answer whether a record with this sequence has arrived in any possible partition.
+    """Return the answer whether a record with this sequence has arrived in one of its possible partitions.
 
-    persisted   committed, or (without a reorder_window) a later record of the identity is: sent again it would be
-                dropped.
-    in flight   judged in a transaction still open: ask again.
-    unseen      it has not come so far: it would be forwarded.
-    forgotten   a sequence at least as high had arrived, but an operator forgot it: it would be forwarded again.
-    depends     the answer differs between partitions: name the partition.
-    unknown     a possible partition does not answer now, or the sequence is below the window and would not be
-                forwarded.
+    persisted   The record is committed, or (without a reorder_window) a later one of its identity. Sent again, it
+                would be dropped.
+    in flight   The record was judged in a transaction still open. The caller should ask again.
+    unseen      The record has not arrived so far. Sent again, it would be forwarded.
+    forgotten   A sequence at least as high had arrived, but an operator has forgotten the identity. Sent again, the
+                record would be forwarded.
+    depends     The answer differs between partitions. The caller should name the partition.
+    unknown     A possible partition has no answering worker, or the sequence is below the window. In the second case
+                the record would not be forwarded.
 
     Args:
-        verdicts: verdicts of the partitions with the identity.
+        verdicts: verdict on the record, by partition that knows the identity.
         partitions: all partitions of the stream.
         not_asked: partitions without an answering worker.
-        identity: identity of the sequence: a "key" goes to one partition, so partitions without it do not count.
-        partition: the record's partition, if it is known.
-        forgotten: partitions where a last sequence at least as high was forgotten.
+        identity: the stream's identity. All records of a "key" are in one partition: if some partitions know it, the
+            others do not count.
+        partition: the record's partition; None: not known.
+        forgotten: partitions with a forgotten last sequence at least as high.
     """
 
     def of(number: int) -> Answer:

@@ -30,7 +30,7 @@ WHERE_KNOWN = (
     "fetched_at",
     "store_bytes",
 )
-"""Metrics to leave out while their values are unknown."""
+"""Names of metrics to leave out while their value is unknown."""
 
 HISTOGRAMS = {
     "commit": "Time from a transaction's changelog entries until its state is persisted.",
@@ -40,13 +40,13 @@ HISTOGRAMS = {
 
 
 class StatusCollector(Collector):
-    """Prometheus collector of a worker's metrics, read at each scrape."""
+    """Prometheus collector of the metrics of a worker as a whole, which it reads at each scrape."""
 
     def __init__(self, provider: StatusProvider, version: str) -> None:
         self._provider, self._version = provider, version
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of the worker itself; `PartitionsText` has the metrics of its partitions."""
+        """Yield the metrics of the worker as a whole; `PartitionsText` has those of its partitions."""
         measures = self._provider.measures()
         build = GaugeMetricFamily("ratchet_build_info", "The worker's version; always 1.", labels=["version"])
         build.add_metric([self._version], 1)
@@ -74,10 +74,10 @@ class StatusCollector(Collector):
 
 
 class PartitionsText:
-    """Metrics of streams and partitions in Prometheus's text format, equal to those of `generate_latest`.
+    """Writer of the metrics of streams and partitions, in the same text format as Prometheus's `generate_latest`.
 
-    A worker may have thousands of partitions with some 30 samples each. With one object per sample, 1,000 partitions
-    take a second; therefore the beginnings of the lines are cached.
+    A worker may have thousands of partitions with some 30 samples each. Prometheus's client makes an object for each
+    sample, which takes a second for 1,000 partitions. This class instead caches the beginning of each line.
     """
 
     def __init__(self, provider: StatusProvider) -> None:
@@ -85,8 +85,7 @@ class PartitionsText:
         self._families = _families()
         self._heads = {name: _head(family) for name, family in self._families.items()}
         self._begun: dict[tuple[str, int], dict[tuple[str, str], str]] = {}
-        """First parts of the lines of text (name and labels), by stream and partition, then by family and further
-        label."""
+        """Beginnings of the lines (name and labels), by stream and partition, then by family and third label."""
 
     def text(self) -> str:
         """Return the present metrics as text, grouped by metric family."""
@@ -115,9 +114,9 @@ def _head(family: CounterMetricFamily | GaugeMetricFamily) -> str:
 
 
 def _line(family: CounterMetricFamily | GaugeMetricFamily, labels: list[str]) -> str:
-    """Return the line of a sample in Prometheus's text format, up to its value.
+    """Return the beginning of a sample's line in Prometheus's text format: name and labels, up to the value.
 
-    `tests/app/status/test_metrics.py` compares it with `generate_latest`.
+    `tests/app/status/test_metrics.py` compares the lines with those of `generate_latest`.
     """
     name = f"{family.name}_total" if family.type == "counter" else family.name
     pairs = sorted(zip(family._labelnames, labels, strict=True))  # noqa: SLF001
@@ -138,12 +137,12 @@ class _Alone(Collector):
 
 @lru_cache(maxsize=1 << 16)
 def _number(value: float) -> str:
-    """Return a sample's value in Prometheus's text format, with the line end."""
+    """Return a sample's value in Prometheus's text format, and the end of the line."""
     return f"{floatToGoString(value)}\n"  # type: ignore[no-untyped-call]
 
 
 def cumulated(found: Histogram) -> list[tuple[str, float]]:
-    """Return the histogram's counts at or below each bound, as Prometheus requires."""
+    """Return for each bound of a histogram, as text, the number of values at or below it, as Prometheus requires."""
     total, buckets = 0, []
     for bound, count in zip([*map(str, found.bounds), "+Inf"], found.counts, strict=True):
         total += count
@@ -276,12 +275,12 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
 
 
 NO_MORE: Final = "-"
-"""Stand-in for a third label, where a family has none."""
+"""Text in place of a third label, for a family with two labels."""
 STATES: Final = tuple(str(state) for state in LaneState)
 
 
 def _samples(partition: PartitionStatus) -> Iterator[tuple[str, str, float]]:
-    """Yield (family, third label after stream and partition, value) for each sample of a partition."""
+    """Yield (family, third label, value) for each sample of a partition; the first two labels are stream, partition."""
     for verdict in (FRESH, DUPLICATE, INVALID, UNJUDGED):
         yield "records", verdict, getattr(partition, verdict)
     yield "records", "late", partition.too_late

@@ -1,4 +1,4 @@
-"""Model of the page and `ratchet tables`: workers' answers combined with Kafka's own positions."""
+"""Model of the page and `ratchet tables`: the workers' answers, combined with the offsets that Kafka reports."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.stalls import Stall
 
 UNSERVED = "unserved"
-"""State of a partition that no live worker reported."""
+"""State of a partition that no live worker has reported."""
 
 NO_KAFKA = "no Kafka"
-"""State of a partition with a lane that needs Kafka, while Kafka does not answer."""
+"""State of a partition with a running lane, while Kafka does not answer."""
 
 
 AS_TOLD = (
@@ -39,7 +39,7 @@ AS_TOLD = (
     "missing",
     "lag_s",
 )
-"""Fields that a partition's view takes over from its worker."""
+"""Names of the fields that a partition's view copies from the worker's answer."""
 
 SUMMED = (
     "keys",
@@ -53,7 +53,11 @@ SUMMED = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """Live worker. error: reason why it did not answer; program: digest of its program, "" without one."""
+    """Live worker of the group.
+
+    error: reason why the worker did not answer; None: it answered
+    program: digest of its program; "": no program
+    """
 
     url: str
     name: str | None
@@ -63,13 +67,16 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """Row of an input partition on the page: its worker, its position, and its counters.
+    """Row of an input partition on the page: its worker, its position, and its counters. None in a field: unknown.
 
-    None means unknown now; deduplicate and since are those of `PartitionStatus`. lag is the number of offsets from the
-    next one to read to the high watermark. blocked of them are held back by an open transaction, from input_stable_end
-    on. stalled is the reason of a standstill. While a partition moves, two workers may report it: the worker further
-    ahead is shown, and also_reported_by names the other. lag_s is the age in seconds of the first uncommitted record.
-    standbys are the workers that keep a copy.
+    deduplicate, since: as in `PartitionStatus`.
+    lag: number of offsets from the next one to read to the high watermark.
+    blocked: number of these offsets that an open transaction holds back, from input_stable_end on.
+    lag_s: age of the first uncommitted record, in seconds.
+    stalled: reason of a standstill.
+    worker, also_reported_by: while a partition moves between workers, two may report it. Then worker is the one further
+    ahead, and also_reported_by has the other.
+    standbys: workers with a standby copy of the partition.
     """
 
     partition: int
@@ -103,9 +110,9 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over the partitions with known values; None without any.
+    """Sums over the partitions with known values; None in a field: no partition's value is known.
 
-    unknown counts the partitions missing in the sums, because no worker reported them.
+    unknown: number of partitions without a worker's report, which the sums leave out
     """
 
     keys: int | None
@@ -126,10 +133,12 @@ class Totals:
 class StreamView:
     """Stream on the page: its topics, its deduplication settings and its partitions.
 
-    deduplicate and origin are the policy as the workers know it; None: unknown. setting is the value in the settings
-    file; None: not in the file. tables has the names of the program's tables. recognised_for_s is the shortest time in
-    seconds, after an identity's last record, before any partition forgot it; None: none was forgotten, or unknown.
-    window expresses it in words.
+    deduplicate, origin: policy in effect and where it is set, as the workers know it; None: unknown.
+    setting: value of `deduplicate` in the settings; None: not set.
+    tables: names of the program's tables.
+    recognised_for_s: shortest time in seconds from an identity's last record until a partition forgot the identity;
+    None: none was forgotten, or unknown.
+    window: sentence about that time.
     """
 
     stream: str
@@ -158,9 +167,12 @@ class StreamView:
 class Overview:
     """Content of the page's first view: workers, streams, problems and sinks.
 
-    taken_at is UTC, ISO 8601. group is the state of the consumer group as Kafka names it; None: Kafka was not reached.
-    problems are sentences for the operator. sinks are the sinks of the settings; empty in the terminal, which has
-    `ratchet sink status`. results is the first sink, or None. global_tables are names.
+    taken_at: time of the answers, ISO 8601, UTC.
+    group: state of the consumer group, as Kafka names it; None: Kafka did not answer.
+    problems: sentences for the operator.
+    sinks: sinks of the settings; empty in the terminal, where `ratchet sink status` shows them.
+    results: the first of the sinks; None: no sinks.
+    global_tables: names of the program's global tables.
     """
 
     app: str
@@ -184,21 +196,22 @@ class KnownIdentity:
     pushed: int | None
     verdict: SequenceVerdict | None
     forgotten: list[Forgotten] | msgspec.UnsetType = msgspec.UNSET
-    """Operators' requests to forget it, the oldest first; unset without any."""
+    """Operators' requests to forget the identity, the oldest first; unset if there are none."""
 
     def had_come_to(self, sequence: int) -> bool:
-        """Return True if a last sequence at least as high was forgotten."""
+        """Return True if the partition has forgotten a last sequence at least as high as `sequence`."""
         edits = [] if self.forgotten is msgspec.UNSET else self.forgotten
         return any(each.before is not None and sequence <= each.before for each in edits)
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Answer to a look-up.
+    """Answer to a query for an identity, from all workers.
 
-    identity_hex has the requested bytes; not_asked the partitions without an answering worker; answer the result in a
-    word (`kafka_ratchet.app.status.lookup.answer_of`), None without a sequence. If deduplicate is False or unjudged
-    above 0, records were forwarded without recording their sequences.
+    identity_hex: the identity of the query, in hex.
+    not_asked: partitions without an answering worker.
+    answer: result in one word (`kafka_ratchet.app.status.lookup.answer_of`); None: the query has no sequence.
+    deduplicate, unjudged: if False or above 0, workers have forwarded records without storing their sequences.
     """
 
     stream: str
@@ -215,10 +228,9 @@ class Lookup:
     unjudged: int = 0
     recognised_for_s: int | None = None
     cannot_forget: list[str] | msgspec.UnsetType = msgspec.UNSET
-    """Names of workers of an earlier version, which would ignore `ratchet forget`; unset without any."""
+    """Names of workers with a version that would ignore `ratchet forget`; unset if there are none."""
     cannot_replay: list[str] | msgspec.UnsetType = msgspec.UNSET
-    """Names of workers of a version that drops replayed records, and of workers without an answer; unset without
-    any."""
+    """Names of workers with a version that drops replayed dead letters, or without an answer; unset if none."""
 
 
 def merge(
@@ -231,10 +243,10 @@ def merge(
     """Return the streams of the settings, each with one row per partition.
 
     Args:
-        settings: the streams and their order.
+        settings: settings, with the streams in the order of the result.
         answers: status reported by each worker.
         group: the consumer group with its committed offsets; None: unknown.
-        positions: Kafka's positions by stream.
+        positions: offsets of the input partitions by stream, as Kafka reports them.
         changelogs: name of the changelog topic by stream.
     """
     committed = group.committed if group else {}
@@ -256,7 +268,7 @@ def merge(
 
 
 def without_kafka(stream: StreamView) -> StreamView:
-    """Return the stream for display while Kafka does not answer: running partitions are shown as waiting for Kafka."""
+    """Return the stream for display while Kafka does not answer: running partitions get the state `NO_KAFKA`."""
     rows = [replace(row, state=NO_KAFKA) if row.state == LaneState.RUNNING else row for row in stream.partitions]
     return replace(stream, partitions=rows)
 
@@ -306,7 +318,7 @@ def _recognised_for_s(rows: list[PartitionView]) -> int | None:
 
 
 def window(stream: StreamSettings, recognised_for_s: int | None, rows: list[PartitionView]) -> str:
-    """Return the sentence about the shortest time before an identity is forgotten."""
+    """Return the sentence about how long the stream recognises duplicates before it forgets an identity."""
     if not stream.is_bounded:
         return "Identities are never forgotten."
     if recognised_for_s is not None:
@@ -366,7 +378,10 @@ def _row(
 
 
 def _blocked(status: PartitionStatus | None, where: InputPartition | None) -> int | None:
-    """Return the number of offsets held back by an open transaction, by the newer of two answers; None: unknown."""
+    """Return the number of offsets that an open transaction holds back; None: unknown.
+
+    Worker and Kafka both report it; the report with the greater offsets is the newer one, and is used.
+    """
     pairs = [
         (end, stable_end)
         for end, stable_end in (
@@ -385,16 +400,16 @@ def _judged(status: PartitionStatus) -> int:
 
 
 def _further(told: int | None, asked: int | None) -> int | None:
-    """Return the greater of two positions.
+    """Return the greater of a worker's and Kafka's report of an offset; None: both are unknown.
 
-    Worker and Kafka answer at different times, and positions only grow.
+    They answer at different times, and the offset only grows, so the greater one is newer.
     """
     known = [offset for offset in (told, asked) if offset is not None]
     return max(known, default=None)
 
 
 def _lag(position: int | None, start: int | None, end: int | None) -> int | None:
-    """Return the number of offsets left to read; without a committed position, all that the topic holds."""
+    """Return the number of offsets left to read; all that the partition has, if no position is committed."""
     begin = position if position is not None else start
     return None if begin is None or end is None else max(0, end - begin)
 
@@ -410,7 +425,7 @@ def _sum(figures: Iterable[int | None]) -> int | None:
 
 
 def known(worker: str, identities: Iterable[IdentityStatus]) -> list[KnownIdentity]:
-    """Return one worker's answer to a look-up, with the worker's name added."""
+    """Return a worker's answer to a query for an identity, with the worker's name added to each partition."""
     return [
         KnownIdentity(found.partition, worker, found.persisted, found.pushed, found.verdict, found.forgotten)
         for found in identities

@@ -1,4 +1,4 @@
-"""Single request for the open transactions that hold back committed readers, for commands."""
+"""Open transactions that hold back readers of committed records, as commands request them from Kafka."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from kafka_ratchet.transport.stalls import STALLED_AFTER_S
 from kafka_ratchet.transport.transactions.open_transactions import OpenTransaction, find_open, named
 
 ASK_S: Final = 10.0
-"""Seconds for all requests together. Without an answer the sentence lacks the name of the producer."""
+"""Most seconds for all requests together. Without Kafka's answer, the sentence does not name the producer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked(Document):
-    """Offsets of a partition held back by an open transaction.
+    """Range of a partition's offsets that an open transaction holds back.
 
-    start: last stable offset; end: high watermark. unknown: reason why Kafka did not name the transactions.
+    start: last stable offset; end: high watermark.
+    unknown: reason why Kafka did not name the transaction.
     """
 
     json_keys = (
@@ -47,15 +48,15 @@ class Blocked(Document):
 
     @property
     def count(self) -> int:
-        """Return the number of offsets held back, markers included."""
+        """Return the number of offsets that the transaction holds back, including transaction markers."""
         return self.end - self.start
 
     @property
     def is_old(self) -> bool:
-        """Return True if the transaction is older than a lane's own transactions can get.
+        """Return True if the transaction is too old to be the transaction of a worker's lane.
 
-        A transaction that Kafka does not name counts as old, for its age is not known. If Kafka answers that none is
-        open, the transaction ended after Kafka had given the offsets: workers write one after another.
+        A transaction that Kafka does not name counts as old, because its age is unknown. If Kafka answers that none is
+        open, the transaction has ended since Kafka reported the offsets; then it is not old.
         """
         if not self.transactions:
             return bool(self.unknown)
@@ -71,9 +72,9 @@ class Blocked(Document):
 
 
 def ask_about(bootstrap: str, settings: Settings, ends: dict[tuple[str, int], tuple[int, int]]) -> list[Blocked]:
-    """Return the partitions held back by an open transaction, with its producer if Kafka shows it.
+    """Return the partitions that an open transaction holds back, with the transaction's producer if Kafka names it.
 
-    Blocking; not to be called in a thread with a running event loop.
+    The call blocks. Call it in a thread without a running event loop.
 
     Args:
         bootstrap: host:port[,host:port].

@@ -1,7 +1,6 @@
-"""Tables of a program, read from outside: one key, or a page of keys; committed values only.
+"""Queries for the tables of a program: one key, or a page of keys, with committed values only.
 
-A worker answers for its partitions (`kafka_ratchet.app.status.table_reading`), and `merge_tables` combines the
-answers of all workers.
+Each worker answers for its partitions (`kafka_ratchet.app.status.table_reading`); `merge_tables` combines the answers.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import Any, Final, NamedTuple
 from kafka_ratchet.app.status.lookup import QueryError, parse_limit
 
 KEY_MOST: Final = 2_000
-"""Most bytes of a listed key: its hex digits have to fit into a query string. Longer keys are counted, not listed."""
+"""Most bytes of a key in a list, so that its hex digits fit into a query string. Longer keys are only counted."""
 
 
 class TableQuery(NamedTuple):
-    """Query of a table: for a key (as text or bytes), or for a page of keys after `after`."""
+    """Query of a table for one key, as text or bytes, or for at most `limit` keys after `after`."""
 
     key: str | None = None
     key_bytes: bytes | None = None
@@ -46,8 +45,9 @@ class TableQuery(NamedTuple):
 class TableValue:
     """Value of a key in one partition.
 
-    value is decoded JSON. excerpt is the beginning of its text if the value is too long or not JSON; value is null
-    then. bytes is its size in the table.
+    value: the decoded JSON; None if the value is too long, or is not JSON.
+    excerpt: in that case, the beginning of the value's text.
+    bytes: size of the value in the table.
     """
 
     partition: int
@@ -60,8 +60,8 @@ class TableValue:
 class TableEntry:
     """Key of a table, with its value in each partition.
 
-    key_hex has the bytes of the key in the table. window has start and end in seconds since the epoch, if the table has
-    windows.
+    key_hex: the key's bytes in the table, in hex.
+    window: start and end in seconds since the epoch, if the table has windows.
     """
 
     key: Any
@@ -72,9 +72,9 @@ class TableEntry:
 
 @dataclass(frozen=True, slots=True)
 class AskedPartition:
-    """Searched partition, and the changelog offset of its committed table.
+    """Searched partition, and the changelog offset where its committed table ends.
 
-    For a global table they are partition and offset of the table's topic.
+    For a global table, they are a partition of the table's topic, and the offset where reading ended.
     """
 
     partition: int
@@ -85,8 +85,10 @@ class AskedPartition:
 class TableAnswer:
     """Body of GET /status/table.
 
-    reached is the last key, in hex, before keys may be missing from the answer; None: all keys. complete is False if
-    keys of the last seconds may be missing; left_out counts keys too long for the list. problems are sentences.
+    reached: key, in hex; all keys up to it are in the answer. None: all keys are in it.
+    complete: False: keys of the last seconds may be missing.
+    left_out: number of keys too long for the list.
+    problems: sentences for display.
     """
 
     entries: list[TableEntry]
@@ -101,9 +103,11 @@ class TableAnswer:
 class TablePage:
     """Key of a table, or a page of its keys in byte order, from all answering partitions.
 
-    stream is the table's stream; None: a global table, or unknown. partitions have the changelog offset of each value,
-    not_asked those without an answering worker. next is the `after` of the following page, in hex; None: this page is
-    the last. problems are sentences for display.
+    stream: stream of the table; None: a global table, or unknown.
+    partitions: answering partitions, each with the changelog offset where its committed table ends.
+    not_asked: partitions without an answering worker.
+    next: `after` of the following page, in hex; None: this page is the last.
+    problems: sentences for display.
     """
 
     table: str
@@ -116,7 +120,7 @@ class TablePage:
 
 
 def window_text(window: tuple[float, float] | None) -> str:
-    """Format a window's start and end in UTC; in seconds if they are not valid dates."""
+    """Return a window's start and end as text, in UTC; invalid dates in seconds since the epoch."""
     if window is None:
         return ""
     try:
@@ -127,16 +131,16 @@ def window_text(window: tuple[float, float] | None) -> str:
 
 
 def parse_table_query(query: Mapping[str, str]) -> TableQuery:
-    """Parse the parameters key, hex, after and limit.
+    """Return the query in the parameters key, hex, after and limit of an address.
 
-    An empty key counts as missing; the empty text is `""` in JSON.
+    An empty parameter `key` counts as missing. To query the empty text as a key, write it as JSON: `""`.
 
     Raises:
         QueryError: a parameter is invalid.
     """
     key, key_bytes = query.get("key") or None, _bytes_of(query, "hex")
     if key is not None and key_bytes is not None:
-        raise QueryError("give the key as text or as hex, not both")
+        raise QueryError("the key is given both as text and as hex. Give one of the two")
     if key is not None:
         try:
             size = len(key.encode())
@@ -216,7 +220,7 @@ def merge_tables(
 
 
 def _newest(answers: Mapping[str, TableAnswer]) -> dict[int, tuple[str, int]]:
-    """Return by partition the worker furthest ahead; while a partition moves, two workers may report it."""
+    """Return for each partition its worker and offset; if two workers report it, those with the higher offset."""
     newest: dict[int, tuple[str, int]] = {}
     for worker, answer in sorted(answers.items()):
         for each in answer.asked:

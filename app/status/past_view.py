@@ -1,4 +1,4 @@
-"""View of the history, the events and the policy intervals of all workers, for the page."""
+"""Histories, events and policy intervals of all workers, for the page."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from kafka_ratchet.app.status.history import (
 )
 
 SETTLED_S: Final = 12
-"""Seconds from the end of a row's time until all workers have written the row."""
+"""Seconds from the end of a row's time until every worker has added the row to its history."""
 RANGES: Final = {"1h": (3_600, 10), "6h": (21_600, 60), "24h": (86_400, 300)}
 """Spans of the page's history by name: (seconds of the span, seconds of a step)."""
 FRESH_FOR_S: Final = {"1h": 5.0, "6h": 30.0, "24h": 60.0}
-"""Seconds between requests to the workers by span, however many pages are open."""
+"""Least seconds between two requests to the workers, by span, however many pages are open."""
 KEPT_MOST: Final = 256
-"""Most histories in memory, one for each stream and span."""
+"""Most histories to keep in memory, one for each stream and span."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPast:
-    """Worker with its version and start; None for an earlier version, or without an answer.
+    """Worker with its version and start time, or None if it does not answer or report them.
 
-    program is the digest of its program; "" without one.
+    program: digest of the worker's program; "": no program
     """
 
     name: str
@@ -63,7 +63,7 @@ class Pasts:
 
 
 class PastView:
-    """View of all workers' histories, with answers cached for some seconds."""
+    """Reader of all workers' histories, which keeps their answers for some seconds."""
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
@@ -86,7 +86,7 @@ class PastView:
             return found
 
     async def lags(self, stream: str, numbers: Sequence[int], partitions: int) -> dict[int, list[tuple[int, int]]]:
-        """Return the lag of some partitions by minute, over the last six hours."""
+        """Return the lags of the partitions `numbers` in the last six hours, as (seconds since the epoch, records)."""
         end = int(time.time())
         query = HistoryQuery(stream, end - 6 * 3_600, end, 6 * LAG_EVERY_S, tuple(numbers))
         return (await self._ask(query, partitions)).lags
@@ -97,7 +97,7 @@ class PastView:
         return merge_history(query, answers.values(), partitions, problems)
 
     async def intervals(self, stream: str) -> list[Interval]:
-        """Return the policy intervals of all served partitions, by partition, the newest first."""
+        """Return the policy intervals of all served partitions, sorted by partition, the newest of each first."""
         answers, _ = await self._cluster.ask_workers("/status/intervals", {"stream": stream}, IntervalsAnswer)
         found = {(each.partition, each.number): each for answer in answers.values() for each in answer.intervals}
         return sorted(found.values(), key=lambda each: (each.partition, -each.number))

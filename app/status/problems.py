@@ -18,11 +18,14 @@ from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.stalls import Cause
 
 HELD_BACK = "wait for an open transaction"
-"""Phrase in every problem about records held back; `ratchet status` finds these problems by it."""
+"""Phrase in each sentence about records held back. `ratchet status` recognises the sentences by it."""
 
 
 def about_group(settings: Settings, group: Group | None, urls: Sequence[str]) -> list[str]:
-    """Return sentences about problems of the settings, and of the group as a whole. urls: addresses of its workers."""
+    """Return sentences about problems of the settings and of the whole consumer group.
+
+    urls: status addresses of the workers
+    """
     said = []
     if not settings.streams:
         said.append("the settings name no streams: add a [streams.NAME] section to the settings file")
@@ -55,7 +58,7 @@ def about_programs(workers: Iterable[WorkerStatus]) -> list[str]:
 
 
 def about_foreign_offsets(group: Group | None, views: Sequence[StreamView]) -> list[str]:
-    """Return a sentence for each group offset committed by another client."""
+    """Return a sentence for each offset of the workers' group that another client has committed."""
     foreign = group.foreign if group is not None else {}
     return [
         f"stream {view.stream}, partition {row.partition}: the group's offset {foreign[view.input, row.partition]} was "
@@ -79,7 +82,7 @@ def about_blocked(rows: Mapping[str, Sequence[PartitionView]], stream: str, part
 
     Args:
         rows: partitions by stream.
-        stream: stream of the record; its records may wait in the internal stream that repartitions them.
+        stream: stream of the record; the record may also wait in the internal stream that repartitions it.
         partition: partition of the record; None: unknown.
     """
     own = [row for row in rows.get(stream, ()) if partition in (None, row.partition)]
@@ -92,7 +95,7 @@ def about_blocked(rows: Mapping[str, Sequence[PartitionView]], stream: str, part
 
 
 def about_late(rows: Sequence[KnownIdentity], sequence: int | None, window: int) -> list[str]:
-    """Return a sentence for each partition where it is too late to know if a sequence arrived."""
+    """Return a sentence for each partition that cannot know if a sequence arrived, since it is below the window."""
     return [
         f"partition {row.partition}: sequence {sequence} is more than {window:,} (reorder_window) below the last one, "
         f"{max(row.persisted or 0, row.pushed or 0)}: it is too late to tell whether it came. Sent again it would "
@@ -103,7 +106,7 @@ def about_late(rows: Sequence[KnownIdentity], sequence: int | None, window: int)
 
 
 def about_invalid(worker: WorkerStatus) -> list[str]:
-    """Return a sentence for each partition with a jump in its share of invalid records."""
+    """Return a sentence for each partition with a steep rise in the share of invalid records."""
     return [
         f"stream {table.stream}, partition {status.partition}: {status.recent.invalid:,} of {status.recent.judged:,} "
         f"records within the last minute were invalid ({status.recent.now:.1%}; before: {status.recent.before:.1%}). "
@@ -116,14 +119,14 @@ def about_invalid(worker: WorkerStatus) -> list[str]:
 
 
 LAG_LONG_S: Final = 60.0
-"""Least lag in seconds that the page names as a problem."""
+"""Least time lag in seconds that the page reports as a problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Problem with its remedy, for the page.
 
-    is_bad: True if the operator has to act. page: address of a page; command: command to copy.
+    is_bad: True: the operator has to act; page: address of a page with more about it; command: command to copy
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""Producers of a stream: the partitions' state of each, and its published progress."""
+"""Producers of a stream, each with its state in the partitions and its published progress."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ log = structlog.get_logger(__name__)
 class Acknowledged(NamedTuple):
     """Published progress of a producer.
 
-    sequence: the highest with all up to it acknowledged by Kafka, -1 without any; records: number of acknowledged
-    records
+    sequence: highest sequence such that Kafka has acknowledged it and all lower ones; -1: none
+    records: number of acknowledged records
     """
 
     sequence: int
@@ -34,9 +34,7 @@ class Acknowledged(NamedTuple):
 
 
 def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, Acknowledged]]:
-    """Return the published progress of every producer name, by topic and name.
-
-    It skips unreadable ones.
+    """Return the published progress of every producer name, by topic and name, without unreadable entries.
 
     The result takes some 300 bytes of memory for each name.
 
@@ -78,9 +76,11 @@ def _take(found: dict[str, dict[bytes, Acknowledged]], key: bytes | None, value:
 class ProducerPartition:
     """State of a producer in one partition.
 
-    fresh and duplicate are estimates of the worker's verdicts, from a sample of each batch
-    (`kafka_ratchet.tables.activity.Tally`). They count since the worker took the partition, or since it last met the
-    name. Times are UTC, ISO 8601, by the worker's clock. last_seen None: no record since then.
+    fresh, duplicate: estimated number of records with each verdict, from a sample of each batch
+    (`kafka_ratchet.tables.activity.Tally`).
+    since: start of this count: the worker took the partition, or met the name again after it had dropped it.
+    last_seen: time of the last record; None: no record since then.
+    Times are in ISO 8601, UTC, by the worker's clock.
     """
 
     partition: int
@@ -94,7 +94,7 @@ class ProducerPartition:
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatus:
-    """Producer with its state in each partition. name_hex has the bytes of its name."""
+    """Producer with its state in each partition. name_hex: the bytes of its name, in hex."""
 
     name_hex: str
     partitions: list[ProducerPartition]
@@ -104,8 +104,9 @@ class ProducerStatus:
 class ProducersAnswer:
     """Body of GET /status/producers: names in the order of their bytes.
 
-    more is True if further names follow; complete is False if names of the last seconds may be missing; not_tallied
-    counts records in batches of too many producers, which fresh and duplicate do not include.
+    more: True: further names follow.
+    complete: False: names of the last seconds may be missing.
+    not_tallied: number of records that fresh and duplicate leave out, because their batches have too many producers.
     """
 
     producers: list[ProducerStatus]
@@ -117,14 +118,15 @@ class ProducersAnswer:
 
 @dataclass(frozen=True, slots=True)
 class KnownProducer:
-    """Producer name on a topic, with its progress. None stands for unknown.
+    """Producer name on a topic, with its progress. None in a field: unknown.
 
-    name is text for display, name_hex its bytes. published is the producer's own watermark of acknowledged sequences
-    (`kafka_ratchet.producers.Progress`), in published_records records.
-
-    A producer has a last sequence in each of its partitions. persisted and pushed are the highest, persisted_lowest is
-    the lowest; sequences in between may be in flight in a lagging partition. last_seen is the newest, fresh and
-    duplicate are the sums, since is the oldest of `partitions`.
+    name: text for display; name_hex: the name's bytes, in hex.
+    published, published_records: highest sequence such that Kafka has acknowledged it and all lower ones, and the
+    number of acknowledged records, as the producer has stored them (`kafka_ratchet.producers.Progress`).
+    persisted, pushed: the highest persisted and pushed sequence of all partitions.
+    persisted_lowest: the lowest persisted sequence of all partitions; higher ones may be in flight in a slow partition.
+    last_seen, since: the latest last_seen and the earliest since of all partitions.
+    fresh, duplicate: sums over all partitions.
     """
 
     name: str
@@ -147,8 +149,8 @@ class KnownProducer:
 class ProducersPage:
     """Page of a topic's producers, in the order of their names' bytes.
 
-    next is the `after` of the following page, in hex; None: this page is the last. problems are sentences for the
-    operator.
+    next: `after` of the following page, in hex; None: this page is the last.
+    problems: sentences for the operator.
     """
 
     stream: str | None
@@ -166,7 +168,7 @@ def merge_pages(
     partitions: Collection[int],
     problems: Iterable[str],
 ) -> ProducersPage:
-    """Merge the workers' answers into one page. problems: sentences about workers without an answer."""
+    """Return one page, merged from the workers' answers. problems: sentences about workers without an answer."""
     answers, problems = list(answers), list(problems)
     known: dict[bytes, list[ProducerPartition]] = {}
     for each in (producer for answer in answers for producer in answer.producers):
@@ -197,7 +199,7 @@ def merge_pages(
 def with_published(
     page: ProducersPage, published: Mapping[bytes, Acknowledged], after: bytes | None, limit: int
 ) -> ProducersPage:
-    """Return the page with the published progress added, and with names found only there.
+    """Return the page with the published progress added, and with the names that only the progress has.
 
     Args:
         page: page from the workers; without producers if no stream reads the topic
@@ -250,7 +252,7 @@ def _with(told: KnownProducer, own: Acknowledged) -> KnownProducer:
 
 
 def shown(name: bytes) -> str:
-    """Return a foreign name as text safe for a terminal: unprintable characters are escaped."""
+    """Return bytes from a stranger as safe text for a terminal, with unprintable characters escaped."""
     text = name.decode("utf-8", "backslashreplace")
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
@@ -265,11 +267,11 @@ def list_producers(sequences: Sequences, asked: list[int], after: bytes | None, 
         limit: highest number of names
     """
     names: dict[bytes, list[int]] = {}
-    """Partitions that listed a name, by name."""
+    """Partitions that list a name, by the name."""
     unsure: list[int] = []
-    """Partitions that may know more names than they have listed."""
+    """Partitions that may have more names than they have listed."""
     last: bytes | None = None
-    """Last name, as in `known_identities`."""
+    """Last name of the page, of those found so far; None: the page is not full. Later partitions stop there."""
     complete, looked_into, not_tallied = True, [], 0
     for number in asked:
         partition = sequences.partition(number)

@@ -1,4 +1,4 @@
-"""View of the result table's offsets and lag. It asks in a thread, so that a slow store does not delay the page."""
+"""Offsets and lags of the result tables, for the page. They are read in a thread, since a store may be slow."""
 
 from __future__ import annotations
 
@@ -33,24 +33,25 @@ from kafka_ratchet.spark_sink.secrets import hidden
 log = structlog.get_logger(__name__)
 
 KAFKA_TIMEOUT_S = 5.0
-"""Seconds to wait for Kafka, as in the rest of the page."""
+"""Most seconds to wait for Kafka, as in the rest of the page."""
 
 FRESH_FOR_S = 5.0
-"""Seconds between requests to the store, however many pages are open: it may be a busy database."""
+"""Least seconds between two requests to the store, which may be a busy database, however many pages are open."""
 
 STALE_MOST_S = 10.0
-"""Longest age in seconds of an answer shown, with its time, while the next one is fetched."""
+"""Most seconds since an answer for the page to show it, with its time, while the next request runs."""
 
 PATIENCE_S = 1.0
-"""Seconds that a page waits for the store's answer. Later answers are on the next page, two seconds later."""
+"""Most seconds that a page waits for the store's answer; the page, fetched again every two seconds, shows it later."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultPartition:
     """Progress of a result table in one partition of its topic, named as in `ratchet sink status`.
 
-    offset is the next offset to read, None before the first commit; lag is in offsets, lag_s the age of the oldest
-    missing record. lag None: the topic does not hold the stored offset, so that the job cannot continue.
+    offset: next offset to read; None: the job has not committed yet.
+    lag: number of offsets left to read; None: the topic does not have the stored offset, so the job cannot continue.
+    lag_s: age in seconds of the oldest record without a row.
     """
 
     partition: int
@@ -59,16 +60,17 @@ class ResultPartition:
     lag: int | None
     lag_s: float | None
     blocked: int | msgspec.UnsetType = msgspec.UNSET
-    """Number of offsets held back by an open transaction; unset without any."""
+    """Number of offsets that an open transaction holds back; unset if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Sink of the settings with its progress. taken_at is UTC, ISO 8601; None: not yet asked.
+    """Sink of the settings with its progress.
 
-    error is for the operator.
-
-    name is the section's name in [sinks.NAME], and the job's name in [sink]. command starts the job.
+    taken_at: time of the store's answer, ISO 8601, UTC; None: no answer yet.
+    error: sentence for the operator; None: no error.
+    name: name of the section [sinks.NAME]; for [sink], the job's name.
+    command: command that starts the job.
     """
 
     job: str
@@ -84,11 +86,11 @@ class Results:
     name: str = ""
     command: str = "ratchet sink"
     waits: list[str] | msgspec.UnsetType = msgspec.UNSET
-    """Sentences about partitions that wait for the end of an open transaction; unset without any."""
+    """Sentences about partitions that wait for the end of an open transaction; unset if there are none."""
 
 
 class SinksView:
-    """View of all sinks of the settings, for the page.
+    """Reader of the state of all sinks of the settings, for the page.
 
     Args:
         bootstrap: host:port[,host:port].
@@ -109,7 +111,7 @@ class SinksView:
         return [results for results in found if results is not None]
 
     async def one(self, name: str) -> tuple[Results, Settings] | None:
-        """Return the sink of that section or job name, with its settings; None if the settings have none."""
+        """Return the sink with a section or job of that name, and its settings; None if the settings have none."""
         for section, view in self._views.items():
             if name in {section, view.settings.sink.name} and (results := await view.latest()) is not None:
                 return results, view.settings
@@ -117,13 +119,13 @@ class SinksView:
 
 
 class ResultsView:
-    """View of one result table, with requests to store and Kafka at intervals.
+    """Reader of the state of one result table, from its store and Kafka.
 
     Args:
         bootstrap: host:port[,host:port].
         settings: settings with the `[sink]`, if any.
         name: name of the sink; None: the job's name.
-        command: command that starts the job; None: without a name.
+        command: command that starts the job; None: the command without a sink's name.
     """
 
     def __init__(self, bootstrap: str, settings: Settings, name: str | None = None, command: str | None = None) -> None:
@@ -149,7 +151,7 @@ class ResultsView:
         """Time of the store's last answer without an error."""
 
     async def latest(self) -> Results | None:
-        """Return the state of the table, at most some seconds old; None without `[sink]` in the settings."""
+        """Return the state of the table, at most `STALE_MOST_S` old; None if the settings have no sink."""
         if not self._is_wanted:
             return None
         now = asyncio.get_running_loop().time()

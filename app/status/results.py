@@ -1,4 +1,4 @@
-"""Result table and job from the settings, for `ratchet sink`, verify and the page."""
+"""Result tables and Spark jobs as the settings describe them, for `ratchet sink`, `ratchet verify` and the page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 
 class Rule(TypedDict, total=False):
-    """Deduplication settings of a raw topic, for Spark; see `JobSpec`."""
+    """Deduplication settings of a job that reads a stream's input; see `JobSpec`."""
 
     from_input: bool
     identity: str
@@ -38,7 +38,7 @@ class Rule(TypedDict, total=False):
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of a single run, outside the settings; see `JobSpec`."""
+    """Options of a single run of a job, which the settings do not have; see `JobSpec`."""
 
     mode: Mode
     interval_s: float
@@ -51,7 +51,7 @@ class RunOptions(TypedDict, total=False):
 
 
 def result_stream(settings: Settings, name: str | None = None) -> tuple[str, StreamSettings]:
-    """Return the stream with the topic that the sink reads.
+    """Return name and settings of the stream that the sink reads.
 
     Raises:
         SettingsError: the settings do not determine the stream; the message names the line to add.
@@ -62,9 +62,9 @@ def result_stream(settings: Settings, name: str | None = None) -> tuple[str, Str
 
 
 def missing_stream(settings: Settings) -> str:
-    """Return the message about a sink without a stream, in a file of several streams.
+    """Return the message about a sink that sets no stream although the settings have several.
 
-    "" if the sink's stream is clear.
+    "": the settings determine the sink's stream.
     """
     judged = list(judging(settings.streams))
     if len(judged) < 2 or all(each.stream is not None for each in settings.every_sink().values()):
@@ -76,22 +76,22 @@ def missing_stream(settings: Settings) -> str:
 
 
 def topic_of(settings: Settings, stream: StreamSettings) -> str:
-    """Return the topic that the only sink of the settings reads."""
+    """Return the topic that the sink reads: the stream's output, or its input with `from_input`."""
     return stream.input if settings.sink.from_input else stream.output
 
 
 def reading_input(settings: Settings, *, asked: bool) -> Settings:
-    """Return the settings of one sink, with `from_input` set if the command line asks for it."""
+    """Return the settings of one sink. asked: True: with `from_input` set, as the command line has the option."""
     if not asked:
         return settings
     return settings.model_copy(update={"sink": settings.sink.model_copy(update={"from_input": True})})
 
 
 def rule_of(settings: Settings, topic: str) -> Rule:
-    """Return the deduplication settings of the stream with a raw topic as input, for Spark.
+    """Return the deduplication settings for Spark, of the stream with the input `topic`.
 
     Raises:
-        OptionRefused: the stream has a setting that only workers support.
+        OptionRefused: the stream has a setting that Spark does not support.
         SettingsError: no stream of the settings has that input.
     """
     name, stream = next(((name, each) for name, each in settings.streams.items() if each.input == topic), (None, None))
@@ -122,12 +122,12 @@ def rule_of(settings: Settings, topic: str) -> Rule:
 
 
 def _shown(text: str) -> str:
-    """Format a setting's value as in the settings file."""
+    """Return a setting's value as it is written in the settings file."""
     return text.lower() if text in ("True", "False") else repr(text)
 
 
 def sinks_of(settings: Settings, stream: str) -> list[Settings]:
-    """Return the settings with a single sink, for each sink that reads a stream's output."""
+    """Return the settings once for each sink that reads the stream's output, each with that sink alone."""
     found = [settings.of_sink(name) for name in settings.every_sink()] or [settings]
     judged = judging(settings.streams)
     only = next(iter(judged)) if len(judged) == 1 else None
@@ -135,11 +135,11 @@ def sinks_of(settings: Settings, stream: str) -> list[Settings]:
 
 
 def settings_for_results(settings: Settings, stream: str | None, sink: str | None) -> Settings:
-    """Return the settings with a single sink, the one of the table to compare.
+    """Return the settings with one sink alone: the sink of the table to compare.
 
     Args:
         settings: settings with all sinks.
-        stream: stream of the results; None: the stream of the sink.
+        stream: name of the stream of the table; None: the sink's stream.
         sink: name of the sink; None: `[sink]`, or the stream's only sink.
 
     Raises:
@@ -160,7 +160,7 @@ def settings_for_results(settings: Settings, stream: str | None, sink: str | Non
 
 
 def access_of(settings: Settings) -> Access:
-    """Return the addresses, passwords and keys of Kafka and the store, which are not on the command line."""
+    """Return addresses, passwords and keys of Kafka and the store; they are not for the command line."""
     kept = settings.sink
     return Access(
         kafka_options(settings),
@@ -179,7 +179,10 @@ def _registry_of(settings: Settings) -> dict[str, str]:
 
 
 def _subject_of(settings: Settings, topic: str) -> str | None:
-    """Return the registry's subject for the schemas of a stream's records, which depends on the stream's input."""
+    """Return the registry's subject for the schemas of the topic's values; None without a registry.
+
+    It is named after the input of the stream that writes the topic.
+    """
     if settings.sink.schema_registry is None or settings.sink.schema_subject is not None:
         return settings.sink.schema_subject
     inputs = {stream.output: stream.input for stream in settings.streams.values()}
@@ -256,7 +259,7 @@ def kafka_options(settings: Settings) -> dict[str, str]:
 
 
 def planner_of(bootstrap: str, settings: Settings, topic: str, timeout_s: float | None = None) -> TopicPlanner:
-    """Return the planner for the topic to read.
+    """Return the planner, which reads the offsets of the job's topic.
 
     Raises:
         KafkaUnavailable: the client refuses its options.
@@ -266,7 +269,7 @@ def planner_of(bootstrap: str, settings: Settings, topic: str, timeout_s: float 
 
 
 def store_of(spec: JobSpec, access: Access, topic_id: int) -> ResultStore:
-    """Return the store for reading offsets; the user's `transform` is not imported.
+    """Return the store, to read the offsets in it. The user's `transform` is not imported.
 
     Args:
         spec: description of the job.
@@ -280,9 +283,9 @@ def store_of(spec: JobSpec, access: Access, topic_id: int) -> ResultStore:
 
 
 def require_startable_of(spec: JobSpec, access: Access, topic_id: int) -> None:
-    """Raise the error of a job that would refuse to start, as far as known without Spark.
+    """Raise an error if the job would refuse to start, as far as that shows without Spark.
 
-    A job with `transform` is not checked, because the user's function is not imported.
+    It does not check a job with `transform`, because it does not import the user's function.
 
     Args:
         spec: description of the job.
@@ -301,7 +304,7 @@ def require_startable_of(spec: JobSpec, access: Access, topic_id: int) -> None:
 
 @contextmanager
 def sink_errors_translated() -> Iterator[None]:
-    """Convert errors of the job, which have their own class tree, into `SetupError`."""
+    """Convert the errors of the job's own class tree into `SetupError`, while the block runs."""
     try:
         yield
     except SinkError as error:
@@ -309,7 +312,7 @@ def sink_errors_translated() -> Iterator[None]:
 
 
 def secret_of(value: Any) -> str | None:
-    """Return the text of a secret setting; None if it is not set."""
+    """Return the text of a secret setting; None if the setting is not set."""
     return None if value is None else str(value.get_secret_value())
 
 
@@ -323,10 +326,12 @@ SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class SinkCommit:
-    """Commit in a result table: its name in the store, next offset of each partition, and number of offsets read.
+    """Commit in a result table.
 
-    offsets_read counts markers and aborted records too; None: the previous commit is unknown. rows, rejects and seconds
-    are null, because stores do not keep them; the job serves them while it runs (`sink.metrics_port`).
+    offsets_read: number of offsets since the previous commit, including markers and aborted records; None: the previous
+    commit is unknown.
+    rows, rejects, seconds: always None, because stores do not keep them; a running job serves them as metrics
+    (`sink.metrics_port`).
     """
 
     name: str
@@ -338,7 +343,7 @@ class SinkCommit:
 
 
 def read_commits(settings: Settings, bootstrap: str, most: int = SHOWN) -> list[SinkCommit]:
-    """Return the newest commits, the newest first; empty if the store keeps no list of commits.
+    """Return the last `most` commits, the newest first; empty if the store keeps no list of commits.
 
     Raises:
         SettingsError: the settings do not determine the stream.

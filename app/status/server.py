@@ -1,4 +1,4 @@
-"""Status address of a worker: its partitions, as JSON and for Prometheus.
+"""Status address of a worker: state of its partitions as JSON, and metrics for Prometheus.
 
     GET /status                                                  all tables and partitions of this worker
     GET /status/identity?stream=S&identity=TEXT[&sequence=N]     the last sequences of one identity
@@ -13,10 +13,10 @@
     GET /healthz                                                 200 while the event loop lives
     GET /readyz                                                  200 when it does all its work, else 503 with the reason
 
-The last three answer under any Host: probes and Prometheus come by addresses of their own.
+The last three accept any Host header, because probes and Prometheus use other names of the address.
 
-Workers publish the address in the consumer group's member metadata, where Faust puts it;
-`kafka_ratchet.app.status.group` reads it there, so nothing needs to be configured to find them.
+Faust publishes the worker's address in the metadata of the consumer group's members.
+`kafka_ratchet.app.status.group` reads it there, so commands find all workers without a setting.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 UNDER_ANY_HOST = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Paths answered under any host name: they show names of streams and figures, but no content of records or errors."""
+"""Paths that accept any Host header. Their answers have stream names and numbers, but no contents of records."""
 
 
 def worker_name() -> str:
-    """Return a worker's name: machine and process id."""
+    """Return the name of a worker in this process: the machine's name and the process id."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
@@ -74,14 +74,14 @@ class StatusServer:
     """HTTP server of a worker's status.
 
     Args:
-        provider: interface of the worker.
-        host: address to bind; a wildcard is published under this machine's name.
+        provider: the worker.
+        host: address to bind; for a wildcard, the server publishes this machine's name.
         port: port to bind; 0 takes a free port.
         worker: the worker's name; None: machine and process.
         registry: registry for /metrics; None: the metrics of `provider`.
-        history: the worker's history; None: not kept.
-        listening: a socket bound to the host; port is then unused.
-        pages: address of the pages of a hosted Faust app; None: without pages.
+        history: the worker's history; None: the worker keeps none.
+        listening: socket to serve on, bound to the host; port is then ignored. None: bind host and port.
+        pages: address of the web pages of a hosted Faust app; None: no pages.
         program: digest of the worker's program; "" without one.
     """
 
@@ -106,7 +106,7 @@ class StatusServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> str:
-        """Start the server; return the URL under which others reach it.
+        """Start the server; return its URL for requests from other machines.
 
         Raises:
             SetupError: host or port cannot be bound.
@@ -146,7 +146,7 @@ class StatusServer:
         )
 
     async def stop(self) -> None:
-        """Stop the server; does nothing if it was not started."""
+        """Stop the server, if it was started."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -190,7 +190,7 @@ class StatusServer:
         query = parse_query(request.rel_url.raw_query_string)
         name, table, asked = self._asked(query)
         if table.identity == "partition":
-            raise QueryError(f"stream {name!r} has one sequence for each partition, and so no identities to list")
+            raise QueryError(f"stream {name!r} has one last sequence for each partition, and no identities to list")
         return _json(await self._provider.identities(name, asked, parse_identities_query(query)))
 
     async def _own_table(self, request: web.Request) -> web.Response:
@@ -204,7 +204,11 @@ class StatusServer:
         return _json(self._provider.own_table(stream, asked, name, parse_table_query(query)))
 
     def _asked(self, query: Mapping[str, str]) -> tuple[str, TableStatus, list[int]]:
-        """Return the stream that a query names, its status, and its partitions on this worker."""
+        """Return the name of the query's stream, its status, and its partitions on this worker to search.
+
+        Raises:
+            QueryError: this worker does not serve the stream.
+        """
         name = query.get("stream", "")
         table = next((table for table in self._provider.tables() if table.stream == name), None)
         if table is None:

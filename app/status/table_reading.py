@@ -1,6 +1,6 @@
-"""Worker's answer to a query of a table: from its partitions, or from a global table's contents.
+"""Answer of a worker to a query of a table, from its partitions or its global tables.
 
-Events bring keys and values: each is bounded, and so is the answer.
+Keys and values come from events, so each of them and the whole answer have a limit.
 """
 
 from __future__ import annotations
@@ -30,24 +30,23 @@ from kafka_ratchet.tables.values.committed import WINDOWS_MOST
 from kafka_ratchet.tables.values.windows import START_BYTES, WindowCodec, WindowKey
 
 LONG_KEYS_MOST: Final = 1_000
-"""Most keys too long for the list that are skipped for one page."""
+"""Most overlong keys to skip for one page."""
 LISTED_MOST: Final = 500
-"""Most bytes of JSON for a value in a list; a longer value is cut."""
+"""Most bytes of JSON for a value in a list; of a longer value, only the beginning is shown."""
 VALUE_MOST: Final = 64 << 10
-"""Bytes of JSON above which a value is cut where its key is requested."""
+"""Most bytes of JSON for a value of a requested key; of a longer value, only the beginning is shown."""
 ANSWER_MOST: Final = 6 << 20
-"""Approximate most bytes of an answer; a page ends early rather than exceed it."""
+"""Approximate most bytes of an answer; a page with longer values has fewer keys."""
 ROW_BYTES: Final = 150
-"""Bytes of a row in addition to its key and value."""
+"""Estimated bytes of a row in an answer, without its key and value."""
 DEPTH_MOST: Final = 100
-"""Deepest nesting of a value shown as JSON. A value nested deeper is shown as text, because readers of the answer may
-fail at it."""
+"""Deepest nesting of a value in the answer's JSON. A deeper one is sent as text, since it may break JSON parsers."""
 
 Shown = tuple[Any, str | None, int]
 
 
 class Part(Protocol):
-    """Interface of a table's partition for queries: `CommittedTable`, or the contents of a global table's topic."""
+    """Interface of a table's partition for queries. `CommittedTable` has it, and a partition of a global table."""
 
     codec: Codec
 
@@ -59,7 +58,7 @@ class Part(Protocol):
         """Return the value's bytes for a key in the codec's form; None if the table lacks the key."""
 
     def starts(self) -> tuple[Iterable[int], bool]:
-        """Return the starts of windows that may have keys, and True if further windows may exist."""
+        """Return the starts of windows that may have keys, and True if the table may have further windows."""
 
     def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Yield key and value bytes after a key, in the order of the keys' bytes (None: from the first)."""
@@ -101,7 +100,7 @@ def _found(tables: Mapping[int, Part], codec: Codec, keys: Iterable[Any]) -> lis
 def _in_windows(
     tables: Mapping[int, Part], codec: WindowCodec, query: TableQuery
 ) -> tuple[list[TableEntry], list[str]]:
-    """Return a key's values in the newest windows with it, and notes on the others."""
+    """Return the values of a key in its newest windows, and sentences about omitted windows."""
     keys, entries = _keys_of(codec.inner, query), list[TableEntry]()
     try:
         looked = [table.starts() for table in tables.values()]
@@ -121,7 +120,7 @@ def _in_windows(
 
 
 def _keys_of(codec: Codec, query: TableQuery) -> list[Any]:
-    """Return the possible keys for a query, in the codec's form: 7 may be the number or the text."""
+    """Return the keys that a query may mean, in the codec's form: `7` may be the number or the text."""
     if query.key_bytes is not None:
         candidates = [query.key_bytes]
     elif codec.key_type is bytes:
@@ -170,7 +169,7 @@ def _listed(tables: Mapping[int, Part], asked: list[AskedPartition], query: Tabl
 def _by_key(
     tables: Mapping[int, Part], after: bytes | None
 ) -> Generator[tuple[bytes, list[tuple[int, bytes]]], None, None]:
-    """Yield each key with its value in each partition."""
+    """Yield each key, in byte order, with its value in each partition."""
 
     def of(number: int, table: Part) -> Iterator[tuple[bytes, int, bytes]]:
         return ((key, number, value) for key, value in table.entries(after))
@@ -195,9 +194,9 @@ def _entry(codec: Codec, key: bytes, values: Iterable[tuple[int, bytes]], most: 
 
 
 def _shown(data: bytes, most: int, *, packed: bool) -> Shown:
-    """Return the value, the beginning of its text, and its size in bytes.
+    """Return the value as JSON, or else the beginning of its text; and its size in bytes.
 
-    The text is set only if the value cannot be shown as such.
+    It is text if it has more than `most` bytes, is nested too deeply, or is not JSON.
     """
     try:
         value = msgspec.msgpack.decode(data) if packed else msgspec.json.decode(data)

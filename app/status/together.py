@@ -1,10 +1,10 @@
-"""Joint address of a worker's processes, for probes and Prometheus.
+"""One status address for all processes of a worker, for probes and Prometheus.
 
-    GET /healthz, /readyz     200 where every process answers so, else 503
-    GET /metrics              the figures of all, each with the label `process`; those that do not answer are missing
-    GET /processes/           the processes and their own addresses
+    GET /healthz, /readyz     200 if every process answers with 200, else 503.
+    GET /metrics              Metrics of all answering processes, each with the label `process`.
+    GET /processes/           The processes and their own addresses.
 
-Each request goes on to the processes at their own addresses.
+For the first three addresses, it sends the request on to each process.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from kafka_ratchet.app.status.http import bind, json_refusal, reachable_host, request_checks
 
 HEALTH_WITHIN_S: Final = 0.8
-"""Seconds to answer a probe; Kubernetes waits one second."""
+"""Most seconds until a probe is answered; Kubernetes waits one second."""
 METRICS_WITHIN_S: Final = 5.0
-"""Seconds to answer a scrape; Prometheus waits ten seconds."""
+"""Most seconds until a scrape is answered; Prometheus waits ten seconds."""
 
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 
 
 class Together:
-    """Joint server of a worker's processes, for probes and Prometheus.
+    """Server that answers for all processes of a worker, for probes and Prometheus.
 
     Args:
-        addresses: `http://host:port` of each process, as this machine reaches it
-        replaced: number of restarts of each process
+        addresses: `http://host:port` of each process, for requests from this machine
+        replaced: for each process, how often it was replaced by a new one
     """
 
     def __init__(self, addresses: Sequence[str], replaced: Sequence[int]) -> None:
@@ -79,7 +79,7 @@ class Together:
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _ask(self, address: str, path: str, within_s: float) -> tuple[int, str]:
-        """Ask one process; return the status code and body, with code 0 if it does not answer."""
+        """Send a request to one process; return status code and body of its answer, with code 0 without an answer."""
         assert self._client is not None  # noqa: S101 - it is served
         try:
             limit = aiohttp.ClientTimeout(total=within_s)
@@ -90,7 +90,10 @@ class Together:
 
 
 def merged(texts: Mapping[str, str]) -> str:
-    """Merge the Prometheus texts of several processes. texts: text by process, which becomes a label of each sample."""
+    """Return the Prometheus text of several processes together. texts: text by process.
+
+    Each sample gets the label `process`.
+    """
     families: dict[str, list[str]] = {}
     for process, text in texts.items():
         family, is_new = list[str](), False

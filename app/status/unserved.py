@@ -1,4 +1,4 @@
-"""Stalls of partitions that no worker reports: the group is compared with its workers' answers."""
+"""Causes of the standstill of partitions that no worker reports, found by comparing the group with the answers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from kafka_ratchet.app.status.model import NO_KAFKA, UNSERVED, PartitionView, St
 from kafka_ratchet.transport.stalls import STALLED_AFTER_S, Cause, Stall
 
 FORGOTTEN_AFTER_S: Final = 60.0
-"""Seconds to remember a partition after its last answer from a worker. A page opened later has no
-memory."""
+"""Seconds until `Unserved` forgets that a worker has reported a partition."""
 
 
 class Unserved:
-    """Finder of the reasons why partitions without a worker, or without Kafka, do not move.
+    """Finder of the causes why partitions stand still that no worker reports.
 
-    The first call reports a cause at once. If an earlier call found a worker for the partition, the cause is reported
-    only after a delay, because every restart of a worker leaves its partitions unserved for some seconds.
+    The first call reports each cause at once. If a worker has reported the partition in an earlier call, the cause is
+    reported only after some time, because every restart of a worker leaves its partitions unserved for some seconds.
     """
 
     def __init__(self) -> None:
@@ -29,14 +28,14 @@ class Unserved:
     def name(
         self, stream: StreamView, group: Group | None, silent: Mapping[str, str], now_s: float, unread: str = ""
     ) -> StreamView:
-        """Return the stream with the causes of unserved partitions added.
+        """Return the stream, with the cause added to each unserved partition.
 
         Args:
             stream: stream with the stalls that workers report.
             group: consumer group of the workers; None: unknown.
             silent: reason for each worker without an answer, by address.
             now_s: seconds since 1970.
-            unread: error of an attempt to read the group
+            unread: error of a failed attempt to read the group; None: none
         """
         return replace(
             stream,
@@ -68,7 +67,7 @@ class Unserved:
 def stall_of_unserved(
     topic: str, row: PartitionView, group: Group | None, silent: Mapping[str, str], unread: str = ""
 ) -> tuple[Cause, str] | None:
-    """Return cause and sentence for an unserved partition; None if a worker has it, or no record waits."""
+    """Return cause and sentence of a standstill; None if a worker serves the partition, or all is read."""
     place = f"{topic}, partition {row.partition}"
     if row.state == NO_KAFKA:
         return Cause.NO_ANSWER, f"{place}: Kafka does not answer"

@@ -13,17 +13,17 @@ import msgspec
 from kafka_ratchet.app.status.producers import shown
 
 WORKER_TIMEOUT_S: Final = 2.0
-"""Seconds to wait for a worker, which answers from memory. A slower one is shown as not answering."""
+"""Most seconds to wait for a worker, which answers from memory. A slower one counts as not answering."""
 MAX_BODY_BYTES: Final = 16 * 2**20
 """Most bytes of an answer. A status has about 250 bytes per partition, so that 60,000 partitions of one worker fit."""
 SENTENCE_MOST: Final = 500
-"""Most characters of a worker's sentence; any member of the group may answer as one."""
+"""Most characters of an error message from a worker, since the answer may come from a stranger."""
 
 Body = TypeVar("Body")
 
 
 class WorkerClient:
-    """HTTP client for requests to all workers at once. An async context manager, because it keeps connections."""
+    """HTTP client that sends a request to all workers at once. It keeps connections; use it with `async with`."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -43,7 +43,16 @@ class WorkerClient:
             self._session = None
 
     async def ask_all(self, urls: Iterable[str], path: str, body: type[Body]) -> tuple[dict[str, Body], dict[str, str]]:
-        """Ask all workers; return the answers, and the reasons of workers without an answer, by address."""
+        """Send a request to all workers.
+
+        Args:
+            urls: status addresses of the workers.
+            path: path and query of the request.
+            body: type of the answers.
+
+        Returns:
+            (answers by address; by address, the reason why a worker gave no answer)
+        """
         urls = list(urls)
         outcomes = await asyncio.gather(*(self._ask(url + path, body) for url in urls), return_exceptions=True)
         answers: dict[str, Body] = {}
@@ -74,7 +83,7 @@ class WorkerClient:
 
 
 def _refused(body: bytes) -> str:
-    """Return the error message of a worker that refuses the query."""
+    """Return the error message in the answer of a worker that refuses the query."""
     try:
         sentence = msgspec.json.decode(body, type=dict[str, str])["error"]
     except (msgspec.MsgspecError, KeyError):

@@ -162,5 +162,5 @@ async def test_a_group_that_never_was_has_nobody(broker: str) -> None:
 
 async def test_a_broker_that_does_not_answer_is_named(unused_tcp_port: int) -> None:
     bootstrap = f"127.0.0.1:{unused_tcp_port}"
-    with pytest.raises(BrokerUnavailable, match=f"group-of-events.*{bootstrap}.*Check that it runs"):
+    with pytest.raises(BrokerUnavailable, match=f"group-of-events.*{bootstrap}.*Check that Kafka runs"):
         await describe_group(bootstrap, settings_for(bootstrap))
