@@ -1,1 +1,1 @@
-"""Web page of Ratchet: a process that requests the status of all live workers, and shows it together."""
+"""Web page of Ratchet (`ratchet web`), which shows the status of all live workers together."""

@@ -1,15 +1,15 @@
-"""Access to the page: rules for reading it, and for changes through it.
+"""Access to the page: who may read it, and who may make changes through it.
 
-If the settings name a token or a trusted proxy, a request is answered only if it comes with one of
+If the settings have a token or a trusted proxy, the page answers a request only if the request has one of these:
 
-    Authorization: Bearer TOKEN      programs
-    the cookie of a session          browsers, after the login form
-    the user header of the proxy     believed from the proxy's addresses alone
+    Authorization: Bearer TOKEN      sent by programs.
+    the cookie of a session          sent by browsers, after the login form.
+    the user header of the proxy     accepted from the proxy's addresses alone.
 
-Without both settings every request is answered. A change needs `web.write` and the token, by bearer header or session:
-a user of the proxy may only read, unless logged in as well. A form of a session carries a mark bound to the session,
-and its Origin must be this page. A request with a bearer header needs neither, as browsers never send that header on
-their own.
+If they have neither, the page answers every request. A change needs `web.write` and the token, by bearer header or
+session; a user of the proxy who has not logged in may only read. A form in a session contains a mark derived from the
+session, and the Origin header of its POST must be this page. A request with a bearer header needs no mark and no
+Origin, because browsers never send that header on their own.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ LOGIN: Final = "/login"
 LOGOUT: Final = "/logout"
 STATIC: Final = "/static/"
 FORM_MARK: Final = "form_mark"
-"""Name of the form field with the mark."""
+"""Name of the form field with the form's mark."""
 
 FREE_TRIES: Final = 5
 WAIT_S: Final = 60.0
-"""Seconds that an address with too many failures must wait after its last one."""
+"""Seconds from the last failed login of an address with too many of them until it may try again."""
 REMEMBERED: Final = 4_096
-"""Most addresses with failures that are remembered; the oldest is forgotten first.
+"""Most addresses with remembered failures; the oldest address is forgotten first.
 
-A forgotten address does no harm, as the token is too long to guess.
+It is safe to forget an address, because the token is too long to guess.
 """
 NAME_MOST: Final = 200
 
@@ -68,7 +68,7 @@ CALLER: Final = web.RequestKey("caller", Caller)
 
 
 class Failures:
-    """Failed logins by address, to slow down an address that tries many tokens."""
+    """Counter of failed logins by address, which slows down an address that tries many tokens."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -83,16 +83,16 @@ class Failures:
             del self._known[next(iter(self._known))]
 
     def wait_s(self, address: str) -> float:
-        """Return the seconds until an address may try again; 0: now."""
+        """Return the seconds until an address may try to log in again; 0: at once."""
         count, at = self._known.get(address, (0, 0.0))
         return max(0.0, at + WAIT_S - self._clock()) if count >= FREE_TRIES else 0.0
 
 
 class Access:
-    """Access rules of the settings, applied to requests.
+    """Access rules of the page, as the settings have them.
 
     Raises:
-        SettingsError: the token's file cannot be used.
+        SettingsError: the file with the token cannot be used.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -106,12 +106,12 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """True if everyone who reaches the page may read it."""
+        """True if the page answers every request, because the settings have neither a token nor a proxy."""
         return self.token is None and not self._networks
 
     @property
     def posts(self) -> frozenset[str]:
-        """Addresses for login and logout, which accept POST; empty without a token."""
+        """Paths for login and logout, which accept POST; empty without a token."""
         return frozenset() if self.token is None else frozenset({LOGIN, LOGOUT})
 
     def caller(self, request: web.Request) -> Caller | None:
@@ -120,7 +120,7 @@ class Access:
         A wrong bearer token counts as a failed login.
 
         Raises:
-            TooManyFailures: this address must wait after too many failed logins, even with the right token.
+            TooManyFailures: the caller's address must wait after too many failed logins, even with the right token.
         """
         user = self._user(request)
         session = self._session(request)
@@ -134,7 +134,7 @@ class Access:
         return self._write and caller.has_token
 
     def is_token(self, request: web.Request, given: str) -> bool:
-        """Compare a given token with the page's; count and log a wrong one.
+        """Return True if `given` is the page's token; count and log a wrong one.
 
         Raises:
             TooManyFailures: see `caller`.
@@ -151,12 +151,12 @@ class Access:
         return False
 
     def is_secure(self, request: web.Request) -> bool:
-        """Return True if the browser's connection is encrypted, by this page or by the proxy."""
+        """Return True if the browser's connection uses TLS, to this page or to a trusted proxy."""
         forwarded = self._is_proxy(request) and request.headers.get("X-Forwarded-Proto", "").lower() == "https"
         return self._has_tls or forwarded
 
     def start_session(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Set the cookie of a new session. Call it only after `is_token` has returned True."""
+        """Set the cookie of a new session in a response. Call it only after `is_token` has returned True."""
         token = cast("Token", self.token)
         response.set_cookie(
             token.cookie,
@@ -169,16 +169,16 @@ class Access:
         )
 
     def end_session(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Delete the cookie of the session in the browser."""
+        """Make a response delete the session's cookie in the browser."""
         token = cast("Token", self.token)
         response.del_cookie(token.cookie, path="/", httponly=True, samesite="Strict", secure=self.is_secure(request))
 
     def form_mark(self, caller: Caller) -> str:
-        """Return the mark for this caller's forms; empty for a caller without a session."""
+        """Return the mark for this caller's forms; "" for a caller without a session."""
         return "" if self.token is None or caller.session is None else self.token.form_mark(caller.session)
 
     def why_not(self, request: web.Request, mark: str) -> str | None:
-        """Return why a posted form is refused; None for a form of this session.
+        """Return the reason to refuse a posted form; None if it is a form of the caller's session.
 
         Args:
             request: POST request.
@@ -222,7 +222,7 @@ class Access:
 
 
 class TooManyFailures(Exception):
-    """Refusal of an address that must wait after too many failed logins."""
+    """Refusal of a request from an address that must wait after too many failed logins."""
 
     def __init__(self, wait_s: float) -> None:
         self.wait_s = int(wait_s) + 1
@@ -233,7 +233,7 @@ ACCESS = web.AppKey("access", Access)
 
 
 def peer(request: web.Request) -> str:
-    """Return the address at the other end of the connection, without regard to headers.
+    """Return the address at the other end of the connection; headers such as X-Forwarded-For are ignored.
 
     An IPv4 address mapped into IPv6 is returned as IPv4.
     """
@@ -245,13 +245,13 @@ def peer(request: web.Request) -> str:
 
 
 def caller_of(request: web.Request) -> Caller:
-    """Return the caller that `guard` has found for a request."""
+    """Return the caller of a request, which `guard` has stored in the request."""
     return request[CALLER] if CALLER in request else Caller()
 
 
 @dataclass(frozen=True, slots=True)
 class AccessView:
-    """Access of a request, for templates.
+    """Access of a request's caller, for templates.
 
     Attributes:
         session: True if the browser is logged in
@@ -265,13 +265,13 @@ class AccessView:
 
 
 def access_view(request: web.Request) -> AccessView:
-    """Return the access of a request, for the template of its answer."""
+    """Return the access of a request's caller, for the template of the answer."""
     access, caller = request.app[ACCESS], caller_of(request)
     return AccessView(caller.session is not None, access.may_write(caller), access.form_mark(caller))
 
 
 def guard(access: Access, refusal: Refusal) -> Middleware:
-    """Return the middleware that refuses callers without access, or sends them to the login form.
+    """Return the middleware that refuses requests without access; it redirects browsers to the login form.
 
     Args:
         access: access rules of the settings.
@@ -309,7 +309,7 @@ def _ask_for_login(request: web.Request, access: Access, refusal: Refusal) -> we
 
 
 def warning_of(settings: Settings) -> str | None:
-    """Return a warning if strangers may read the page or its token; None if none is needed."""
+    """Return a warning if the settings let strangers read the page or its token; None if they do not."""
     page = settings.web
     is_here = page.host in LOOPBACK_NAMES or page.host.startswith("127.")
     if page.token_file is not None or page.trusted_proxy:

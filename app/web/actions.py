@@ -4,8 +4,8 @@ POST /actions/policy        stream (none: all), deduplicate: on, off or unset
 POST /actions/dead-letters  stream, reason, partition, offset, limit, again, unjudged, now
 POST /actions/resume        stream, partition, from, reason, forget, recount, adopt
 
-Without the field `execute` the last two change nothing: they describe the change, and show a form that makes it. Each
-action calls the same function as the command of its name. Without `web.write` these addresses do not exist.
+Without the field `execute`, the last two change nothing: they describe the change, and show a form that makes it. Each
+action calls the same function as the command of its name. These addresses exist only if `web.write` is set.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ TEXT_MOST: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Result of an action, or of its preview.
+    """Result of an action.
 
     Attributes:
         sentences: sentences for display
-        executed: True if something was changed; False for a preview
+        executed: True: the change was made; False: it was only described
     """
 
     sentences: list[str]
@@ -74,14 +74,14 @@ Carry = Callable[[Settings, str, Form, str], Done]
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Change that the page offers.
+    """Change that users can make through the page.
 
     Attributes:
-        path: address for the POST.
-        title: title of the page that answers.
+        path: path of the POST.
+        title: title of the answering page.
         fields: names of the form's fields.
-        carry_out: blocking function that makes the change, from settings, bootstrap, form, and the recorded user.
-        is_asked_twice: True if the action is only a preview unless the field `EXECUTE` is set.
+        carry_out: blocking function that makes the change. It takes settings, bootstrap, form, and the user to record.
+        is_asked_twice: True: without the field `EXECUTE`, the action only describes the change.
     """
 
     path: str
@@ -100,7 +100,7 @@ def _policy(settings: Settings, bootstrap: str, form: Form, by: str) -> Done:
         settings.stream(stream)
     choices = {"on": True, "off": False, "unset": None}
     if chosen not in choices:
-        raise SettingsError("deduplicate: write on, off or unset")
+        raise SettingsError("the field deduplicate is missing or invalid. Write on, off or unset")
     if chosen == "on":
         refuse_without_sequence(settings, bootstrap, stream)
     offset = write_policy(settings, bootstrap, stream, choices[chosen], by)
@@ -129,7 +129,7 @@ def _resume(settings: Settings, bootstrap: str, form: Form, by: str) -> Done:
     name, _ = settings.stream(form.text("stream"))
     executed, reason = form.is_set(EXECUTE), form.text("reason") or ""
     if executed and not reason:
-        raise SettingsError("reason: is missing. Write the reason; the changelog records it")
+        raise SettingsError("the field reason is empty. Write the reason, which the changelog records")
     flags = {each: form.is_set(each) for each in ("forget", "adopt", "recount")}
     decision = Resume(settings, bootstrap, name, Wanted(form.text("from"), reason, **flags), by)
     numbers = numbers_of(form.text("partition"), decision)
@@ -159,7 +159,7 @@ ACTION_PATHS: Final = frozenset(action.path for action in ACTIONS)
 
 
 def add_actions(application: web.Application) -> None:
-    """Add the addresses for changes. Call it only if `web.write` is set."""
+    """Add the addresses for changes to the application. Call it only if `web.write` is set."""
     for action in ACTIONS:
         application.router.add_post(action.path, _handler(action))
 

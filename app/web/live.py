@@ -1,7 +1,7 @@
 """GET /events: server-sent events, one for each change of the cluster's state.
 
-An event has no contents; a browser's page then fetches its changing part again. The state is requested once for all
-listeners together, and never without listeners.
+An event has no contents; after an event, a page in a browser fetches its changing part again. The server reads the
+state once for all listening pages together, and does not read it while none listens.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ log = structlog.get_logger(__name__)
 
 LOOK_EVERY_S: Final = 2.0
 SIGN_OF_LIFE_S: Final = 15.0
-"""Seconds between comments to a browser. A failed one shows that the browser has closed the connection."""
+"""Seconds between comments in the stream of events; if one cannot be sent, the browser has closed the connection."""
 LISTENERS_MOST: Final = 64
-"""Most listening pages. Further ones poll instead."""
+"""Most pages that listen to events. Further pages fetch their changing part at intervals instead."""
 
 
 class Live:
-    """Distributor of events: keeps the listening pages, and one task that watches the cluster for all."""
+    """Sender of the events to all listening pages, with one task that watches the cluster for all of them."""
 
     def __init__(self) -> None:
         self._listeners: set[asyncio.Event] = set()
@@ -75,7 +75,7 @@ class Live:
         return response
 
     async def _look(self, application: web.Application) -> None:
-        """Compare the cluster's state every two seconds while there are listeners, and wake them on a change."""
+        """Read the cluster's state every two seconds while pages listen, and send an event when it has changed."""
         before = b""
         while self._listeners:
             overview, sinks = await asyncio.gather(application[CLUSTER_VIEW].overview(), application[RESULTS].latest())

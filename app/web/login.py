@@ -1,4 +1,4 @@
-"""Login form, login and logout."""
+"""Addresses of the login form, the login and the logout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NEXT_MOST = 2_000
 
 
 def add_login(application: web.Application) -> None:
-    """Add the addresses for login and logout. Call it only for a page with a token."""
+    """Add the addresses for login and logout to the application. Call it only if the page has a token."""
     application.router.add_get(LOGIN, _form)
     application.router.add_post(LOGIN, _log_in)
     application.router.add_post(LOGOUT, _log_out)
@@ -42,7 +42,7 @@ async def _log_in(request: web.Request) -> web.Response:
 
 
 async def _log_out(request: web.Request) -> web.Response:
-    """End the session. The form needs no mark, since a forged logout does no harm."""
+    """End the session, and redirect to the login form. The posted form needs no mark: a forged logout does no harm."""
     response = _see(LOGIN)
     request.app[ACCESS].end_session(request, response)
     return response
@@ -58,6 +58,6 @@ def _see(path: str) -> web.Response:
 
 
 def _own_page(path: str) -> str:
-    """Return a path if it certainly belongs to this page, and not to another site; else "/"."""
+    """Return the path to open after the login: `path` if it surely belongs to this page; else "/"."""
     is_own = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isascii() and path.isprintable()
     return path if is_own and len(path) <= NEXT_MOST else "/"

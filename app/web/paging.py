@@ -1,4 +1,4 @@
-"""Division of long tables into pages. The JSON of the same address has all rows."""
+"""Division of long tables into pages. The JSON form of an address has all rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def paged(rows: Sequence[Row], asked: Mapping[str, str]) -> Paged[Row]:
 
     Args:
         rows: all rows of the table
-        asked: parameters of the address, with `page`
+        asked: parameters of the address; `page` is the requested page, from 1
 
     Raises:
         QueryError: the page does not exist.

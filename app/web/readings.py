@@ -1,4 +1,4 @@
-"""Readings of Kafka or a store for a page: each in a thread, a few at a time, and within a time limit."""
+"""Functions that read Kafka or a store for a page: each runs in a thread, a few at a time, with a time limit."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from kafka_ratchet.spark_sink.secrets import hidden
 Found = TypeVar("Found")
 
 AT_ONCE: Final = 3
-"""Most readings at the same time. Each has clients of its own, and takes some 50 MB."""
+"""Most readings at the same time. Each has its own Kafka clients, and takes some 50 MB of memory."""
 TURN_S: Final = 5.0
-"""Seconds that a request waits for other readings to end."""
+"""Most seconds that a request waits until another reading ends, if too many run."""
 PATIENCE_S: Final = 15.0
-"""Seconds that a page waits for a reading. Most readings have a lower limit of their own."""
+"""Most seconds that a page waits for a reading. Most readings have a lower limit themselves."""
 KAFKA_TIMEOUT_S: Final = 5.0
-"""Seconds to wait for Kafka, as in the rest of the page."""
+"""Most seconds to wait for Kafka, as in the rest of the page."""
 MAX_PARAMETERS: Final = 12
 """Most parameters in an address of a page that reads Kafka or a store."""
 
 
 class Unanswered(RatchetError):
-    """Question without an answer at present; the text says why."""
+    """Error for a reading that gave no result in time; the text says why."""
 
 
 class Readings:
-    """Limiter of readings.
+    """Runner of a limited number of readings in threads.
 
     Args:
-        at_once: most readings at the same time. An abandoned one counts until it ends.
+        at_once: most readings at the same time. A reading that no request waits for any more counts until it ends.
     """
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
@@ -52,7 +52,7 @@ class Readings:
         Args:
             work: function that reads.
             patience_s: most seconds to wait for its result.
-            instead: command that answers the same question, for the error sentence; "": none.
+            instead: command that gives the same result, for the error sentence; "": none.
 
         Raises:
             Unanswered: too many other readings run, or `work` takes too long.
@@ -70,7 +70,7 @@ class Readings:
         asking.add_done_callback(self._ended)
         await asyncio.wait({asking}, timeout=patience_s)
         if not asking.done():
-            raise Unanswered(f"the answer was not ready within {patience_s:g} s. Try again.{hint}")
+            raise Unanswered(f"Kafka or the store was not read within {patience_s:g} s. Try again.{hint}")
         return asking.result()
 
     def _ended(self, asking: asyncio.Future[Any]) -> None:
@@ -82,7 +82,7 @@ class Readings:
 async def read(
     request: web.Request, work: Callable[[], Found], patience_s: float = PATIENCE_S, *, instead: str = ""
 ) -> Found:
-    """Run `work`, which reads from Kafka, in a thread; see `Readings.read`.
+    """Run `work`, which reads from Kafka, in a thread, and return its result; see `Readings.read`.
 
     Raises:
         Unanswered: Kafka does not answer; or see `Readings.read`.
@@ -98,22 +98,22 @@ BOOTSTRAP = web.AppKey("bootstrap", str)
 
 
 def impatient(settings: Settings) -> Settings:
-    """Return settings with a shorter `kafka_timeout_s`, for a reading by the page."""
+    """Return the settings with `KAFKA_TIMEOUT_S` as `kafka_timeout_s`, for a reading by the page."""
     return settings.model_copy(update={"kafka_timeout_s": min(settings.kafka_timeout_s, KAFKA_TIMEOUT_S)})
 
 
 async def answer(
     request: web.Request, template: str, ask: Callable[[dict[str, str]], Awaitable[Any]], **context: Any
 ) -> web.StreamResponse:
-    """Answer the query in an address with a page or JSON.
+    """Return the answer to the query in an address, as a page or JSON.
 
-    A query with a mistake, or without an answer, is shown again with the reason.
+    If the query is invalid, or gives no result in time, the page shows it again with the reason.
 
     Args:
         request: request with the query.
         template: name of the template. It gets `found` (result or None), `problem` (sentence or None) and `asked`
             (parameters).
-        ask: function that returns the result for the parameters: None without a query, or a whole response.
+        ask: function that returns the result for the parameters; None if they are no query; or a whole response.
         context: further values for the template.
     """
     found, problem, status, asked = None, None, 200, dict[str, str]()

@@ -1,4 +1,4 @@
-"""Rendering of answers: HTML from a template, or JSON, and the formats of figures and states."""
+"""Rendering of answers as HTML from a template, or as JSON; and the formats of numbers and states in HTML."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ STATES: Mapping[str, tuple[str, str]] = {
     "live": ("ok", "●"),
     "idle": ("idle", "○"),
 }
-"""Colour class and symbol by state. The symbol repeats the colour's meaning. Other states are shown as idle."""
+"""Colour class and symbol by state. The symbol has the same meaning as the colour. Other states look idle."""
 
 VERDICTS = {
     FRESH: ("ok", "●"),
@@ -79,12 +79,12 @@ VERDICTS = {
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Address of one page, and its handler.
+    """Path of one page, and its handler.
 
     Attributes:
         path: path, such as /streams/{stream}
         answer: handler of GET and HEAD
-        has_json: True if the path with .json at its end (/index.json for /) returns JSON; see `wants_json`
+        has_json: True: the path with .json at its end (/index.json for /) returns the page as JSON; see `wants_json`
     """
 
     path: str
@@ -93,7 +93,7 @@ class Page:
 
     @property
     def paths(self) -> list[str]:
-        """Paths of the page. The path for JSON is first, because a name at the end of the other path would match it."""
+        """Paths of the page. The JSON path is first, because a name at the end of the other path would match it too."""
         return [*([f"{self.path}index.json" if self.path == "/" else f"{self.path}.json"] * self.has_json), self.path]
 
 
@@ -104,7 +104,7 @@ def set_up_templates(
 
     Args:
         application: application of the page
-        links: address and text of each entry of the navigation
+        links: address and text of each entry in the navigation
         linked: template filter that adds links to the documentation pages named in a sentence
     """
     there = {path for path, _ in links}
@@ -137,7 +137,10 @@ def set_up_templates(
 
 
 def html_response(request: web.Request, template: str, context: dict[str, Any], status: int = 200) -> web.Response:
-    """Render a template of `templates/` as an answer. Each template also gets settings, links, path and access."""
+    """Return an answer with HTML from a template of `templates/`.
+
+    In addition to `context`, each template gets the settings, links, path and access.
+    """
     context = {"settings": request.app[SETTINGS], "path": request.path, "access": access_view(request), **context}
     response = aiohttp_jinja2.render_template(template, request, context, status=status)
     response.headers["Vary"] = "Accept"
@@ -145,7 +148,7 @@ def html_response(request: web.Request, template: str, context: dict[str, Any], 
 
 
 def json_response(body: Any) -> web.Response:
-    """Return an answer with a body encoded as JSON by msgspec, or by the keys of a document."""
+    """Return an answer with `body` as JSON: a document by its `json_keys`, anything else by msgspec."""
     body = body.as_dict() if isinstance(body, Document) else body
     return web.Response(
         body=msgspec.json.encode(body), content_type="application/json", charset="utf-8", headers={"Vary": "Accept"}
@@ -153,7 +156,7 @@ def json_response(body: Any) -> web.Response:
 
 
 def refusal(request: web.Request, status: int, sentence: str) -> web.Response:
-    """Return the answer to a refused request, as JSON or HTML like the page itself."""
+    """Return the answer to a refused request, as JSON or HTML, whichever the client wants."""
     if wants_json(request):
         return json_refusal(request, status, sentence)
     return html_response(request, "refusal.html", {"status": status, "sentence": sentence}, status)
@@ -181,9 +184,9 @@ def _state(state: str) -> tuple[str, str]:
 
 
 def _shell(*arguments: object) -> str:
-    """Return a command to copy, with arguments quoted for a shell.
+    """Return a command for the user to copy, with arguments quoted for a shell.
 
-    An argument None is left out, together with the option before it.
+    If an argument is None, it is left out, and so is the argument before it, its option.
     """
     kept: list[str] = []
     for argument in arguments:
@@ -199,7 +202,7 @@ def _grouped(number: int) -> str:
 
 
 def _as_json(value: Any) -> str:
-    """Return a key or value as JSON text, which templates escape like any other text."""
+    """Return a key or value of a table as JSON text, not escaped for HTML; templates escape it."""
     return shown(msgspec.json.encode(value))
 
 
@@ -208,7 +211,7 @@ def _seconds(number: float) -> str:
 
 
 def _rate(number: float) -> str:
-    """Format a number of records a second."""
+    """Return a number of records per second as text."""
     return f"{number:,.0f}" if number >= 10 or number == 0 else f"{number:,.2g}"
 
 
@@ -217,12 +220,12 @@ def _percent(share: float) -> str:
 
 
 def _moment(seconds: float) -> str:
-    """Format a time in seconds since the epoch, in UTC."""
+    """Return a time, given in seconds since the epoch, as text in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %H:%M:%S")
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """Format rising numbers as ranges, such as "0-3, 7"."""
+    """Return ascending numbers as ranges in a text, such as "0-3, 7"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""Table of addresses, and the navigation. A new page needs a module in `pages/`, a line here, and a template."""
+"""Table of all pages, and the navigation. A new page needs a module in `pages/`, a line here, and a template."""
 
 from __future__ import annotations
 
@@ -67,6 +67,6 @@ NAVIGATION = [
 
 
 def links() -> list[tuple[str, str]]:
-    """Return address and text of the navigation's entries."""
+    """Return address and text of each entry in the navigation, without entries of missing pages."""
     there = {page.path for page in PAGES}
     return [(path, text) for path, text in NAVIGATION if path in there]

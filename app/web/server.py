@@ -1,4 +1,4 @@
-"""Server of the page: its application, the checks before each request, start and stop."""
+"""HTTP server of the page: its application with the checks of each request, its start and its stop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class WebServer:
     Args:
         bootstrap: host:port[,host:port].
         settings: all settings.
-        allow_hosts: further host names that browsers may use for the page, in addition to the bound and loopback names.
+        allow_hosts: host names that browsers may use for the page, in addition to the bound and the loopback names.
         origins: origin of each setting; see `kafka_ratchet.app.settings.origins`.
     """
 
@@ -52,7 +52,7 @@ class WebServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> str:
-        """Bind the address, start to serve, and return the page's URL.
+        """Bind the address, start to serve the page, and return its URL.
 
         Raises:
             SetupError: host and port cannot be bound.
@@ -85,9 +85,9 @@ class WebServer:
 def create_web_app(
     bootstrap: str, settings: Settings, hosts: Iterable[str], origins: Mapping[str, str] | None = None
 ) -> web.Application:
-    """Create the aiohttp application of the page.
+    """Return the aiohttp application of the page.
 
-    hosts: names in the Host header that it accepts, in addition to the loopback names
+    hosts: names that the page accepts in the Host header, in addition to the loopback names
     """
     access = Access(settings)
     posts = access.posts | (ACTION_PATHS if settings.web.write else frozenset())

@@ -1,7 +1,7 @@
-"""Token of the page, and the sessions and form marks derived from it.
+"""Token of the page, and the sessions and form marks derived from the token.
 
-A session is `expires.random.signature`, signed with a key derived from the token. The page stores no sessions, so
-several pages with the same token accept each other's sessions, and a new token ends all of them.
+A session is a text `expires.random.signature`, signed with a key derived from the token. The page stores no
+sessions. So several pages with the same token accept each other's sessions, and a new token ends all sessions.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.secrets import keep
 
 LEAST, MOST = 16, 1_024
-"""Least and most characters of a token. Fewer could be guessed; more suggest that the file is no token."""
+"""Least and most characters of a token. A shorter one could be guessed; a longer file probably contains no token."""
 SESSION_S: Final = 12 * 3600
-"""Seconds that a session is valid: a working day."""
+"""Validity of a session in seconds: a working day."""
 
 
 class Token:
@@ -29,7 +29,7 @@ class Token:
 
     Args:
         text: the token itself.
-        app: name of the application, so that a session is invalid for another application with the same token.
+        app: name of the application. Its sessions are invalid for other applications with the same token.
         clock: function that returns the seconds since 1970.
     """
 
@@ -41,11 +41,11 @@ class Token:
         self.cookie: Final = f"ratchet_session_{self._sign('cookie')[:8]}"
 
     def is_(self, given: str) -> bool:
-        """Return True if the given text is this token. The comparison takes constant time."""
+        """Return True if the text is this token. The time of the comparison does not depend on the text."""
         return hmac.compare_digest(given.encode(errors="surrogatepass"), self._text)
 
     def new_session(self) -> str:
-        """Return a new session, the value of a cookie, valid for `SESSION_S`."""
+        """Return a new session, valid for `SESSION_S`, as the value of a cookie."""
         body = f"{int(self._clock()) + SESSION_S}.{secrets.token_hex(16)}"
         return f"{body}.{self._sign('session ' + body)}"
 
@@ -57,11 +57,11 @@ class Token:
         return int(body.partition(".")[0]) > self._clock()
 
     def form_mark(self, session: str) -> str:
-        """Return the mark for a session's forms, which other sites cannot know."""
+        """Return the mark for the forms of a session; other sites cannot know it."""
         return self._sign("form " + session)
 
     def has_form_mark(self, session: str, given: str) -> bool:
-        """Return True if a form with this mark was made for the session."""
+        """Return True if the mark `given` is the mark for the forms of the session."""
         return self._same(given, self.form_mark(session))
 
     def _sign(self, text: str) -> str:
@@ -76,7 +76,7 @@ def read_token(path: Path, app: str) -> Token:
     """Read the token from a file, without whitespace around it.
 
     Raises:
-        SettingsError: the file cannot be read, others may read it, or it has no token.
+        SettingsError: the file cannot be read, other users may read it, or it contains no token.
     """
     try:
         with path.open("rb") as file:

@@ -11,16 +11,16 @@ from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.rule.verdicts import Verdict
 
 ARRIVALS_MOST: Final = 1_000
-"""Most arrivals listed one by one; an identity may have millions."""
+"""Most arrivals that an answer lists; an identity may have millions."""
 
 
 class ExitCode(IntEnum):
-    """Exit code of `ratchet why`. The code 2 is for errors."""
+    """Exit code of `ratchet why`. The code of errors is 2."""
 
     EXPLAINED = 0
     NOT_FOUND = 1
     NOT_ALL_READ = 3
-    """Nothing found, but not everything could be read in time."""
+    """Nothing was found, but not everything could be read within the limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class Place:
 
 @dataclass(slots=True)
 class Transaction:
-    """Transaction that committed a record's verdict.
+    """Transaction that committed the worker's verdict on a record.
 
-    changelog: place of the transaction's progress entry in the changelog; None: removed by compaction
-    at: Kafka's append time of that entry; ISO 8601, UTC
-    producer_id, epoch: producer of the transaction; None: not known
+    changelog: place of the transaction's progress entry in the changelog; None: compaction has removed the entry.
+    at: Kafka's append time of that entry, ISO 8601, UTC.
+    producer_id, epoch: transactional producer that wrote the entry; None: not known.
     """
 
     changelog: Place | None = None
@@ -55,9 +55,9 @@ class Result:
     """Result of an output record in a result table.
 
     read_to: next output offset that the job will read.
-    rows, rejects: number of the record's rows and rejects; None: rows do not stand for single records.
-    commit: the store's number of the commit; None: not known.
-    kind: append, upsert or totals; "query" if `sql` or `transform` makes the rows.
+    rows, rejects: number of rows and rejects of the record; None: a row of this table may be of several records.
+    commit: name of the commit in the store; None: not known.
+    kind: append, upsert or totals; "query": `sql` or `transform` makes the rows.
     """
 
     table: str
@@ -69,11 +69,14 @@ class Result:
     kind: str = "upsert"
 
     def is_anothers(self, offset: int) -> bool:
-        """Return True if a row has the place of this record before the job has read the record."""
+        """Return True if the record seems to have a row although the job has not read it.
+
+        Such a row comes from another topic.
+        """
         return self.read_to <= offset and bool(self.rows or self.rejects)
 
     def sentence(self, offset: int) -> str:
-        """Return a sentence about the result of the record at this output offset."""
+        """Return a sentence about the result of the output record at `offset`."""
         where, job = self.table, f"job {self.job}"
         if self.read_to <= offset:
             others = "; the row with its partition and offset is of another topic" if self.is_anothers(offset) else ""
@@ -95,7 +98,7 @@ class Result:
 
 @dataclass(slots=True)
 class Sent:
-    """Record that agents have sent for an event. read: True if its reader has committed it; None: not known."""
+    """Record that agents have sent for an event. read: True if its stream has processed it; None: not known."""
 
     at: Place
     read: bool | None = None
@@ -103,13 +106,13 @@ class Sent:
 
 @dataclass(slots=True)
 class Arrival:
-    """Arrival of the record in the input, with everything found about it.
+    """Arrival of the record: one record of the input, with its verdict and results.
 
-    timestamp: timestamp of the record; ISO 8601, UTC.
-    sequence: sequence of the record; None without one.
-    against: last sequence of its identity before it; None: none, or not known.
-    forwarded: place in the output; None: not found there.
-    lag: number of uncommitted offsets before a waiting record; None if it does not wait.
+    timestamp: timestamp of the record, ISO 8601, UTC.
+    sequence: sequence of the record; None: it has none.
+    against: last sequence of its identity when it was judged; None: none, or not known.
+    forwarded: place of its output record; None: not found in the output.
+    lag: number of uncommitted offsets before it, if it still waits for its verdict; None: it does not wait.
     """
 
     at: Place
@@ -119,26 +122,29 @@ class Arrival:
     against: int | None = None
     forwarded: Place | None = None
     kept: Place | None = None
-    """Place in the topic of duplicates; None: not found there."""
+    """Place of its copy in the topic of duplicates; None: not found there."""
     dead_letter: Place | None = None
     reason: str | None = None
-    """Reason of the dead letter."""
+    """Reason of its dead letter; None: it is no dead letter."""
     transaction: Transaction | None = None
     result: Result | None = None
-    """First element of `results`."""
+    """First element of `results`; None: there is none."""
     results: list[Result] = field(default_factory=list)
-    """Results in the sinks that read the output, in the order of the settings."""
+    """Results in the tables of the sinks that read the output, in the order of the settings."""
     sent: list[Sent] = field(default_factory=list)
-    """Records sent by agents: in topics of internal streams by the event's id, in the output by its identity."""
+    """Records that agents have sent for it, found by event id in internal topics, by identity in the output."""
     lag: int | None = None
     blocked: str | None = None
-    """Sentence about the open transaction that blocks the record; None: none."""
+    """Sentence about the open transaction that holds it back; None: none does."""
     notes: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Answer(Document):
-    """Answer to one question. asked: the question as text; limits: sentences on what could not be found out."""
+    """Answer to a question about a record or an identity.
+
+    asked: the question as text; limits: sentences about parts of the trace that could not be found
+    """
 
     json_keys = (
         "stream",
@@ -157,9 +163,9 @@ class Answer(Document):
     sequence: int | None = None
     arrivals: list[Arrival] = field(default_factory=list)
     more: int = 0
-    """Number of further arrivals, which are not listed."""
+    """Number of further arrivals that the answer does not list."""
     read_all: bool = True
-    """True if every record was read that may be an arrival."""
+    """True if every record was read that may be an arrival; False if a limit ended the search."""
     limits: list[str] = field(default_factory=list)
 
     @property
@@ -186,7 +192,7 @@ class Answer(Document):
 
 
 def shown(identity: bytes) -> str:
-    """Return an identity as text, with undecodable bytes as hex escapes."""
+    """Return an identity as text; bytes other than UTF-8 become hex escapes."""
     return identity.decode("utf-8", "backslashreplace")
 
 

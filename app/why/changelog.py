@@ -1,4 +1,4 @@
-"""Reader of one partition of a changelog: transactions, policy intervals, edits, and the identity's deletions."""
+"""Reader of one changelog partition: transactions, policy intervals, edits, and deletions of one identity."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ from kafka_ratchet.transport.owner import KEY as OWNER
 from kafka_ratchet.transport.owner import Owner
 
 IDENTITY: Final = b"i"
-"""Prefix of an identity's key in the changelog."""
+"""First byte of the changelog key of an identity."""
 WAIT_MS: Final = 500
 
 
 class Step(NamedTuple):
-    """Progress entry of a transaction: all input before `next` was judged. at_ms: Kafka's append time."""
+    """Progress entry of a transaction: all input before the offset `next` was judged.
+
+    at_ms: Kafka's append time of the entry, in ms since the epoch
+    """
 
     next: int
     offset: int
@@ -39,26 +42,26 @@ class Step(NamedTuple):
 
 @dataclass
 class Log:
-    """Contents of one partition of the changelog."""
+    """Contents of one changelog partition, as far as they concern a trace."""
 
     topic: str
     partition: int
     steps: list[Step] = field(default_factory=list)
-    """Progress entries by rising `next`. Compaction has removed old ones: it keeps the newest and all after that."""
+    """Progress entries in the order of their `next`. Compaction may have removed older ones than the first."""
     intervals: list[PolicyInterval] = field(default_factory=list)
     owner: Owner | None = None
     is_whole: bool = False
-    """True if nothing before the first progress entry was removed."""
+    """True if compaction has removed no progress entry before the first one here."""
     edits: list[Edit] = field(default_factory=list)
     """Operators' edits of the state, in order."""
     forgotten: list[int] = field(default_factory=list)
-    """Times of the identity's deletions in ms since the epoch, as far as Kafka has these entries."""
+    """Times of deletions of the identity's state, in ms since the epoch, from the entries that Kafka still has."""
 
     def step(self, offset: int) -> tuple[Step, bool] | None:
         """Return the first progress entry past an input offset, and True if its transaction judged that offset.
 
-        True requires an earlier entry, as compaction would have removed that one first; or that nothing was removed
-        before the first entry.
+        False: an earlier transaction may have judged the offset, and compaction may have removed its entry. With an
+        earlier entry this is impossible, because compaction removes older entries first.
 
         Returns:
             None if no entry is past the offset
@@ -70,9 +73,9 @@ class Log:
 
 
 def read_log(settings: Settings, reader: TopicReader, name: str, partition: int, of: bytes, within: Scan) -> Log:
-    """Read one partition of a stream's changelog.
+    """Return the contents of one partition of a stream's changelog.
 
-    of: bytes of the identity; within: limits of time and size.
+    of: bytes of the identity, for its deletions; within: limits of time and size
 
     Raises:
         OwnerDiffers: the owner entry was written by a newer Ratchet.
@@ -121,9 +124,9 @@ def read_log(settings: Settings, reader: TopicReader, name: str, partition: int,
 def who_wrote(
     settings: Settings, bootstrap: str, ids: Iterable[str], places: Iterable[Place]
 ) -> dict[Place, tuple[int, int]]:
-    """Return producer id and epoch of the record batch at each place; unreadable batches are left out.
+    """Return producer id and epoch of the record batch at each place, without unreadable batches.
 
-    ids: names of the topics of these places
+    ids: name by id of the topics of these places
     """
     wanted = list(dict.fromkeys(places))
     return asyncio.run(_who_wrote(settings, bootstrap, sorted(set(ids)), wanted)) if wanted else {}
@@ -170,4 +173,4 @@ def _writer(data: bytes | memoryview, offset: int) -> tuple[int, int]:
         if base + last >= offset:
             return producer_id, epoch
         at += LENGTH_FROM + length
-    raise StateError(f"no batch of offset {offset} was given")
+    raise StateError(f"Kafka returned no record batch with offset {offset}")

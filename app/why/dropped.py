@@ -29,13 +29,13 @@ from kafka_ratchet.topic_log.clients import (
 from kafka_ratchet.topic_log.reading import records_between, second_read
 
 READ_MOST: Final = 20_000
-"""Most offsets read with a filter, shared by all partitions."""
+"""Most offsets to read for a query with a filter, in all partitions together."""
 LOOK_MOST: Final = 5_000
-"""Most offsets read without a filter, shared by all partitions. A thousand records take some 50 ms."""
+"""Most offsets to read for a query without a filter, in all partitions together: a thousand records take 50 ms."""
 LIMIT_S: Final = 4.0
 LIMIT_BYTES: Final = 64 << 20
 REASONS_MOST: Final = 200
-"""Most reasons, and most identities, counted separately: an agent's error may differ for each record."""
+"""Most reasons, and most identities, to count separately: an agent's error may have another text for each record."""
 REASON_SHOWN: Final = 200
 TEXT_MOST: Final = 2_000
 """Most characters shown of a key, a value or a header."""
@@ -49,7 +49,10 @@ MOST_APPENDED: Final = max(map(len, APPENDED))
 
 
 class Wanted(NamedTuple):
-    """Filter of records; None: no condition. reason: beginning of the reason; since, until: ms since the epoch."""
+    """Filter of records. None in a field: no condition.
+
+    reason: beginning of the reason; since, until: limits of the timestamp, in ms since the epoch
+    """
 
     reason: str | None = None
     identity: bytes | None = None
@@ -59,14 +62,15 @@ class Wanted(NamedTuple):
     until: int | None = None
     limit: int = 20
     most: int = READ_MOST
-    """Most offsets to read, shared by all partitions."""
+    """Most offsets to read, in all partitions together."""
 
 
 @dataclass(slots=True)
 class Dropped:
     """Record of a topic of dead letters or duplicates.
 
-    origin: origin in its headers; None: the headers are not Ratchet's; headers: the record's own headers
+    origin: contents of Ratchet's headers; None: the record has none
+    headers: headers of the input record
     """
 
     partition: int
@@ -82,7 +86,7 @@ class Dropped:
     def as_dict(self, *, values: bool) -> dict[str, Any]:
         """Return the record as a JSON object.
 
-        values: True for the contents of keys, values and foreign headers, truncated; False for their lengths only
+        values: True: with the contents of key, value and the record's own headers, truncated; False: with their lengths
         """
         origin = self.origin
         where = None if origin is None else {k: getattr(origin, k) for k in ("topic", "partition", "offset")}
@@ -105,7 +109,7 @@ class Dropped:
 
 @dataclass(slots=True)
 class Count(Document):
-    """Number of the records read with one reason or identity, and their first and last timestamp."""
+    """Count of the records with one reason or one identity, with their first and last timestamp."""
 
     json_keys = (
         "name",
@@ -138,10 +142,12 @@ class Count(Document):
 
 @dataclass(slots=True)
 class Sample:
-    """Result of a reading.
+    """Result of reading the newest records of a topic.
 
-    held: number of offsets in the topic; read: number of records read; matching: number that matched the filter;
-    records: newest matching records; problems: sentences about parts that were not read
+    held: number of offsets that the topic has.
+    read: number of records read; matching: number of these that match the filter.
+    records: the newest matching records.
+    problems: sentences about parts of the topic that could not be read.
     """
 
     topic: str
@@ -155,7 +161,7 @@ class Sample:
 
 
 def content(found: bytes | None, is_shown: bool) -> dict[str, Any]:
-    """Return length and, if `is_shown`, the text of a content, escaped and truncated."""
+    """Return a JSON object with the length of a key or value and, if `is_shown`, its text, escaped and truncated."""
     if found is None:
         return {"bytes": None}
     if not is_shown:
@@ -165,7 +171,7 @@ def content(found: bytes | None, is_shown: bool) -> dict[str, Any]:
 
 
 def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wanted) -> Sample:
-    """Read the newest records of each partition, and select by a filter.
+    """Read the newest records of each partition of a topic, and return those that match the filter, with counts.
 
     Args:
         settings: settings of the application
@@ -188,7 +194,7 @@ def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wa
         if not count:
             raise TopicMissing(f"stream {name}: there is no topic {topic}. A worker creates it when it starts")
         if wanted.partition is not None and wanted.partition >= count:
-            raise TopicMissing(f"{topic} has partitions 0 to {count - 1}, and no {wanted.partition}")
+            raise TopicMissing(f"{topic} has partitions 0 to {count - 1}, and no partition {wanted.partition}")
         numbers = range(count) if wanted.partition is None else [wanted.partition]
         held = offset_ranges(asked, topic, count, settings.kafka_timeout_s)
         reading.found.held = sum(each.end - each.first for each in held)
@@ -205,7 +211,7 @@ def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wa
 def _spans(
     asked: Consumer, topic: str, held: dict[int, OffsetRange], wanted: Wanted
 ) -> tuple[dict[int, OffsetRange], list[int]]:
-    """Return the offsets to read by partition, and the partitions with selected offsets beyond the limit."""
+    """Return the offsets to read by partition, and the partitions that the limit does not allow to read in full."""
     if (offset := wanted.offset) is not None:
         return {n: OffsetRange(max(each.first, offset), min(each.end, offset + 1)) for n, each in held.items()}, []
     spans, cut, most = {}, [], _share(wanted, len(held))
@@ -219,19 +225,22 @@ def _spans(
 
 
 def _share(wanted: Wanted, partitions: int) -> int:
-    """Return the most offsets to read of each partition."""
+    """Return the number of offsets that may be read in each partition."""
     return wanted.most // partitions + 1
 
 
 def _at(asked: Consumer, topic: str, held: dict[int, OffsetRange], ms: int | None) -> dict[int, int]:
-    """Return the first offset at or after a time, by partition; its end if there is none. Empty without a time."""
+    """Return by partition the first offset with a timestamp from `ms` on, or else the partition's end.
+
+    ms: None: return an empty dict
+    """
     if ms is None:
         return {}
     return offsets_from(asked, topic, held, ms, LIMIT_S)
 
 
 class _Reading:
-    """Collector of a sample during the reading."""
+    """Collector of the records and counts of a sample."""
 
     def __init__(self, found: Sample, rule: Rule, wanted: Wanted) -> None:
         self.found, self._rule, self._wanted = found, rule, wanted
@@ -239,7 +248,7 @@ class _Reading:
         self._newest: list[tuple[int, int, int, Dropped]] = []
         self._reasons: dict[str | bytes | None, Count] = {}
         self._identities: dict[str | bytes | None, Count] = {}
-        """Counts by bytes of the identity, so that its text is made only once."""
+        """Counts by the bytes of the identity, which are converted to text only once, at the end."""
 
     def read(self, messages: Iterator[Message]) -> None:
         """Collect the records until a limit of time or size is reached."""
@@ -291,15 +300,15 @@ class _Reading:
 
 
 def _appended(headers: Headers) -> int:
-    """Return the number of headers at the end that have the names of Ratchet's own; 0 without these."""
+    """Return the number of headers at the end that Ratchet has appended; 0 if the names at the end differ."""
     last = tuple([name for name, _ in headers[-MOST_APPENDED:]])
     return next((len(names) for names in APPENDED if last[-len(names) :] == names), 0)
 
 
 def _count(counts: dict[str | bytes | None, Count], what: str | bytes | None, at_ms: int) -> None:
-    """Count one more record of a reason or identity.
+    """Count one more record with a reason or identity, `what`.
 
-    After REASONS_MOST different ones, each further one is counted under OTHERS.
+    When there are REASONS_MOST different ones, all further ones are counted together, under OTHERS.
     """
     if (count := counts.get(what)) is None:
         what = what if len(counts) < REASONS_MOST else OTHERS

@@ -1,4 +1,4 @@
-"""Explanation of a record: finds its arrivals, judges them by verify's rule, and follows each to its results."""
+"""Trace of a record: search for its arrivals, their verdicts by the rule that verify uses, and their results."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from kafka_ratchet.tables.edits import FORGET
 
 
 class Explanation:
-    """Answerer of questions about one stream's records.
+    """Reader that traces records of one stream.
 
     Raises:
-        SettingsError: the stream is the internal one that only sends records on (`repartition_by`).
+        SettingsError: the stream is an internal one, which only copies records to another (`repartition_by`).
         TopicMissing: a topic of the stream does not exist.
         BrokerUnavailable: Kafka does not answer.
     """
@@ -46,14 +46,14 @@ class Explanation:
         watch: Watch,
         limit_bytes: int | None = None,
     ) -> None:
-        """Connect, and look up the stream's topics.
+        """Connect to Kafka, and check that the stream's topics exist.
 
         Args:
             settings: all settings.
             name: name of the stream.
             bootstrap: host:port[,host:port].
             limit_s: most seconds of reading.
-            watch: function called with the number of offsets read, and the number of all to read.
+            watch: function called with the number of offsets read so far, and the number of all offsets to read.
             limit_bytes: most bytes of keys and values to read; None: without limit.
         """
         self._settings, self._name, self._bootstrap = settings, name, bootstrap
@@ -67,17 +67,17 @@ class Explanation:
         self._arrives_in = arrives_in(settings.streams, name)
         self._logs: dict[int, Log] = {}
         self._against: int | None = None
-        """Last sequence of the identity before the record judged last; None: none or not known."""
+        """Last sequence of the identity just before the last judged record; None: none, or not known."""
         self._look_at(())
 
     def _look_at(self, numbers: Collection[int]) -> None:
-        """Determine the offsets of the partitions `numbers` only, since a topic may have very many partitions."""
+        """Read first offsets and ends of the partitions `numbers` alone; a topic may have very many."""
         self._ranges = self._reader.offset_ranges(numbers)
         where = self._settings, self._name, self._bootstrap, self._reader
         self._following = Following(*where, self._ranges, self._rule, self._scan)
 
     def close(self) -> None:
-        """Close the clients."""
+        """Close the Kafka clients."""
         self._reader.close()
 
     def of_identity(
@@ -87,14 +87,15 @@ class Explanation:
         partitions: Sequence[int] | None = None,
         judged_to: Mapping[int, int] | None = None,
     ) -> Answer:
-        """Explain all records of an identity, or those with one sequence.
+        """Return the answer about all records of an identity, or about those with one sequence.
 
         Args:
             identity: bytes of the identity.
             sequence: sequence of the records; None: any.
             partitions: input partitions to search; None: all.
-            judged_to: by partition with a worker that does not know the identity, the offset before which the worker
-                has judged everything. Only later records are searched there, and the answer has a sentence about it.
+            judged_to: by partition, the offset before which it has no record of the identity, as its worker has judged
+                all of them and does not know the identity. There the search begins at that offset, and the answer
+                has a sentence about it.
 
         Raises:
             SettingsError: a partition does not exist.
@@ -125,10 +126,13 @@ class Explanation:
         if self._arrives_in != self._stream.input:
             self._on_their_way(answer, identity, sequence)
         self._following.follow(answer, self._logs)
-        return self._told(answer)
+        return self._without_sequences(answer)
 
     def _where_it_can_be(self, answer: Answer, numbers: Sequence[int], judged_to: Mapping[int, int]) -> list[int]:
-        """Return the partitions to search, without those in `judged_to` where no unjudged record is of the identity."""
+        """Return the partitions to search: `numbers`, without those that cannot have a record of the identity.
+
+        For a partition in `judged_to`, it finds out by reading the records from that offset on.
+        """
         there = set[int]()
         waiting = self._reader.waiting({number: judged_to[number] for number in numbers if number in judged_to})
         for number, record in self._scan.between(self._stream.input, waiting):
@@ -144,7 +148,7 @@ class Explanation:
         return [number for number in numbers if number not in left_out]
 
     def of_record(self, topic: str, partition: int, offset: int) -> Answer:
-        """Explain the record at a place in one of the stream's topics, by its input record.
+        """Return the answer about the record at a place in one of the stream's topics, traced from its input record.
 
         Raises:
             SettingsError: the topic does not belong to the stream, or the partition does not exist.
@@ -183,7 +187,7 @@ class Explanation:
         return answer
 
     def of_blocked(self, identity: bytes, sequence: int | None, partition: int | None = None) -> Answer:
-        """Return only those records of an identity that an open transaction blocks.
+        """Return the answer about those records of an identity alone that an open transaction holds back.
 
         Args:
             identity: bytes of the identity.
@@ -215,7 +219,7 @@ class Explanation:
         identity: bytes,
         sequence: int | None,
     ) -> None:
-        """Add the identity's records after the last stable offset, which workers cannot read yet."""
+        """Add the identity's records after the last stable offset to the answer; workers cannot read these yet."""
         for each in self._reader.blocked(topic, ends, high):
             answer.limits.append(str(each))
             committed = self._reader.committed_of(topic, each.partition + 1)[each.partition]
@@ -232,7 +236,7 @@ class Explanation:
                 answer.arrivals.append(arrival)
 
     def _waits(self, place: Place) -> Answer | None:
-        """Return the answer about a record that an open transaction blocks; None for any other record."""
+        """Return the answer about a record that an open transaction holds back; None for any other record."""
         stable_end = (self._reader.span(place.topic, place.partition) or (0, 0))[1]
         if place.offset < stable_end:
             return None
@@ -251,7 +255,7 @@ class Explanation:
         committed = self._reader.committed_of(place.topic, place.partition + 1)[place.partition]
         arrival.lag = max(0, place.offset - committed)
         answer.arrivals.append(arrival)
-        return self._told(answer)
+        return self._without_sequences(answer)
 
     def _waiting(self, place: Place, record: RecordView, sequence: int | None, blocked: str) -> Arrival:
         arrival = Arrival(place, moment(record.timestamp_ms), sequence, WAITING, blocked=blocked)
@@ -283,7 +287,7 @@ class Explanation:
         return answer
 
     def _of_invalid(self, place: Place, record: RecordView) -> Answer:
-        """Explain an input record without a valid identity or sequence."""
+        """Return the answer about an input record without a valid identity or sequence."""
         answer, log = Answer(self._name, str(place)), self._log(place.partition, b"")
         legs = self._legs(log, place.partition)
         leg = next((each for each in reversed(legs) if each.start <= place.offset < each.end), legs[-1])
@@ -301,7 +305,7 @@ class Explanation:
     def _of_kept(
         self, place: Place, record: RecordView, found: tuple[bytes, int], kept: Place, origin: Origin, log: Log
     ) -> Answer:
-        """Explain a record found in the topic of duplicates from its headers, without reading the input."""
+        """Return the answer about a record in the topic of duplicates, from its headers, without reading the input."""
         identity, sequence = found
         answer = Answer(self._name, str(place), identity, sequence)
         verdict = cast(Verdict, origin.verdict if origin.verdict in DROPPED else DUPLICATE)
@@ -313,10 +317,10 @@ class Explanation:
             "other arrivals"
         )
         self._following.follow(answer, self._logs)
-        return self._told(answer)
+        return self._without_sequences(answer)
 
-    def _told(self, answer: Answer) -> Answer:
-        """Remove all sequences from the answer if the stream has none."""
+    def _without_sequences(self, answer: Answer) -> Answer:
+        """Remove all sequences from the answer, if the stream's records have none; return the answer."""
         if self._stream.sequence == "none":
             answer.sequence = None
             for each in answer.arrivals:
@@ -324,7 +328,7 @@ class Explanation:
         return answer
 
     def _arrivals(self, answer: Answer, number: int, log: Log, identity: bytes, sequence: int | None) -> None:
-        """Judge the identity's records in one partition, and add them to the answer."""
+        """Judge the identity's records in one partition again, and add them to the answer."""
         topic, ranges = self._stream.input, self._ranges
         begin = ranges.input_begins[number]
         arrivals: list[Arrival] = []
@@ -362,7 +366,7 @@ class Explanation:
         answer.limits += [f"before {topic} partition {number} offset {edit.position:,}: {edit}" for edit in told]
 
     def _on_their_way(self, answer: Answer, identity: bytes, sequence: int | None) -> None:
-        """Add the identity's records that were not repartitioned yet (`repartition_by`)."""
+        """Add the identity's records to the answer that wait to be repartitioned (`repartition_by`)."""
         topic = self._arrives_in
         answer.limits.append(
             f"places are those of {self._stream.input}, where records of {topic} are judged (repartition_by)"
@@ -380,7 +384,9 @@ class Explanation:
                     answer.arrivals.append(waits)
 
     def _read(self, log: Log, number: int) -> Iterator[tuple[Place, RecordView, ExpectedPartition | None, str]]:
-        """Read the input in the order of the workers, leg by leg.
+        """Yield a partition's input records in the order of the workers' reading.
+
+        A partition that an operator has moved is read in several legs.
 
         Yields:
             place, record, judge of the record (None: an operator skipped the record), and a note about the leg

@@ -1,4 +1,4 @@
-"""Search for the results of a record's arrivals: output, duplicates, dead letters, transactions, rows."""
+"""Search for the results of arrivals: output record, duplicate, dead letter, transaction and rows of each."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from kafka_ratchet.rule.verdicts import DEAD_LETTERED, DROPPED, FRESH, SKIPPED, 
 from kafka_ratchet.transport.owner import AGENTS, OUTPUT
 
 WRITERS_MOST = 20
-"""Most arrivals with a look-up of their transaction's producer, as each takes a request."""
+"""Most searches for the producer of an arrival's transaction, since each takes a request."""
 """Verdicts that may make dead letters. The last two did so only if the stream's settings asked for it."""
 
 
 def is_of_agents(log: Log) -> bool:
-    """Return True if a program's agents write the output of a partition."""
+    """Return True if a program's agents write the output of the partition with this changelog."""
     return log.owner is not None and log.owner.rule.get("output") == AGENTS
 
 
 class Following:
-    """Search for the results of the arrivals in one answer."""
+    """Searcher of the results of the arrivals in an answer."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Following:
         rule: Rule,
         scan: Scan,
     ) -> None:
-        """Store the readers, without reading."""
+        """Store the arguments; read nothing yet."""
         self._settings, self._name, self._bootstrap = settings, name, bootstrap
         self._stream = settings.streams[name]
         self._reader, self._ranges, self._rule, self._scan = reader, ranges, rule, scan
@@ -50,7 +50,7 @@ class Following:
         """Find the results of each arrival, and add them to the answer.
 
         Args:
-            answer: answer with arrivals, which are completed in place
+            answer: answer with arrivals; this method adds the results to them
             logs: contents of the changelog, by input partition
 
         Raises:
@@ -78,7 +78,7 @@ class Following:
             answer.limits += self._scan.stopped
 
     def _follow_partition(self, answer: Answer, number: int, mine: list[Arrival], log: Log) -> list[Arrival]:
-        """Complete the arrivals of one partition, and return those processed by agents."""
+        """Add the results to the arrivals of one partition, and return those arrivals that agents have processed."""
         passed = [each for each in mine if each.verdict in (FRESH, UNJUDGED)]
         agents = passed if is_of_agents(log) else []
         if not agents and answer.identity is not None and self._stream.forward:
@@ -91,7 +91,7 @@ class Following:
         return agents
 
     def _find_forwarded(self, answer: Answer, number: int, arrivals: list[Arrival], log: Log) -> None:
-        """Find the arrivals' records in the output: those with the same identity and sequence, in order."""
+        """Find the output records of arrivals: those with the same identity and sequence, in the same order."""
         if not arrivals:
             return
         wanted: dict[int | None, list[Arrival]] = {}
@@ -138,7 +138,7 @@ class Following:
         return ", although by the rule it should be: run `ratchet verify`"
 
     def _find_kept(self, number: int, arrivals: list[Arrival]) -> None:
-        """Find the dropped records in the topic of duplicates."""
+        """Find the copies of dropped arrivals in the topic of duplicates."""
         topic = self._stream.duplicates
         if topic is None or not arrivals:
             return
@@ -198,9 +198,10 @@ class Following:
     # The topic of duplicates, without reading all of it
 
     def kept_at(self, place: Place, log: Log) -> tuple[Place, Origin] | None:
-        """Find an input record in the topic of duplicates by binary search; None: absent or not known.
+        """Return place and origin of an input record's copy in the topic of duplicates; None: absent, or not known.
 
-        The topic has the order of the input, unless an operator has moved the partition back.
+        It searches by bisection, because the topic has the order of the input, unless an operator has moved the
+        partition back.
         """
         topic, number = self._stream.duplicates, place.partition
         span = None if topic is None else self._reader.span(topic, number)

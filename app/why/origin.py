@@ -1,4 +1,4 @@
-"""Origin of a dead letter or a dropped record, from its appended headers."""
+"""Origin of a dead letter or a dropped record, read from the headers that Ratchet has appended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kafka_ratchet.app.verify.rule import Headers
 
 
 class Origin(NamedTuple):
-    """Contents of Ratchet's headers: place in the input, and reason, verdict and last sequence, if present."""
+    """Contents of Ratchet's headers: place of the input record; and reason, verdict and last sequence, if present."""
 
     topic: str
     partition: int
@@ -19,7 +19,10 @@ class Origin(NamedTuple):
 
 
 def origin_of(headers: Headers) -> Origin | None:
-    """Read the origin from the last occurrence of each header; None if the place is missing or malformed."""
+    """Return the origin in a record's headers; None if its place is missing or malformed.
+
+    If a header occurs several times, the last one counts, because Ratchet appends its headers.
+    """
     said = dict(headers)
     partition, offset = _number(said.get("ratchet-partition")), _number(said.get("ratchet-offset"))
     topic = said.get("ratchet-topic")

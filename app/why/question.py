@@ -1,4 +1,4 @@
-"""Question about a record, parsed from an address of the page, and the command for it."""
+"""Question about a record, from the parameters of the page's address, and the `ratchet why` command for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from kafka_ratchet.rule.identity import Identity
 
 
 class Question(NamedTuple):
-    """Question about one record by its place, or about the records of an identity. sequence, partition: None: any."""
+    """Question about one record, by its place, or about the records of an identity.
+
+    sequence, partition: None: any
+    """
 
     stream: str
     identity: bytes | None = None
@@ -23,7 +26,7 @@ class Question(NamedTuple):
 
     @property
     def command(self) -> str:
-        """Same question as a `ratchet why` command for a shell, on one line."""
+        """Command line of `ratchet why` that asks the same question, on one line, quoted for a shell."""
         words = ["ratchet", "why", "--stream", self.stream]
         if self.topic is not None:
             words += ["--topic", self.topic]
@@ -35,7 +38,7 @@ class Question(NamedTuple):
 
 
 def identity_words(identity: bytes) -> list[str]:
-    """Return a command's option with an identity: as text if a terminal can print it, else in hex."""
+    """Return the option of a command for an identity: with its text if a terminal can print it, else with its hex."""
     try:
         text = identity.decode()
     except UnicodeDecodeError:
@@ -46,9 +49,10 @@ def identity_words(identity: bytes) -> list[str]:
 
 
 def stream_asked(settings: Settings, stream: str | None, topic: str | None) -> tuple[str, StreamSettings]:
-    """Return name and settings of the stream in question.
+    """Return name and settings of a question's stream.
 
-    stream: its name; None: the only stream with the topic, or the only stream of the settings
+    stream: name of the stream; None: the only stream with the topic `topic`, or the only stream of the settings.
+    topic: topic in the question; None: none.
 
     Raises:
         SettingsError: the stream does not exist, or several are possible.
@@ -60,9 +64,9 @@ def stream_asked(settings: Settings, stream: str | None, topic: str | None) -> t
 
 
 def question_of(settings: Settings, asked: Mapping[str, str]) -> Question | None:
-    """Parse the parameters of an address into a question; return None for an address without one.
+    """Return the question in the parameters of an address; None if the address has none.
 
-    asked: stream, producer, identity, hex, sequence, topic, partition and offset, as text
+    asked: the parameters stream, producer, identity, hex, sequence, topic, partition and offset
 
     Raises:
         SettingsError: the stream does not exist.

@@ -1,4 +1,4 @@
-"""Search for the rows of output records in the result tables, and for their commits."""
+"""Search for the rows of output records in the result tables, and for the commits that wrote them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kafka_ratchet.spark_sink.stores.results import partition_and_offset, scan
 
 
 def id_number(text: str) -> int:
-    """Return a topic id as a 128-bit number; 0 for a broker without topic ids."""
+    """Return a topic id, given as text, as a 128-bit number; 0 for a broker without topic ids."""
     return int.from_bytes(base64.urlsafe_b64decode(plain_id(text) + "=="), "big")
 
 
@@ -33,10 +33,10 @@ def find_rows(
         bootstrap: host:port[,host:port].
         places: places of the records in the output.
         within: limits of time and size.
-        topic_id: id of the output as a 128-bit number; None: request it.
+        topic_id: id of the output topic as a 128-bit number; None: request the id from Kafka.
 
     Returns:
-        (results by place, one for each table; sentences on what could not be found out)
+        (results by place, one for each table; sentences about results that could not be found)
     """
     wanted = list(places)
     found: dict[Place, list[Result]] = {}
@@ -120,9 +120,10 @@ def _offsets(location: TableLocation, wanted: list[Place], within: Scan, *, reje
 
 
 def oldest_past(commits: list[tuple[str, dict[int, int]]], place: Place) -> str | None:
-    """Return the oldest known commit with an offset past the record; None if there is none.
+    """Return the name of the oldest known commit with an offset past the record; None if there is none.
 
-    If no known commit was before the record, " at the latest" is appended, as an older one may have been first.
+    If even the oldest known commit is past the record, an unknown older one may be the one that wrote its row. Then
+    " at the latest" follows the name.
     """
     past = None
     for called, offsets in commits:

@@ -16,32 +16,32 @@ LOOK_EVERY: Final = 1_000
 """Number of records between two checks of the limits."""
 
 Watch = Callable[[int, int], None]
-"""Function called with the number of offsets read, and the number of all to read."""
+"""Function called with the number of offsets read so far, and the number of all offsets to read."""
 
 
 class Scan:
-    """Reader of partitions, one after the other, until a limit of time or size is reached."""
+    """Reader of Kafka partitions with one limit of time, and one of size, for all its reading together."""
 
     def __init__(
         self, reader: TopicReader, limit_s: float, watch: Watch, total: int = 0, limit_bytes: int | None = None
     ) -> None:
-        """Set the limits for all reading together. total: number of offsets to read, for `watch`."""
+        """Set the limits, which begin to count now. total: number of offsets to read, for `watch`."""
         self._reader, self._watch = reader, watch
         self._ends_at, self._limit_bytes = time.monotonic() + limit_s, limit_bytes
         self._bytes = 0
         self.total, self._done = total, 0
         self.stopped: list[str] = []
-        """Phrases about places where reading has stopped early."""
+        """Phrases about the places where a limit has ended the reading."""
 
     def bounded(
         self, items: Iterable[Item], size: Callable[[Item], int], cut: Callable[[Item], str], every: int = LOOK_EVERY
     ) -> Iterator[Item]:
-        """Yield the items, as far as the limits of time and size allow.
+        """Yield the items until a limit is reached.
 
         Args:
             items: items to read.
             size: function that returns the bytes of an item.
-            cut: function that returns a phrase for `stopped`, from the first item left out.
+            cut: function of the first omitted item that returns the phrase for `stopped`.
             every: number of items between two checks of the limits.
         """
         for count, item in enumerate(items):
@@ -87,7 +87,9 @@ class Scan:
             self._watch(self._done, self.total)
 
     def between(self, topic: str, spans: Mapping[int, OffsetRange]) -> Iterator[tuple[int, RecordView]]:
-        """Yield partition and record of all records in several partitions, interleaved, within the limits.
+        """Yield partition number and record of all records in ranges of several partitions, until a limit is reached.
+
+        Records of different partitions are interleaved.
 
         Records of open and aborted transactions are included.
 
@@ -104,9 +106,9 @@ class Scan:
             yield number, record
 
     def one(self, topic: str, partition: int, offset: int, *, committed: bool = True) -> RecordView | None:
-        """Return the record at an offset; None if it does not exist.
+        """Return the record at an offset; None if there is none.
 
-        committed: True to return None for an uncommitted record as well
+        committed: True: return None for a record of an open or aborted transaction too
         """
         begin, end = self._reader.span(topic, partition, committed=committed) or (0, 0)
         if not begin <= offset < end:

@@ -1,4 +1,4 @@
-"""Search for records that agents have sent for an event, by the event's id or identity."""
+"""Search for the records that agents have sent for an event, by the event's id or identity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kafka_ratchet.errors import ForeignOffset
 from kafka_ratchet.tables.replays import REPLAYED_FROM
 
 LOOK_UP_MOST: Final = 20
-"""Most arrivals that are read a second time to find an event id in their headers."""
+"""Most arrivals to read again in order to find the event's id in their headers."""
 UNNAMED: Final = (
     "agents of a program make the output of this stream. A record that they send names its event only where it goes "
     "through a step (group_by, or a table of two topics); other sends and their writes to tables committed with the "
@@ -25,10 +25,10 @@ UNNAMED: Final = (
 
 
 class SentOn:
-    """Search for agents' records: in internal streams by event id, in the output by identity."""
+    """Searcher of agents' records: in the topics of internal streams by event id, in the output by identity."""
 
     def __init__(self, settings: Settings, name: str, reader: TopicReader, rule: Rule, scan: Scan) -> None:
-        """Store the readers, without reading."""
+        """Store the arguments; read nothing yet."""
         self._settings, self._stream = settings, settings.streams[name]
         self._reader, self._rule, self._scan = reader, rule, scan
 
@@ -39,7 +39,7 @@ class SentOn:
 
         Args:
             answer: answer with the arrivals
-            arrivals: arrivals processed by agents
+            arrivals: those arrivals that agents have processed
             output: first offsets and ends of the output, each by partition
 
         Raises:
@@ -57,13 +57,13 @@ class SentOn:
         self._find_in_output(answer, arrivals, *output)
 
     def _steps(self) -> list[str]:
-        """Return the topics of internal streams, as their records have event ids."""
+        """Return the topics of internal streams; their records have event ids in a header."""
         begin = repartition_topic(self._settings.app, "")
         inner = {each.input for each in self._settings.streams.values() if each.event_header == EVENT_ID}
         return sorted({name for name in self._reader.topics() if name.startswith(begin)} | inner)
 
     def _ids(self, arrival: Arrival, *, read: bool) -> list[str]:
-        """Return the possible ids of an arrival's event. read: True to read its record's headers as well."""
+        """Return the possible ids of an arrival's event. read: True: also read the headers of its record for one."""
         place = arrival.at
         found = [own_id(plain_id(self._reader.topic_id(place.topic)), place.partition, place.offset)]
         record = self._scan.one(place.topic, place.partition, place.offset) if read else None

@@ -25,12 +25,12 @@ from kafka_ratchet.app.web.render import FOLDER, html_response, plain, refusal
 DOCS: Final = FOLDER.parents[1] / "docs"
 START: Final = "README"
 NAMED: Final = re.compile(r"docs/((?:guide/|reference/|decisions/)?[a-z0-9-]+)\.md(#[\w-]+)?")
-"""Pattern of a documentation page's file name in error sentences."""
+"""Pattern of the path of a documentation page in a sentence."""
 
 
 @cache
 def _files() -> dict[str, Path]:
-    """Return the files to serve, pages and pictures, by their address below /docs."""
+    """Return the files to serve, pages and pictures, by their path below /docs."""
     found = sorted([*DOCS.rglob("*.md"), *DOCS.glob("pictures/*.png")])
     return {_address(path.relative_to(DOCS).as_posix()): path for path in found}
 
@@ -40,7 +40,7 @@ def _address(path: str) -> str:
 
 
 async def docs_page(request: web.Request) -> web.StreamResponse:
-    """Answer with a page of the documentation, or one of its pictures."""
+    """Return the response with a page of the documentation, or with one of its pictures."""
     name = "/".join(request.match_info.values()) or START
     path = _files().get(name)
     if path is None:
@@ -53,7 +53,7 @@ async def docs_page(request: web.Request) -> web.StreamResponse:
 
 @cache
 def _rendered(name: str) -> tuple[str, Markup]:
-    """Return title and body of a documentation page. HTML in its text is escaped."""
+    """Return title and HTML of a documentation page. HTML in the page's own text is escaped."""
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(_files()[name].read_text("utf-8"))
     title = ""
@@ -62,13 +62,13 @@ def _rendered(name: str) -> tuple[str, Markup]:
             title = title or _text(inline)
             token.attrSet("id", _slug(_text(inline)))
     for inline in tokens:
-        _lead_on(name, inline.children or ())
+        _rewrite_links(name, inline.children or ())
     body = Markup(parser.renderer.render(tokens, parser.options, {}))  # noqa: S704 - its HTML is the renderer's alone
     return title, body
 
 
-def _lead_on(page: str, tokens: Sequence[Token]) -> None:
-    """Change links to the addresses of served pages and pictures; remove links to other files."""
+def _rewrite_links(page: str, tokens: Sequence[Token]) -> None:
+    """Rewrite the links in a page to the addresses of served pages and pictures; remove links to other files."""
     tags: list[str] = []
     for token in tokens:
         if token.type == "image":
@@ -86,12 +86,12 @@ def _text(inline: Token) -> str:
 
 
 def _slug(heading: str) -> str:
-    """Return a heading's anchor, by the rule that the links in docs/ follow."""
+    """Return the anchor of a heading, as the links in docs/ write it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
 def _target(page: str, link: str) -> str | None:
-    """Return the address for a link in a documentation page; None if its file is not served."""
+    """Return the address for a link in the documentation page `page`; None if the linked file is not served."""
     parts = urlsplit(link)
     if parts.scheme or not parts.path:
         return link
@@ -101,7 +101,7 @@ def _target(page: str, link: str) -> str | None:
 
 
 def linked(sentence: object) -> Markup:
-    """Return a sentence as HTML, with links on the names of documentation pages in it."""
+    """Return a sentence as HTML, with each path of a documentation page as a link."""
     text = plain(sentence)
     done, at = Markup(), 0
     for found in NAMED.finditer(text):

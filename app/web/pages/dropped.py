@@ -1,6 +1,6 @@
-"""GET /dead-letters, GET /duplicates: dead letters and duplicates with their reasons.
+"""GET /dead-letters, GET /duplicates: newest dead letters of a stream, and newest dropped records.
 
-With .csv or .ndjson at the end of the path, the answer is a file.
+With .csv or .ndjson at the end of the path, the answer is a file in that format.
 
 ?[stream=S][&reason=TEXT][&identity=TEXT or hex=HEX][&partition=P][&offset=O][&since=TIME][&until=TIME][&limit=N]
 [&values=1]
@@ -32,11 +32,11 @@ from kafka_ratchet.app.why.dropped import LOOK_MOST, READ_MOST, Sample, Wanted, 
 from kafka_ratchet.errors import RatchetError, SettingsError
 
 FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""First characters of a cell that a spreadsheet runs as a formula (OWASP, CSV injection)."""
+"""Characters that begin a formula in a spreadsheet's cell (OWASP, CSV injection)."""
 
 
 def csv_response(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> web.Response:
-    """Return a CSV file with a header line. name: name of the file without .csv."""
+    """Return the response with a CSV file of the rows, with a header line. name: name of the file without .csv."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(columns)
@@ -46,12 +46,12 @@ def csv_response(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, 
 
 
 def ndjson_response(name: str, rows: Iterable[Mapping[str, Any]]) -> web.Response:
-    """Return a file with a JSON object in each line. name: name of the file without .ndjson."""
+    """Return the response with an NDJSON file of the rows. name: name of the file without .ndjson."""
     return _file(name, "ndjson", "application/x-ndjson", b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
 
 
 def cell(value: Any) -> str:
-    """Return a value as text of a CSV cell, with an apostrophe before a formula."""
+    """Return a value as the text of a CSV cell. A text that would be a formula gets an apostrophe in front."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -70,7 +70,7 @@ SHOWN_MOST: Final = 200
 FILE_MOST: Final = 10_000
 REASON_MOST: Final = 500
 END_S: Final = 1.0
-"""Seconds to wait for the end of an unneeded reading before it is cancelled."""
+"""Seconds to wait for a reading with an unneeded result, before it is cancelled."""
 FILTERS: Final = ("reason", "identity", "hex", "partition", "offset", "since", "until")
 COLUMNS: Final = (
     "partition",
@@ -88,14 +88,14 @@ COLUMNS: Final = (
 
 
 async def dead_letters_page(request: web.Request) -> web.StreamResponse:
-    """Answer with the newest dead letters of a stream, and their counts by reason and identity."""
+    """Return the page with a stream's newest dead letters, and their counts by reason and by identity."""
     return await _page(request, "dead-letters")
 
 
 async def duplicates_page(request: web.Request) -> web.StreamResponse:
-    """Answer with the newest dropped records of a stream, if the stream keeps them.
+    """Return the page with a stream's newest dropped records, if the stream has a topic for them.
 
-    Otherwise the page has their counts, and names the setting that keeps them.
+    Otherwise the page has only their counts, and names the setting for the topic.
     """
     return await _page(request, "duplicates")
 
@@ -127,7 +127,7 @@ async def _page(request: web.Request, kind: str) -> web.StreamResponse:
 def _look(
     settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wanted, kind: str
 ) -> tuple[Sample, Replayed | None]:
-    """Return the records, and the re-sent dead letters; None in place of these if they are not known."""
+    """Return a sample of the records, and the set of re-sent dead letters; None in place of the set: not known."""
     if kind != "dead-letters":
         return sample(impatient(settings), bootstrap, name, topic, wanted), None
     return asyncio.run(_letters(impatient(settings), bootstrap, name, topic, wanted))
@@ -136,7 +136,7 @@ def _look(
 async def _letters(
     settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wanted
 ) -> tuple[Sample, Replayed | None]:
-    """Read the dead letters, and at the same time which of them were re-sent."""
+    """Read the dead letters, and at the same time the set of the re-sent ones."""
     asking = asyncio.create_task(_replayed(settings, bootstrap, name))
     try:
         found = await asyncio.to_thread(sample, settings, bootstrap, name, topic, wanted)
@@ -159,7 +159,7 @@ async def _replayed(settings: Settings, bootstrap: str, name: str) -> Replayed:
 
 
 def stream_of(settings: Settings, asked: Mapping[str, str]) -> str:
-    """Return the name of the requested stream, or of the first one.
+    """Return the name of the stream in the parameters of an address; without one, the first stream.
 
     Raises:
         SettingsError: the stream does not exist, or the settings have no stream.
@@ -172,7 +172,7 @@ def stream_of(settings: Settings, asked: Mapping[str, str]) -> str:
 
 
 def wanted_of(settings: Settings, name: str, asked: Mapping[str, str], most: int, usual: int) -> Wanted:
-    """Parse the filter from the parameters of an address. most: largest limit of records; usual: default limit.
+    """Return the filter in the parameters of an address. most: greatest limit of records; usual: default limit.
 
     Raises:
         QueryError: a parameter is malformed, or the offset lacks its partition.
@@ -198,10 +198,12 @@ def wanted_of(settings: Settings, name: str, asked: Mapping[str, str], most: int
 
 
 def _time(name: str, text: str | None) -> int | None:
-    """Parse a time in ISO 8601, UTC without a zone; return ms since the epoch.
+    """Return the time in a text of ISO 8601, in ms since the epoch; None for an empty text.
+
+    A time without a zone is in UTC. name: parameter, for the error
 
     Raises:
-        QueryError: the text is no time.
+        QueryError: the text is not a time.
     """
     if not text:
         return None
@@ -213,9 +215,10 @@ def _time(name: str, text: str | None) -> int | None:
 
 
 def as_dict(found: Sample, stream: str, kind: str, *, values: bool, replayed: Replayed | None = None) -> dict[str, Any]:
-    """Return the page as a JSON object, with the commands that re-send dead letters.
+    """Return the contents of the page as a JSON object, with the commands that re-send dead letters.
 
-    replayed: re-sent dead letters; None: not known
+    values: True: with the contents of keys and values
+    replayed: set of re-sent dead letters; None: not known
     """
     rows = [each.as_dict(values=values) for each in found.records]
     reasons = [each.as_dict() for each in found.reasons]
@@ -242,7 +245,7 @@ def as_dict(found: Sample, stream: str, kind: str, *, values: bool, replayed: Re
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a record for CSV: its key and value as text, or as a number of bytes."""
+    """Return a record's JSON object for CSV, with key and value as texts, or as numbers of bytes."""
     flat = dict(row)
     for name in ("key", "value"):
         flat[name] = row[name].get("text", "" if row[name]["bytes"] is None else f"{row[name]['bytes']} bytes")

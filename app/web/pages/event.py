@@ -22,13 +22,13 @@ from kafka_ratchet.app.why.question import Question, question_of
 
 LIMIT_S: Final = 8.0
 LIMIT_BYTES: Final = 512 << 20
-"""Most bytes of keys and values to read. In `LIMIT_S` some 500,000 records can be read."""
+"""Most bytes of keys and values to read for one trace. Within `LIMIT_S`, some 500,000 records can be read."""
 SHOWN: Final = 20
-"""Most arrivals on the page. The JSON has up to a thousand."""
+"""Most arrivals on the page. The JSON form has up to a thousand."""
 
 
 async def event_page(request: web.Request) -> web.StreamResponse:
-    """Answer with the trace of one record or identity, within a time limit."""
+    """Return the page with the trace of a record or of an identity's records, within a time limit."""
     view = request.app[CLUSTER_VIEW]
     settings = view.settings
 
@@ -44,10 +44,11 @@ async def event_page(request: web.Request) -> web.StreamResponse:
 
 
 class Where(NamedTuple):
-    """Partitions to search.
+    """Partitions to search for an identity's records.
 
-    partitions: input partitions in this order; None: all. judged_to: offset by partition before which no record of the
-    identity can be, as its worker has judged all of that and does not know the identity.
+    partitions: input partitions, in the order of the search; None: all.
+    judged_to: by partition, the offset before which it has no record of the identity: its worker has judged all records
+    before that, and does not know the identity.
     """
 
     partitions: list[int] | None = None
@@ -55,9 +56,10 @@ class Where(NamedTuple):
 
 
 async def _where(view: ClusterView, question: Question) -> Where:
-    """Return the partitions to search, first those with workers that know the identity.
+    """Return the partitions to search: first those where a worker knows the identity, then all others.
 
-    The other partitions have no judged record of it, unless workers forget identities or records were not judged.
+    In the others, only unjudged records can be of the identity, unless workers forget identities or have forwarded
+    records unjudged.
     """
     if question.partition is not None:
         return Where([question.partition])
@@ -90,7 +92,7 @@ def trace(
     limit_s: float = LIMIT_S,
     limit_bytes: int = LIMIT_BYTES,
 ) -> EventTrace:
-    """Read the trace from the topics and the result table.
+    """Return the trace, read from the topics and the result tables.
 
     Args:
         settings: settings of the application.
@@ -101,7 +103,7 @@ def trace(
         limit_bytes: most bytes of keys and values to read.
 
     Raises:
-        RatchetError: the question cannot be answered; see `Explanation`.
+        RatchetError: the trace cannot be read; see `Explanation`.
     """
     explanation = Explanation(
         impatient(settings),

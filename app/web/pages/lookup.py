@@ -1,4 +1,4 @@
-"""Pages about state: a stream's identities, one identity, the look-up form, and the contents of a table.
+"""Pages about state: the identities of a stream, one identity, the search form, and the contents of a table.
 
 GET /streams/S/identities?[prefix=TEXT or prefix_hex=HEX][&after=HEX][&limit=N]
 GET /streams/S/identity?identity=TEXT or hex=HEX
@@ -34,7 +34,10 @@ from kafka_ratchet.rule.identity import Identity
 
 
 async def lookup_page(request: web.Request) -> web.Response:
-    """Answer with the state of one identity. A form with a mistake is shown again, with the reason."""
+    """Return the page with the search form, and with the state of the identity in it.
+
+    If the form has a mistake, the page shows the form again, with the reason.
+    """
     found, problem, query = None, None, {}
     try:
         query = parse_query(request.rel_url.raw_query_string)
@@ -54,7 +57,7 @@ async def lookup_page(request: web.Request) -> web.Response:
 
 
 async def identities_page(request: web.Request) -> web.StreamResponse:
-    """Answer with a page of a stream's identities, in the order of their bytes."""
+    """Return the page with a part of a stream's identities, in the order of their bytes."""
     view, stream = request.app[CLUSTER_VIEW], request.match_info["stream"]
 
     async def ask(asked: dict[str, str]) -> Any:
@@ -66,7 +69,7 @@ async def identities_page(request: web.Request) -> web.StreamResponse:
 
 
 async def identity_page(request: web.Request) -> web.StreamResponse:
-    """Answer with the state of one identity by partition, and the requests to forget it."""
+    """Return the page with the state of one identity in each partition, and the requests to forget it."""
     view, stream = request.app[CLUSTER_VIEW], request.match_info["stream"]
 
     async def ask(asked: dict[str, str]) -> Lookup:
@@ -83,7 +86,7 @@ async def identity_page(request: web.Request) -> web.StreamResponse:
 
 
 async def own_table_page(request: web.Request) -> web.Response:
-    """Answer with a page of a table's contents. A query with a mistake is shown again, with the reason."""
+    """Return the page with one key, or a part of the keys, of a table. An invalid query is shown with the reason."""
     found, problem, query = None, None, {}
     named = request.match_info.get("table")
     try:

@@ -1,7 +1,7 @@
-"""First page: problems, the flow of events with rates and lag, the chart, and all tables.
+"""First page: problems, rates and lag of the events, a chart, and the tables of all streams.
 
 GET /          ?stream=S&range=1h (or 6h, 24h): stream and time of the chart
-GET /tables    the part that changes, which the page fetches again and again
+GET /tables    the changing part, which the page in the browser fetches at intervals
 GET /history   the figures of the chart, as a table or JSON, with the same parameters
 """
 
@@ -31,23 +31,25 @@ from kafka_ratchet.app.web.render import (
 )
 
 ROWS_MOST: Final = 20
-"""Most partitions of a stream on the first page; /streams/S has all."""
+"""Most partitions of a stream on the first page; /streams/S has all of them."""
 FINDINGS_MOST: Final = 20
-"""Most sentences about problems on the page, as each partition may have one. The JSON has all."""
-SAID_MOST: Final = 3
-"""Most new problems announced by a screen reader."""
+"""Most sentences about problems on the page, because each partition may have one. The JSON form has all."""
+ANNOUNCED_MOST: Final = 3
+"""Most new problems that the page lets a screen reader announce."""
 RATE_S: Final = 60
-"""Seconds of history used to compute rates."""
+"""Seconds of the history in the computation of rates."""
 TABLE_ROWS: Final = 24
-"""Most rows of the table of figures below the chart."""
+"""Most rows of the table below the chart, with the chart's numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Flow of a stream's events from producers to sinks.
+    """Rates and lag of a stream's events, from producers to sinks. None in a field: not known.
 
-    arrived, judged, forwarded: records a second over the last minute; lag_s: time lag in seconds; duplicate_1h,
-    duplicate_24h: share of duplicates; covered_1h, covered_24h: share of the time with known counts. None: not known.
+    arrived, judged, forwarded: records per second, over the last minute.
+    lag_s: time lag in seconds.
+    duplicate_1h, duplicate_24h: share of duplicates among the judged records, 0 to 1.
+    covered_1h, covered_24h: share of the time with known counts, 0 to 1.
     """
 
     stream: str
@@ -62,7 +64,7 @@ class Flow:
 
 
 async def overview_page(request: web.Request) -> web.Response:
-    """Answer with the first page."""
+    """Return the first page."""
     if wants_json(request):
         context = await _context(request)
         more = {"flows": [*context["flows"].values()], "findings": context["findings"]}
@@ -87,12 +89,12 @@ async def overview_page(request: web.Request) -> web.Response:
 
 
 async def tables_fragment(request: web.Request) -> web.Response:
-    """Answer with the part of the first page that changes."""
+    """Return the changing part of the first page."""
     return html_response(request, "tables.html", await _context(request))
 
 
 async def history_page(request: web.Request) -> web.Response:
-    """Answer with the figures of the chart, with all steps."""
+    """Return the page with the chart's numbers, for all steps of time."""
     asked, stream, span = await _asked(request)
     if stream is None:
         raise QueryError("the settings name no streams: add a [streams.NAME] section to the settings file")
@@ -118,7 +120,7 @@ async def _context(request: web.Request) -> dict[str, Any]:
         "findings": findings(overview),
         "rows_most": ROWS_MOST,
         "findings_most": FINDINGS_MOST,
-        "said_most": SAID_MOST,
+        "said_most": ANNOUNCED_MOST,
     }
 
 
@@ -155,7 +157,7 @@ async def _asked(request: web.Request) -> tuple[dict[str, str], str | None, str]
     known = [stream.stream for stream in (await request.app[CLUSTER_VIEW].overview()).streams]
     stream = query.get("stream") or next(iter(settings.streams), None)
     if stream is not None and stream not in known:
-        raise QueryError(f"there is no stream {stream!r:.100}; there are {', '.join(known)}")
+        raise QueryError(f"there is no stream {stream!r:.100}; the streams are {', '.join(known)}")
     return query, stream, span
 
 
@@ -166,7 +168,7 @@ async def _history(request: web.Request, stream: str, span: str) -> History:
 
 
 def figures_of(history: History, most: int = TABLE_ROWS) -> list[dict[str, object]]:
-    """Return at most `most` rows of the chart's figures, the newest first: records a second, None if not known."""
+    """Return at most `most` rows with the chart's numbers, the newest first: records per second; None: not known."""
     points = history.points
     if not points.times:
         return []

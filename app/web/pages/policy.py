@@ -1,4 +1,4 @@
-"""GET /policy: deduplication switch of each stream, its origin, and the records of the policy topic."""
+"""GET /policy: state of deduplication for each stream, where it is set, and the records of the policy topic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXT_MOST: Final = 2_000
 
 
 async def policy_page(request: web.Request) -> web.StreamResponse:
-    """Answer with the present policies and their history."""
+    """Return the page with the present policies and their history."""
     settings, bootstrap = impatient(request.app[SETTINGS]), request.app[BOOTSTRAP]
 
     async def ask(asked: dict[str, str]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def policies_now(settings: Settings, bootstrap: str) -> dict[str, Any]:
 
 
 def _history(settings: Settings, bootstrap: str) -> tuple[list[dict[str, Any]], int]:
-    """Return the newest records of the policy topic, the newest first, and the number left out."""
+    """Return the newest records of the policy topic, the newest first, and the number of older ones left out."""
     options, topic = {"bootstrap.servers": bootstrap, **settings.kafka}, policy_topic(settings.app)
     found: list[dict[str, Any]] = []
     with consumer(options, "ratchet-page") as asked:
@@ -67,13 +67,13 @@ def _history(settings: Settings, bootstrap: str) -> tuple[list[dict[str, Any]], 
             at = moment(message.timestamp()[1])
             by = dict(message.headers() or ()).get(BY_HEADER)
             who = None if by is None else shown(by[:TEXT_MOST])
-            found.append({"offset": message.offset(), "at": at, "by": who, **_said(message.key(), message.value())})
+            found.append({"offset": message.offset(), "at": at, "by": who, **_texts(message.key(), message.value())})
     left_out = first - held.first + max(0, len(found) - HISTORY_MOST)
     return found[-HISTORY_MOST:][::-1], left_out
 
 
-def _said(key: bytes | None, value: bytes | None) -> dict[str, Any]:
-    """Return subject and contents of a policy topic's record, as text."""
+def _texts(key: bytes | None, value: bytes | None) -> dict[str, Any]:
+    """Return subject and contents of a record of the policy topic, as texts."""
     text = None if value is None else shown(value[:TEXT_MOST])
     try:
         parts = json.loads(key or b"")

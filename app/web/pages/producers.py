@@ -20,7 +20,7 @@ from kafka_ratchet.rule.identity import Identity
 
 
 async def producers_page(request: web.Request) -> web.StreamResponse:
-    """Answer with a page of a stream's producers, sorted by name."""
+    """Return the page with a part of a stream's producers, sorted by name."""
     view = request.app[CLUSTER_VIEW]
 
     async def ask(asked: dict[str, str]) -> ProducersPage:

@@ -16,7 +16,7 @@ from kafka_ratchet.app.web.render import CLUSTER_VIEW
 
 
 async def proof_page(request: web.Request) -> web.StreamResponse:
-    """Answer with the proofs of all streams."""
+    """Return the page with the last proof of each stream."""
     view, bootstrap = request.app[CLUSTER_VIEW], request.app[BOOTSTRAP]
 
     async def ask(asked: dict[str, str]) -> dict[str, Any]:
@@ -29,7 +29,10 @@ async def proof_page(request: web.Request) -> web.StreamResponse:
 
 
 def of_stream(name: str, proof: Proof | None, stream: StreamView) -> dict[str, Any]:
-    """Return a stream's proof as a JSON object, with the number of input offsets after it (since; None: not known)."""
+    """Return a stream's proof as a JSON object.
+
+    Its key `since` has the number of input offsets after the proof; None: not known.
+    """
     rows, problems = [], []
     ends = {row.partition: row.input_end for row in stream.partitions}
     if proof is not None:

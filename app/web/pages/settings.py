@@ -22,7 +22,7 @@ IN_URL: Final = re.compile(r"(://)[^/@\s]*@")
 
 
 async def settings_page(request: web.Request) -> web.StreamResponse:
-    """Answer with the effective settings."""
+    """Return the page with the effective settings."""
 
     async def ask(asked: dict[str, str]) -> dict[str, Any]:
         return {"settings": rows(request.app[SETTINGS], request.app[ORIGINS])}
@@ -31,7 +31,7 @@ async def settings_page(request: web.Request) -> web.StreamResponse:
 
 
 def rows(settings: Settings, origins: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return name, value and origin of each setting. A value is text, masked if it is secret; None: not set."""
+    """Return name, value and origin of each setting. A value is a text, masked if it is secret; None: not set."""
     return [
         {"name": name, "value": value, "origin": origins.get(name, "default")} for name, value in _leaves(settings, "")
     ]

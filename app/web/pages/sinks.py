@@ -23,7 +23,7 @@ from kafka_ratchet.spark_sink.secrets import hidden
 
 
 async def sinks_page(request: web.Request) -> web.StreamResponse:
-    """Answer with the sinks of the settings."""
+    """Return the page with all sinks of the settings."""
 
     async def ask(asked: dict[str, str]) -> dict[str, Any]:
         return {"sinks": await request.app[RESULTS].latest()}
@@ -32,7 +32,7 @@ async def sinks_page(request: web.Request) -> web.StreamResponse:
 
 
 async def sink_page(request: web.Request) -> web.StreamResponse:
-    """Answer with one sink."""
+    """Return the page with one sink."""
     name = request.match_info["name"]
 
     async def ask(asked: dict[str, str]) -> dict[str, Any]:
@@ -50,7 +50,7 @@ async def sink_page(request: web.Request) -> web.StreamResponse:
 
 
 async def _commits(request: web.Request, results: Results, settings: Settings) -> tuple[list[SinkCommit], str | None]:
-    """Return the commits of a sink's table, and the reason if they are not known."""
+    """Return the commits of a sink's table, and None; or no commits, and the reason why they cannot be read."""
     if results.error is not None or not results.generation:
         return [], None
     asked, bootstrap = impatient(settings), request.app[BOOTSTRAP]

@@ -1,8 +1,8 @@
-"""Pages of streams.
+"""Pages about streams.
 
 GET /streams                all streams
 GET /streams/S              one stream with its partitions, ?state=halted&sort=lag&page=2
-GET /streams/S/partitions   the part of that page that changes, with the same parameters
+GET /streams/S/partitions   the changing part of that page, with the same parameters
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ INTERVALS_SHOWN: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class StreamPage:
-    """One page of a stream's partitions.
+    """Page about a stream, with a part of its partitions.
 
-    states: number of partitions by state; lags: (time in s since the epoch, lag in records) by partition
+    states: number of partitions by state; lags: by partition, its lags as (seconds since the epoch, number of records)
     """
 
     stream: StreamView
@@ -44,7 +44,7 @@ class StreamPage:
 
 
 async def streams_page(request: web.Request) -> web.Response:
-    """Answer with all streams, one line each."""
+    """Return the page with all streams, one line each."""
     overview = await request.app[CLUSTER_VIEW].overview()
     if wants_json(request):
         named = [each.name for each in fields(StreamView) if each.name != "partitions"]
@@ -54,7 +54,7 @@ async def streams_page(request: web.Request) -> web.Response:
 
 
 async def stream_page(request: web.Request) -> web.Response:
-    """Answer with one stream and a page of its partitions."""
+    """Return the page about one stream, with a part of its partitions."""
     found = await _stream_page(request)
     if wants_json(request):
         return json_response(found)
@@ -62,7 +62,7 @@ async def stream_page(request: web.Request) -> web.Response:
 
 
 async def partitions_fragment(request: web.Request) -> web.Response:
-    """Answer with the part of a stream's page that changes."""
+    """Return the changing part of the page about a stream."""
     return html_response(request, "_partitions.html", _context(request, await _stream_page(request)))
 
 
@@ -101,14 +101,14 @@ def _states(stream: StreamView) -> dict[str, int]:
 
 
 def sparkline(points: Sequence[tuple[int, int]], begin: int, end: int, width: int = 120, height: int = 24) -> list[str]:
-    """Return the points of SVG polylines, one polyline for each run without a gap.
+    """Return the `points` attributes of SVG polylines for a small chart, one polyline for each run without a gap.
 
     Args:
-        points: (time, value) in the order of time, usually a minute apart
-        begin: time at the left edge
-        end: time at the right edge
-        width: width of the picture
-        height: height of the picture
+        points: (time in seconds, value) in the order of time, usually a minute apart.
+        begin: time at the left edge, in seconds.
+        end: time at the right edge, in seconds.
+        width: width of the picture, in its own units.
+        height: height of the picture, in its own units.
     """
     most, span = max((value for _, value in points), default=0) or 1, max(1, end - begin)
     lines: list[list[str]] = []

@@ -14,7 +14,7 @@ from kafka_ratchet.app.web.render import CLUSTER_VIEW, PAST, html_response, json
 
 EVENTS_SHOWN: Final = 200
 LINE: Final = 1_000
-"""Width of the timeline in its own units."""
+"""Width of the timeline, in the picture's own units."""
 KINDS: Final = {
     "started": "idle",
     "stopped": "idle",
@@ -28,7 +28,7 @@ KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Worker with its partitions by stream. standing_by: partitions with a standby copy in the worker."""
+    """Worker with the partitions that it serves, by stream. standing_by: those with a standby copy in the worker."""
 
     worker: WorkerPast
     partitions: dict[str, list[int]]
@@ -37,7 +37,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class WorkersPage:
-    """Contents of the page: all workers, and the newest events, the newest first."""
+    """Contents of the page: all workers, and their last events, the newest first."""
 
     range_s: int
     workers: list[Served]
@@ -45,7 +45,7 @@ class WorkersPage:
 
 
 async def workers_page(request: web.Request) -> web.Response:
-    """Answer with all workers and their events."""
+    """Return the page with all workers and their events."""
     query = parse_query(request.rel_url.raw_query_string)
     span = query.get("range") or "1h"
     if span not in RANGES:

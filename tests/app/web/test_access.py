@@ -258,7 +258,7 @@ async def test_a_proxys_user_may_read_and_only_the_proxy_is_believed(settings: C
     ("page", "sentence"),
     [
         ({"write": True}, "Set token_file"),
-        ({"tls_key": "k"}, "tls_cert is not set"),
+        ({"tls_key": "k"}, "the certificate, is not set"),
         ({"trusted_proxy": ["10.0.0.7"]}, "Set both"),
         ({"user_header": "X-User"}, "Set both"),
         ({"trusted_proxy": ["10.0.0.7/8"], "user_header": "X-User"}, "host bits"),
@@ -347,10 +347,10 @@ async def test_a_program_with_the_token_needs_no_mark(settings: Callable[..., Se
     async with served(settings(write=True)) as (url, http):
         for path, fields, sentence in (
             ("policy", FORM, "no stream 'nobody'"),
-            ("policy", {"stream": "", "deduplicate": "maybe"}, "write on, off or unset"),
+            ("policy", {"stream": "", "deduplicate": "maybe"}, "Write on, off or unset"),
             ("policy", {"other": "x"}, "no field 'other'"),
-            ("dead-letters", {"offset": "7"}, "Give --partition as well"),
-            ("resume", {"execute": "1"}, "reason: is missing. Write the reason"),
+            ("dead-letters", {"offset": "7"}, "but --partition is missing. Add --partition"),
+            ("resume", {"execute": "1"}, "the field reason is empty. Write the reason"),
         ):
             async with http.post(f"{url}/actions/{path}", data=fields, headers={**BEARER, **JSON}) as response:
                 assert response.status == 400

@@ -47,7 +47,7 @@ def publish(broker: str, topic: str, records: list[tuple[str, int]]) -> None:
 def test_no_stream_is_refused(broker: str, tmp_path: Path) -> None:
     done = site(tmp_path, broker, stream="").command("worker")
     assert done.returncode == 2
-    assert "streams: the settings have none" in done.stderr
+    assert "the settings have no stream" in done.stderr
 
 
 def test_unreachable_broker_is_tried_and_then_refused(tmp_path: Path) -> None:
