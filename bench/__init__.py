@@ -1,1 +1,1 @@
-"""The same work on Ratchet and on its peers, measured in one run on one machine."""
+"""Benchmarks: the same task done by Ratchet and by other programs, on one machine."""

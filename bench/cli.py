@@ -1,4 +1,4 @@
-"""`ratchet bench`: how fast the worker is, next to others on the same machine."""
+"""`ratchet bench`: measures Ratchet's programs next to other programs on the same machine."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def latency(
     commit_ms: CommitMs = 100,
     rounds: Rounds = 3,
 ) -> None:
-    """Measure the latency at a steady rate; one line of JSON a run, in milliseconds."""
+    """Measure a program's latency at a steady rate; one line of JSON a run, in milliseconds."""
     from bench.compare import stage
     from bench.latency import latency as measured
     from bench.load import Load
@@ -114,7 +114,7 @@ def recovery(
     ] = 1,
     rounds: Rounds = 1,
 ) -> None:
-    """Measure the seconds from a restart after `kill -9` to new output."""
+    """Measure the seconds from a program's restart after `kill -9` to its first new output."""
     from bench.compare import stage
     from bench.load import Load
     from bench.recovery import ratios
@@ -170,7 +170,7 @@ def reader(
     value_bytes: ValueBytes = 200,
     rounds: Rounds = 4,
 ) -> None:
-    """Measure the reader into PostgreSQL next to a loop by hand."""
+    """Measure Ratchet's reader into PostgreSQL next to a loop written by hand."""
     from bench.reading import reading
 
     print(json_text.dumps(reading(records, value_bytes, rounds, _say)), flush=True)
@@ -268,8 +268,8 @@ def from_input(
 ) -> None:
     """Measure `ratchet sink --from-input` into Delta next to Spark's own ways; one line of JSON a run.
 
-    State (transformWithState in pandas) asks the JVM for each identity alone, and did not reach the end of 200,000
-    records in nine minutes: give it fewer.
+    The kind state (transformWithState in pandas) sends a request to the JVM for each identity. It did not finish
+    200,000 records in nine minutes, so give it fewer.
     """
     from bench.judging import OURS, PEERS, QUICK_PEERS, driver_memory, judging, lost_checkpoint
 
@@ -319,7 +319,7 @@ def page(
     watch: Annotated[float, typer.Option(help="Seconds of each turn of watching; 0: not measured.")] = 60.0,
     sink: Annotated[bool, typer.Option(help="Let a Spark job fill a result table before.")] = True,
 ) -> None:
-    """Measure every page of `ratchet web` in ms, and what being watched costs the worker; one line of JSON."""
+    """Measure every page of `ratchet web` in ms, and the worker's CPU for an open page; one line of JSON."""
     from bench.page import page as measured
 
     print(json_text.dumps(measured(partitions, identities, rounds, watch, sink=sink, say=_say)), flush=True)
@@ -349,7 +349,7 @@ def partitions(
             _say(json_text.dumps(run.as_dict()))
 
     if busy > count:
-        raise typer.BadParameter("there are fewer partitions than busy ones")
+        raise typer.BadParameter("--busy is above --partitions. Give at most as many busy partitions as partitions")
     told = measured(count, busy, records, keys, idle, rounds, say)
     print(json_text.dumps(told), flush=True)
     if not told["verified"]:

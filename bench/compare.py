@@ -1,4 +1,4 @@
-"""Subjects in turn over one input on one machine, A B A B, the ratios between them, and their picture."""
+"""Comparison of subjects that process one input in turn (A B A B): their ratios, and a picture of them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ FILLS: Final[dict[str, Callable[[str, str, Load], Expected]]] = {
 
 
 class Stage:
-    """A Kafka with the inputs of a comparison: one for each number of records that a subject can process.
+    """Kafka with the inputs of a comparison: the whole one, and shorter ones for subjects with a limit of records.
 
     Attributes:
-        topic: the whole input
+        topic: topic of the whole input
     """
 
     def __init__(self, broker: EmbeddedBroker, load: Load, program: str = "deduplicate") -> None:
-        """Create the whole input and send its records. program: task of the subjects."""
+        """Create the topic of the whole input, and send its records. program: task of the subjects."""
         self.broker, self.load = broker, load
         self._fill = FILLS[program]
         self._inputs: dict[int, tuple[str, Load, Expected]] = {}
@@ -52,7 +52,7 @@ class Stage:
         return self._inputs[records]
 
     def run(self, subject: str, commit_ms: int) -> Measured:
-        """Measure one subject once."""
+        """Run a subject once, and return its measures. commit_ms: its commit interval, in ms."""
         run = f"{subject}-{uuid.uuid4().hex[:8]}"
         topic, load, truth = self._input(SUBJECTS[subject].most)
         return measure(subject, self.broker, topic, load, truth, commit_ms, run)
@@ -60,19 +60,19 @@ class Stage:
 
 @contextmanager
 def stage(load: Load, program: str = "deduplicate") -> Iterator[Stage]:
-    """Yield a stage on a new embedded Kafka, so that all comparisons begin alike."""
+    """Yield a stage on a new embedded Kafka."""
     with TemporaryDirectory(prefix="ratchet-bench-kafka-") as folder, EmbeddedBroker(Path(folder)) as broker:
         yield Stage(broker, load, program)
 
 
 @dataclass(slots=True)
 class Comparison:
-    """Runs by subject; the first subject is compared with the others."""
+    """Runs of all subjects by name; the first subject is compared with each of the others."""
 
     runs: dict[str, list[Measured]] = field(default_factory=dict)
 
     def ratios(self, peer: str, value: Callable[[Measured], float]) -> dict[str, float]:
-        """Return the ratios of the first subject to a peer, round by round."""
+        """Return median, minimum and maximum of the ratio of the first subject to a peer, taken round by round."""
         first = next(iter(self.runs))
         return spread(value(a) / value(b) for a, b in zip(self.runs[first], self.runs[peer], strict=True))
 
@@ -95,7 +95,7 @@ class Comparison:
         return {**(told[peers[0]] if peers else {}), "verified": self.verified, "peers": told, "runs": runs}
 
     def as_markdown(self) -> str:
-        """Return a Markdown table of each subject's medians, and the first subject's ratios to it."""
+        """Return a Markdown table with each subject's medians, and the ratios of the first subject to it."""
         first = next(iter(self.runs))
         lines = [
             "| subject | records/s | CPU s per million | broker CPU s | peak MB | verified | throughput | CPU |",
@@ -132,24 +132,24 @@ def compare(
     """Run subjects in turn, `rounds` times.
 
     Args:
-        subjects: names; the first one is compared with each of the others.
-        load: the input.
+        subjects: names of the subjects; the first one is compared with each of the others.
+        load: content of the input.
         commit_ms: commit interval of all subjects, in ms.
         rounds: runs of each subject.
         say: function called with each run at its end.
-        warm_up: run the first once before, without counting it. Until the broker has compiled its code and has its
-            files in memory, the first subject waits for it.
+        warm_up: True: run the first subject once before, without counting that run. Else its first counted run would
+            be slower, because the broker has not compiled its code and read its files yet.
 
     Raises:
         BenchFailed: there is no such subject, or one does not finish.
     """
     unknown = [name for name in subjects if name not in SUBJECTS]
     if unknown:
-        raise BenchFailed(f"no subject {', '.join(unknown)}. There are: {', '.join(SUBJECTS)}")
+        raise BenchFailed(f"no subject {', '.join(unknown)}. The subjects are: {', '.join(SUBJECTS)}")
     programs = {name: SUBJECTS[name].program for name in subjects}
     if len(set(programs.values())) > 1:
         told = ", ".join(f"{name}: {program}" for name, program in programs.items())
-        raise BenchFailed(f"subjects that do different things cannot be compared ({told})")
+        raise BenchFailed(f"subjects with different tasks cannot be compared ({told})")
     comparison = Comparison({name: [] for name in subjects})
     with stage(load, programs[subjects[0]]) as here:
         if warm_up:
@@ -172,8 +172,10 @@ FRAME_IN: Final = 0.9
 def plot(told: Path, picture: Path) -> None:
     """Draw the last line of `ratchet bench compare --json` as SVG: medians as bars, and a line from min to max.
 
+    told: file with the output of the command; picture: file to write
+
     Raises:
-        BenchFailed: the file is not such an output, or matplotlib is not there.
+        BenchFailed: the file is not such an output, or matplotlib is not installed.
     """
     runs = _runs(told)
     try:

@@ -1,7 +1,7 @@
-"""Spark jobs that write a raw topic with duplicates into a Delta table: `--from-input` next to Spark's own ways.
+"""Bench of Spark jobs that deduplicate a topic into a Delta table: `--from-input` next to Spark's own means.
 
-`lost_checkpoint` starts each once more over its table without its checkpoint, as after a lost disk, and counts what
-that adds.
+`lost_checkpoint` starts each job again over its table without its checkpoint, as after a lost disk, and counts the rows
+that this adds.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ PEERS: Final = (*QUICK_PEERS, "state")
 TOPIC: Final = "raw"
 MASTER: Final = "local[2]"
 CLUSTER: Final = "local-cluster[1,2,2048]"
-"""Spark cluster of one worker process with two cores and 2 GiB."""
+"""Master of a local Spark cluster with one worker process of two cores and 2 GiB."""
 DRIVER_HEAP: Final = "512m"
 PATIENCE_S: Final = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
 class JudgingRun:
-    """One run of a job, from its start to its end.
+    """Measures of one run of a job.
 
     Attributes:
-        seconds: seconds of the whole process, with the start of Spark.
-        judging_s: seconds from the first commit to the last; 0 where there is one only.
+        seconds: seconds of the whole process, including the start of Spark.
+        judging_s: seconds from the first commit to the last; 0 if there is only one.
         commits: number of commits.
         cpu_s: CPU seconds of all its processes until the last commit, per million records.
-        peaks: most memory of the driver's own Python process, and of the JVMs by role, in MiB; with a local
+        peaks: by process, its peak memory in MiB: the driver's Python process, and the JVMs by role. With a local
             master, driver and executor are one JVM.
     """
 
@@ -72,16 +72,16 @@ def judging(kinds: list[str], load: Load, at_a_time: int, rounds: int, say: Call
 
     Args:
         kinds: kinds of jobs, `OURS` or in `PEERS`.
-        load: load of the raw topic.
-        at_a_time: offsets of a commit.
+        load: content of the topic.
+        at_a_time: offsets per commit.
         rounds: number of counted rounds.
-        say: function called with progress, a line at a time.
+        say: function called with lines about the progress.
 
     Returns:
-        medians by kind, and how much quicker ours is than each peer, round by round
+        medians by kind; and for each peer, its time divided by Ratchet's, taken round by round
 
     Raises:
-        BenchFailed: one fails, or its table does not hold each new record once.
+        BenchFailed: a job fails, or its table does not hold each new record once.
     """
     found: dict[str, list[JudgingRun]] = {kind: [] for kind in kinds}
     told: dict[str, Any] = {}
@@ -117,15 +117,15 @@ def lost_checkpoint(kinds: list[str], load: Load, at_a_time: int, say: Callable[
 
     Args:
         kinds: kinds of jobs, `OURS` or in `PEERS`.
-        load: load of the raw topic.
-        at_a_time: offsets of a commit.
-        say: function for progress.
+        load: content of the topic.
+        at_a_time: offsets per commit.
+        say: function called with lines about the progress.
 
     Returns:
-        by kind the rows, doubled rows, and new records without a row
+        by kind, the numbers of rows, of doubled rows, and of new records without a row, after the second run.
 
     Raises:
-        BenchFailed: one fails, or its table lacks or doubles a new record after the first run.
+        BenchFailed: a job fails, or its table lacks or doubles a new record after the first run.
     """
     told: dict[str, Any] = {}
     with ExitStack() as stack:
@@ -153,12 +153,12 @@ def driver_memory(records: int, sizes: list[int], at_a_time: int, say: Callable[
     Args:
         records: records of each topic.
         sizes: identities of each topic.
-        at_a_time: offsets of a commit.
-        say: function for progress.
+        at_a_time: offsets per commit.
+        say: function called with lines about the progress.
 
     Returns:
-        for each the most memory, in MiB, of the driver's Python and of its JVM (with a heap of `DRIVER_HEAP`), and of
-        the executors' JVM; and the rows.
+        for each number of identities, the peak memory in MiB of the driver's Python, of its JVM (with a heap of
+        `DRIVER_HEAP`) and of the executors' JVM; and the number of rows.
 
     Raises:
         BenchFailed: a run fails, or its table lacks or doubles a new record.
@@ -271,13 +271,16 @@ def _peaks(pid: int) -> dict[str, float]:
 
 
 def _counted(path: Path, truth: Truth) -> dict[str, int]:
-    """Return the number of rows in the table, of doubled rows, and of new records without a row."""
+    """Return the numbers of rows in the table, of doubled rows, and of new records without a row."""
     rows, different = _records(path)
     return {"rows": rows, "doubled": rows - len(different), "lost": truth.fresh - len(different)}
 
 
 def _records(path: Path) -> tuple[int, set[bytes]]:
-    """Return the number of rows in the table, and the distinct records: sequence in the value, followed by the key."""
+    """Return the number of rows in the table, and the set of its distinct records.
+
+    A record is the sequence in its value, followed by its key.
+    """
     columns = pa.schema([("_kafka_key", pa.binary()), ("_kafka_value", pa.binary())])
     rows, found = 0, set[bytes]()
     for batch in scan(TableLocation("delta", str(path)), columns):

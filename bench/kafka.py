@@ -1,4 +1,4 @@
-"""Topics of a bench: created, filled and read with a plain client."""
+"""Functions that create, fill and read the topics of a bench with confluent-kafka."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def create(bootstrap: str, *topics: str, partitions: int) -> None:
 
 
 def ends(bootstrap: str, topic: str, partitions: int) -> list[int]:
-    """Return the end offset of each partition, by number."""
+    """Return the end offset of each partition, in the order of the partitions."""
     with consumer({"bootstrap.servers": bootstrap}, "bench-ends") as asked:
         return [held.end for held in offset_ranges(asked, topic, partitions)]
 
@@ -34,7 +34,7 @@ def committed_reader(bootstrap: str, topic: str, begins: list[int], **more: Any)
         bootstrap: address of Kafka.
         topic: topic to read.
         begins: first offset to read, by partition.
-        more: client options, with `_` in place of `.`.
+        more: further client options by name, with `_` in place of `.`.
     """
     reader = Consumer(
         {
@@ -51,7 +51,7 @@ def committed_reader(bootstrap: str, topic: str, begins: list[int], **more: Any)
 
 
 def produce(producer: Producer, topic: str, value: bytes | str, key: bytes, **more: Any) -> None:
-    """Pass a record to the client, and wait while the client's queue is full."""
+    """Pass a record to the producer; wait first while the producer's queue is full."""
     while True:
         try:
             producer.produce(topic, value, key, **more)

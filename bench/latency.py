@@ -1,4 +1,4 @@
-"""Latency of a record from the producer's call to a committed reader, at a steady rate."""
+"""Latency of records at a steady rate, from the producer's call to a reader of committed records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bench.subjects import Task, deduplicating
 from kafka_ratchet.errors import BenchFailed
 
 SENT_AT: Final = struct.Struct(">q")
-"""Nanoseconds of the monotonic clock at the time of sending, at the start of a value."""
+"""Encoding of the time of sending at the start of a value: nanoseconds of the monotonic clock."""
 TICK_S: Final = 0.001
 KEYS: Final = 10_000
 DRAIN_S: Final = 30.0
@@ -28,7 +28,7 @@ DRAIN_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Latency(Result):
-    """Result of a run, in milliseconds, for the records sent after the warm-up."""
+    """Latencies of one run in milliseconds, of the records sent after the warm-up."""
 
     rate: int
     records: int
@@ -38,7 +38,7 @@ class Latency(Result):
 
 
 class _OutputReader(threading.Thread):
-    """Thread that reads the output as it becomes visible."""
+    """Thread that reads the output's committed records, and stores when each was sent and seen."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(name="reader", daemon=True)
@@ -48,7 +48,7 @@ class _OutputReader(threading.Thread):
         self._consumer = committed_reader(bootstrap, topic, [0] * PARTITIONS, fetch_wait_max_ms=5)
 
     def run(self) -> None:
-        """Read the output until told to end; runs in the thread."""
+        """Read the output until `ending` is set. It runs in the thread."""
         while not self.ending.is_set():
             for message in self._consumer.consume(1_000, 0.005):
                 self.seen_at.append(time.monotonic_ns())
@@ -57,14 +57,14 @@ class _OutputReader(threading.Thread):
 
 
 def latency(subject: str, bootstrap: str, rate: int, seconds: float, warm_up_s: float, commit_ms: int) -> Latency:
-    """Send new records at a steady rate, and measure how soon a committed reader receives them.
+    """Send new records at a steady rate, and measure how soon a reader of committed records receives them.
 
     Args:
         subject: a name of SUBJECTS; its program must deduplicate.
         bootstrap: host:port of Kafka.
         rate: records a second.
         seconds: seconds of sending after the warm-up.
-        warm_up_s: seconds of sending before; their records do not count, because compilers are at work.
+        warm_up_s: seconds of sending before that. These records do not count, since the programs compile their code.
         commit_ms: commit interval of the subject, in ms.
 
     Raises:
@@ -86,7 +86,7 @@ def latency(subject: str, bootstrap: str, rate: int, seconds: float, warm_up_s: 
             while len(reader.seen_at) < sent:
                 running.check()
                 if time.monotonic() > deadline:
-                    raise BenchFailed(f"{subject}: {len(reader.seen_at)} of {sent} records came out")
+                    raise BenchFailed(f"{subject}: the output has {len(reader.seen_at)} of {sent} records")
                 time.sleep(0.05)
         finally:
             reader.ending.set()
@@ -101,10 +101,10 @@ def latency(subject: str, bootstrap: str, rate: int, seconds: float, warm_up_s: 
 def _send(
     producer: Producer, topic: str, rate: int, seconds: float, warm_up_s: float, running: Running
 ) -> tuple[int, int]:
-    """Send records at a steady rate, after a first one, because a subject may wait for one.
+    """Send records at a steady rate, after a single first one that starts a waiting subject.
 
     Returns:
-        number of records sent, monotonic nanoseconds when records begin to count
+        number of records sent; monotonic nanoseconds at the first record that counts
     """
     filler = b"x" * (VALUE_BYTES - SENT_AT.size)
     # One record first, or a subject that waits for one would be awaited for ever.

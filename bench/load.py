@@ -1,4 +1,4 @@
-"""Input of a bench, the same records for every subject, and the output that they demand."""
+"""Input of a bench, with the same records for every subject, and the right output for it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ VALUE_BYTES: Final = 200
 SEQUENCE: Final = struct.Struct(">q")
 HEAD: Final = b'{"sequence": %010d, "user": %010d, "filler": "'
 SEQUENCE_AT: Final = slice(13, 23)
-"""Position of the sequence in a value, so that counting millions of records needs no JSON parser."""
+"""Position of the sequence in a value. To read it there is quicker than a JSON parser."""
 RECENT: Final = 1_000
 STRIDE: Final = 2_654_435_761
-"""A prime (Knuth's, for hashing): its multiples modulo a smaller number of keys are all the keys, in no order."""
+"""Prime number of Knuth's for hashing. Its multiples, modulo the number of keys, are all keys in no obvious order."""
 RESENT_EVERY: Final = 1_000
-"""Number of fresh records between two times at which the last records are sent again."""
+"""Number of new records between two repetitions of the last ones."""
 READ_WITHIN_S: Final = 1_200.0
 FLUSH_S: Final = 300.0
 SETTLE_S: Final = 30.0
-"""Seconds until the partitions of a new topic must have leaders."""
+"""Most seconds until the partitions of a new topic have leaders."""
 AT_A_TIME: Final = 10_000
 
 
@@ -38,19 +38,20 @@ AT_A_TIME: Final = 10_000
 class Load:
     """Content of the input.
 
-    Values are JSON. Headers hold the sequence of the key, the key as a producer's name, and an order that
-    rises over all fresh records, so that it is a sequence of each partition too.
+    Values are JSON. The headers of a record have its sequence within its key, the key as the producer's name, and a
+    number that rises over all new records, which can serve as a sequence within each partition.
 
     Attributes:
-        records: number in all, a fifth of them duplicates.
-        keys: number of identities; each is in one partition. Fresh records choose theirs at random; with no more
-            fresh records than keys, they take each key once, in no order, as a third would never come otherwise.
+        records: number of records; a fifth of them are duplicates.
+        keys: number of keys, the identities; each is in one partition. New records have random keys. If there are no
+            more new records than keys, each record has another key, in no obvious order; of random ones, a third
+            would not occur.
         compression: none, gzip, snappy, lz4 or zstd.
-        duplicates: spread (every fifth record is one of the last thousand again) or resent (after every thousand fresh
-            ones the last 250 again, as a retrying producer does).
-        partitions: partitions of the input and the output.
+        duplicates: spread (every fifth record repeats one of the last thousand) or resent (after every thousand new
+            records, the last 250 are sent again, as by a retrying producer).
+        partitions: partition count of the input and the output.
         value_bytes: bytes of each value.
-        batch_bytes: most bytes of a batch of the input's producer.
+        batch_bytes: most bytes of a batch that the input's producer sends.
     """
 
     records: int = 2_000_000
@@ -64,13 +65,13 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Demanded output: sequences 1 to last of every key, each once, in order."""
+    """Output that the subjects must write: sequences 1 to `last` of every key, each once, in order."""
 
     last: list[int]
 
     @property
     def fresh(self) -> int:
-        """Return the number of records in the output."""
+        """Return the number of records in the right output."""
         return sum(self.last)
 
 
@@ -89,14 +90,14 @@ def producer_options(bootstrap: str, load: Load) -> dict[str, Any]:
 
 
 def filler_of(choose: random.Random, load: Load) -> str:
-    """Return a random text; its pieces fill the values."""
+    """Return a random text to fill values with, up to their size."""
     return "".join(choose.choices("abcdefghijklmnopqrstuvwxyz0123456789      ", k=4 * load.value_bytes))
 
 
 def filled(head: bytes, filler: str, at: int, load: Load) -> bytes:
-    """Return a value of the load's size.
+    """Return a value of the load's size, in JSON.
 
-    The value is its head, which ends within a JSON text, and as much filler as fits, from `at` on.
+    It begins with `head`, which ends inside a JSON string, and continues with the text of `filler` from `at` on.
     """
     start = at % (3 * load.value_bytes)
     return head + filler[start : start + load.value_bytes - len(head) - 2].encode() + b'"}'
@@ -118,7 +119,7 @@ def begin(bootstrap: str, topic: str, load: Load) -> tuple[Producer, random.Rand
     """Create the topic.
 
     Returns:
-        the client that fills the topic, the source of random choices (the same each time), text for values
+        the producer for the topic; a random generator, with the same seed each time; a text to fill values with
     """
     create(bootstrap, topic, partitions=load.partitions)
     choose = random.Random(1)
@@ -171,7 +172,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> Truth:
 
 
 def is_right(bootstrap: str, topic: str, truth: Truth) -> bool:
-    """Return True if the committed output is the demanded one, record by record.
+    """Return True if the committed records of the output are exactly the right ones.
 
     Raises:
         BenchFailed: the output cannot be read to its end.
@@ -201,7 +202,7 @@ def committed_records(bootstrap: str, topic: str) -> Generator[Message, None, No
             deadline = time.monotonic() + READ_WITHIN_S
             while held.end and reader.position([place])[0].offset < held.end:
                 if time.monotonic() > deadline:
-                    raise BenchFailed(f"{topic}, partition {number}: cannot be read to its end, {held.end}")
+                    raise BenchFailed(f"{topic}, partition {number}: cannot be read to its end at offset {held.end}")
                 yield from reader.consume(AT_A_TIME, 0.1)
     finally:
         reader.close()

@@ -1,6 +1,6 @@
-"""One run of one subject, measured from outside: from its first records to the last committed offset.
+"""Measurement of one run of one subject, from outside: from its first records to its last committed offset.
 
-For a subject without such offsets, the run ends at the last committed record of the output.
+If a subject commits no offsets to a group, the run ends at the last committed record of the output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kafka_ratchet.topic_log.clients import offset_ranges
 START_WITHIN_S: Final = 180.0
 END_WITHIN_S: Final = 900.0
 SLOWEST: Final = 3_000
-"""Records a second; a slower subject counts as stuck."""
+"""Least records per second; a slower subject counts as stuck."""
 ASK_EVERY_S: Final = 0.01
 AT_A_TIME: Final = 50_000
 STOP_WITHIN_S: Final = 60.0
@@ -52,11 +52,11 @@ class Measured(Result):
     """Throughput and costs of a run.
 
     Attributes:
-        records_per_s: records of the input a second, from the first records to the last commit.
+        records_per_s: input records per second, from the first records to the last commit.
         cpu_s: CPU seconds of the subject's processes in that time, per million records.
         broker_cpu_s: CPU seconds of the broker in that time, per million records.
-        peak_mb: megabytes, highest resident size of the subject since its start.
-        verified: True if the output is right; None where the subject does not promise a right one.
+        peak_mb: peak resident memory of the subject since its start, in megabytes.
+        verified: True if the output is right; None: not checked, because the subject does not promise a right one.
     """
 
     seconds: float
@@ -68,10 +68,10 @@ class Measured(Result):
 
 
 class Running:
-    """Process of a subject, with the text that it has printed."""
+    """Running process of a subject, with the text that it has printed."""
 
     def __init__(self, command: list[str], started: str) -> None:
-        """Start the process. started: text that the subject prints at its first records."""
+        """Start the process. started: text that the subject prints when it has its first records."""
         self._started = started
         self.first_at: float | None = None
         """Time of the subject's first records, by `time.monotonic()`."""
@@ -94,7 +94,7 @@ class Running:
         self._has_started.set()
 
     def wait_until_started(self) -> float:
-        """Wait until the subject has its first records.
+        """Wait until the subject reports its first records.
 
         Returns:
             time of the first records, by `time.monotonic()`
@@ -104,13 +104,15 @@ class Running:
         """
         self._has_started.wait(START_WITHIN_S)
         if self.first_at is None:
-            raise BenchFailed(f"the subject had no records within {START_WITHIN_S:.0f} s. It said:\n{self.said}")
+            raise BenchFailed(
+                f"the subject received no records within {START_WITHIN_S:.0f} s. It printed:\n{self.printed}"
+            )
         return self.first_at
 
     def check(self) -> None:
         """Raise BenchFailed if the process has ended."""
         if self.process.poll() is not None:
-            raise BenchFailed(f"the subject ended with {self.process.returncode}. It said:\n{self.said}")
+            raise BenchFailed(f"the subject ended with code {self.process.returncode}. It printed:\n{self.printed}")
 
     def wait_until_read(self, reached: GroupPosition | Output, limit_s: float) -> float:
         """Wait until the subject has processed the whole input.
@@ -125,12 +127,14 @@ class Running:
         while reached.position() < reached.end:
             self.check()
             if time.monotonic() - first > limit_s:
-                raise BenchFailed(f"the subject is not done within {limit_s:.0f} s. It said:\n{self.said}")
+                raise BenchFailed(
+                    f"the subject has not processed its input within {limit_s:.0f} s. It printed:\n{self.printed}"
+                )
             time.sleep(ASK_EVERY_S)
         return time.monotonic() - first
 
     @property
-    def said(self) -> str:
+    def printed(self) -> str:
         """Return the last lines that the subject has printed."""
         return "\n".join(self._last)
 
@@ -210,9 +214,9 @@ def measure(
         broker: Kafka of the run.
         topic: the filled input.
         load: load of the input; the output has the same compression.
-        truth: the demanded output.
+        truth: the right output.
         commit_ms: commit interval of the subject.
-        run: unique, part of the names of its topics and group.
+        run: unique text, which becomes part of the names of its topics and group.
 
     Raises:
         BenchFailed: the subject does not start, ends, or does not finish.
@@ -251,7 +255,7 @@ def measure(
 
 
 def forget(bootstrap: str, run: str) -> None:
-    """Delete the topics of a run: the output, and others such as a changelog."""
+    """Delete the topics that a run has created: the output, and others such as a changelog."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for done in admin.delete_topics([topic for topic in admin.list_topics(timeout=30).topics if run in topic]).values():
         done.exception(30)

@@ -20,10 +20,10 @@ from kafka_ratchet.errors import BenchFailed
 GOAL_MS: Final = 300
 GOAL_CORE: Final = 0.01
 PAUSE_S: Final = 1.1
-"""Seconds between two requests: the page asks the cluster once a second for all viewers."""
+"""Seconds between two requests, so that each finds new data: the page reads the cluster at most once a second."""
 SCRAPE_S: Final = 15.0
 NOT_MEASURED: Final = ("/events",)
-"""Unmeasured addresses, because their answer does not end."""
+"""Addresses left out of the measurement, because their answer does not end."""
 
 
 def page(
@@ -34,14 +34,14 @@ def page(
     Args:
         partitions: partitions of the stream.
         identities: identities of the stream.
-        rounds: requests of each page, as HTML and as JSON; a third as many turns, at least two, with viewers and
-            without.
-        watch_s: seconds of each turn; 0: not measured.
-        sink: True with a result table.
-        say: function called at each step.
+        rounds: number of requests for each page, as HTML and as JSON. The worker is measured in a third as many turns,
+            at least two, with viewers and without.
+        watch_s: seconds of each turn; 0: the worker is not measured.
+        sink: True: the scene has a result table.
+        say: function called with a line at each step.
 
     Returns:
-        milliseconds by page, the pages over the goal, and shares of a core.
+        milliseconds by page, the pages slower than the goal, and the worker's shares of a core.
 
     Raises:
         BenchFailed: a page does not answer with 200.
@@ -60,7 +60,7 @@ def page(
 
 
 def addresses(at: Scene) -> dict[str, list[str]]:
-    """Return real addresses for each pattern in the page's table of addresses.
+    """Return addresses to request in the scene, for each pattern in the page's table of addresses.
 
     Raises:
         BenchFailed: a pattern has no address here.
@@ -100,7 +100,7 @@ def addresses(at: Scene) -> dict[str, list[str]]:
         found |= {f"{path}.{ending}": [f"{path}.{ending}{stream}"] for ending in ("csv", "ndjson")}
     found |= {path: [path] for path in ("/workers", "/settings", "/policy", "/proof")}
     if missing := {each.path for each in PAGES} - set(found) - set(NOT_MEASURED):
-        raise BenchFailed(f"bench/page.py has no address of {', '.join(sorted(missing))}")
+        raise BenchFailed(f"bench/page.py lists no address for {', '.join(sorted(missing))}")
     return found
 
 
@@ -127,7 +127,7 @@ def _walk(
 
 
 def _told(took: list[float]) -> dict[str, float]:
-    """Return median, 95th percentile and maximum of some milliseconds."""
+    """Return median, 95th percentile and maximum of several times in milliseconds."""
     rising = sorted(took)
     at = min(len(rising) - 1, -(-95 * len(rising) // 100) - 1)
     return {"median": round(median(rising), 1), "p95": round(rising[at], 1), "max": round(rising[-1], 1)}

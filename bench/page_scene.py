@@ -29,10 +29,10 @@ from kafka_ratchet.errors import BenchFailed
 STREAM: Final = "events"
 INPUT: Final = "bench.in"
 INVALID: Final = 1_000
-"""Number of records without a sequence, which become dead letters."""
+"""Number of input records without a sequence, which become dead letters."""
 ORDERS: Final = Load(records=10_000, keys=1_000, partitions=4, value_bytes=120)
 PER_COMMIT: Final = 200_000
-"""Offsets per commit of the sink, so few that it makes several commits."""
+"""Offsets per commit of the sink; with so few, it makes several commits."""
 PROGRAM: Final = "bench.peers.page_totals:app"
 STARTS: Final = 5
 PATIENCE_S: Final = 1_200.0
@@ -41,7 +41,7 @@ ANSWER_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Running parts of the scene.
+    """Addresses and process of the running scene.
 
     Attributes:
         page: http://host:port of the page
@@ -57,13 +57,13 @@ class Scene:
 
 @contextmanager
 def scene(partitions: int, identities: int, *, sink: bool, say: Callable[[str], None]) -> Iterator[Scene]:
-    """Fill a stream, have a worker judge it and a sink read it, and serve the page.
+    """Fill a stream, let a worker deduplicate it and a sink read it, and serve the page.
 
     Args:
         partitions: partitions of the stream.
         identities: identities of the stream; a fifth of its records are duplicates.
-        sink: True if a Spark job fills a table.
-        say: called at each step.
+        sink: True: a Spark job fills a result table.
+        say: function called with a line at each step.
 
     Raises:
         BenchFailed: a part does not do its work in time.
@@ -90,7 +90,7 @@ def scene(partitions: int, identities: int, *, sink: bool, say: Callable[[str], 
 
 
 def get(address: str, *, as_json: bool = False) -> tuple[int, bytes]:
-    """Return status and body of an address, over a new connection."""
+    """Request an address over a new connection; return status code and body. as_json: True: accept JSON only."""
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_S)
     try:
@@ -103,7 +103,7 @@ def get(address: str, *, as_json: bool = False) -> tuple[int, bytes]:
 
 
 def get_json(address: str) -> Any:
-    """Return the JSON of an address.
+    """Request an address, and return its JSON.
 
     Raises:
         BenchFailed: the address does not answer with 200.
@@ -160,7 +160,7 @@ def _fill_the_rest(bootstrap: str, load: Load) -> None:
 
 
 def trickle(bootstrap: str, number: int) -> None:
-    """Send one record more, so that the page has something new."""
+    """Send one more record, so that the page changes. number: number of the record"""
     producer = Producer({"bootstrap.servers": bootstrap})
     headers: list[tuple[str, str | bytes | None]] = [
         ("ratchet-sequence", SEQUENCE.pack(number)),
@@ -171,9 +171,9 @@ def trickle(bootstrap: str, number: int) -> None:
 
 
 def _start_worker(stack: ExitStack, config: Path, say: Callable[[str], None]) -> Running:
-    """Start the worker, and try again if it fails.
+    """Start the worker, and start it again if it fails.
 
-    The broker does not know thousands of new partitions at once.
+    It fails while the broker does not know all of thousands of new partitions yet.
     """
     for _ in range(STARTS - 1):
         try:
@@ -191,7 +191,7 @@ def _start(stack: ExitStack, command: str, config: Path, started: str, *more: st
 
 
 def _when_judged(page: str, worker: Running, fresh: int) -> int:
-    """Wait until the worker has read its whole input.
+    """Wait until the worker has judged its whole input.
 
     Returns:
         number of identities that the worker knows
@@ -204,7 +204,9 @@ def _when_judged(page: str, worker: Running, fresh: int) -> int:
         if found["fresh"] == fresh and found["lag"] == 0:
             return int(found["keys"])
         time.sleep(2)
-    raise BenchFailed(f"the worker has not judged all within {PATIENCE_S:.0f} s: {found}. It said:\n{worker.said}")
+    raise BenchFailed(
+        f"the worker has not judged all within {PATIENCE_S:.0f} s: {found}. The worker printed:\n{worker.printed}"
+    )
 
 
 def _run_sink(config: Path) -> None:

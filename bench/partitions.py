@@ -1,9 +1,9 @@
-"""Bench of a worker with very many partitions: start, cost of idle ones, speed of busy ones.
+"""Bench of a worker with very many partitions: its start, the cost of idle partitions, the speed of busy ones.
 
-The records are sent in one transaction while the worker waits: it sees none of them until the commit, and then all at
-once. So the bench measures the worker with every lane at work, and not its start. Some records go before, in several
-transactions, and a whole uncounted run before all: the first records of a partition cost the broker its index files,
-and those of a new broker the compiling of its code (a third of its CPU time in the first run).
+All measured records are sent in one transaction while the worker runs, so that they become visible at once, and every
+lane has work from the beginning to the end. Some records are sent and processed before that, because the broker creates
+index files at the first records of a partition. A whole run before the others does not count, because a new broker
+compiles its code in it (a third of its CPU time).
 """
 
 from __future__ import annotations
@@ -34,26 +34,28 @@ from kafka_ratchet.topic_log.clients import consumer, offset_ranges
 
 READY_WITHIN_S: Final = 900.0
 SETTLE_S: Final = 10.0
-"""Seconds from the start of the last lane to the idle measurement: stores are written, connections closed."""
+"""Seconds from the start of the last lane to the measurement without records.
+
+In this time the worker writes its stores and closes connections."""
 LOOK_S: Final = 0.05
 READY_LOOK_S: Final = 0.2
 WARM_SHARE: Final = 20
-"""One record in so many is sent before the measured ones."""
+"""Divisor of the number of records: this part of them is sent before the measured ones."""
 WARM_STEPS: Final = 4
 """Number of transactions of these earlier records."""
 COMMIT_MS: Final = 100
 COMMIT_WITHIN_S: Final = 60.0
 MEASURED: Final = ("seconds", "cpu_s", "broker_cpu_s")
 OPEN_MS: Final = 900_000
-"""Milliseconds that the input's transaction may stay open: Kafka's limit."""
+"""Timeout in ms of the transaction with the measured records, the greatest that Kafka allows by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Resources spent.
+    """Time and CPU used in a part of a run.
 
     Attributes:
-        seconds: seconds on the clock
+        seconds: seconds that passed
         cpu_s: CPU seconds of the worker
         broker_cpu_s: CPU seconds of the broker
     """
@@ -80,12 +82,12 @@ class Many(Result):
     Attributes:
         partitions: partitions of the stream.
         busy: partitions with records.
-        start: resources from the start of the process until every lane runs, on new topics.
-        again: resources of a second start, until every lane runs.
-        idle: resources used without records.
-        work: resources from the visibility of the records to the last commit.
-        records_per_s: records a second of the busy partitions, in that time.
-        peak_mb: megabytes, highest resident size since the second start.
+        start: use from the start of the process until every lane runs, on new topics.
+        again: use of a second start, until every lane runs.
+        idle: use during some time without records.
+        work: use from the time at which the records become visible to the last commit.
+        records_per_s: records per second of all busy partitions, in that time.
+        peak_mb: peak resident memory since the second start, in megabytes.
         verified: True if the output is right.
     """
 
@@ -106,16 +108,16 @@ def partitions(
     """Run a worker with many partitions and one with PARTITIONS, in turn.
 
     Args:
-        count: partitions.
-        busy: partitions with records.
-        records: records of each run.
-        keys: identities.
-        idle_s: seconds of watching the worker without records.
-        rounds: runs of each.
-        say: called with each run at its end.
+        count: number of partitions.
+        busy: number of partitions with records.
+        records: number of records of each run.
+        keys: number of identities.
+        idle_s: seconds of the measurement without records.
+        rounds: number of runs of each worker.
+        say: function called with each run at its end.
 
     Returns:
-        ratios of the first to the second, and the cost of an idle partition: shares of a core.
+        ratios of the first worker to the second, and the cost of an idle partition as shares of a core.
 
     Raises:
         BenchFailed: a worker does not start, or does not finish.
@@ -181,7 +183,7 @@ def _since(began: float, cpu_s: float, broker_cpu_s: float) -> Spent:
 
 
 def _start(broker: EmbeddedBroker, task: Task) -> tuple[Running, Spent]:
-    """Start the worker, and wait until every lane runs."""
+    """Start the worker, and wait until every lane runs; return the process, and the resources used."""
     port = free_port()
     command = SUBJECTS["ratchet"].command(task)
     with (Path(task.folder) / "ratchet.toml").open("a", encoding="utf-8") as config:
@@ -192,7 +194,9 @@ def _start(broker: EmbeddedBroker, task: Task) -> tuple[Running, Spent]:
         while not _is_ready(port):
             running.check()
             if time.monotonic() - began > READY_WITHIN_S:
-                raise BenchFailed(f"the worker is not ready after {READY_WITHIN_S:.0f} s. It said:\n{running.said}")
+                raise BenchFailed(
+                    f"the worker is not ready after {READY_WITHIN_S:.0f} s. It printed:\n{running.printed}"
+                )
             time.sleep(READY_LOOK_S)
     except BaseException:
         running.kill()
@@ -215,18 +219,19 @@ def _is_ready(port: int) -> bool:
 def _send_unseen(
     bootstrap: str, topic: str, load: Load, numbers: list[int], warm: int, until_done: Callable[[], None]
 ) -> tuple[Truth, Callable[[], None]]:
-    """Send the records in a transaction.
+    """Send all records, the measured ones in a transaction that stays open.
 
     Args:
         bootstrap: host:port[,host:port].
-        topic: input.
+        topic: the worker's input.
         load: numbers of records and keys.
-        numbers: partitions; each key has one.
-        warm: number of earlier records, in WARM_STEPS transactions: partitions at work have connections and stores.
-        until_done: waits until the worker has the sent records.
+        numbers: partitions to send to; all records of a key go to the same one.
+        warm: number of records sent before the measured ones, in WARM_STEPS transactions, so that the worker has opened
+            its connections and stores.
+        until_done: function that waits until the worker has processed the records sent so far.
 
     Returns:
-        the demanded output, and the function that commits the transaction.
+        the right output, and the function that commits the open transaction.
     """
     producer = Producer(
         {**producer_options(bootstrap, load), "transactional.id": topic, "transaction.timeout.ms": OPEN_MS}
@@ -265,7 +270,11 @@ def _wait(task: Task, numbers: Iterable[int], running: Running) -> None:
         while missing:
             running.check()
             if time.monotonic() > ends_at:
-                raise BenchFailed(f"{len(missing)} partitions are not at their end. It said:\n{running.said}")
+                raise BenchFailed(
+                    f"{task.input}: after {END_WITHIN_S:.0f} s the worker's group {task.group!r} has not committed the "
+                    f"end of {len(missing)} partitions, {missing[0].partition} among them. The worker printed:\n"
+                    f"{running.printed}"
+                )
             time.sleep(LOOK_S)
             try:
                 found = reader.committed(missing, timeout=10)

@@ -1,4 +1,4 @@
-"""Commands of the peers in Java and Python: jars, classes that the JDK compiles, environments of their own.
+"""Commands that start the peers in Java and Python, after fetching jars, compiling, or making an environment.
 
 After raising a version: `python -m bench.peer_programs > jars.lock.new && mv jars.lock.new bench/jars.lock`.
 """
@@ -47,23 +47,23 @@ DELTA_SPARK: Final = JarSet(
         *("commons-logging:*", "commons-pool:*", "com.google.code.findbugs:*", "javax.annotation:*"),
     ),
 )
-"""Jars of Delta's own writer, which jobs from a topic into a table usually use."""
+"""Jars of Delta's own Spark writer, which jobs that write to a Delta table usually use."""
 HEAP: Final = ("-Xms1g", "-Xmx4g")
-"""JVM heap, enough for a cache of a million keys without extra garbage collections."""
+"""JVM options for a heap that holds a cache of a million keys without extra garbage collections."""
 
 
 def kafka_streams() -> list[str]:
-    """Return the command of Kafka Streams, without its argument."""
+    """Return the command of the Kafka Streams peer, without the argument with the task."""
     return _java_command("KafkaStreamsPeer", KAFKA_STREAMS)
 
 
 def kafka_streams_totals() -> list[str]:
-    """Return the command of Kafka Streams for totals, without its argument."""
+    """Return the command of the Kafka Streams peer that keeps totals, without the argument with the task."""
     return _java_command("KafkaStreamsTotals", KAFKA_STREAMS)
 
 
 def flink() -> list[str]:
-    """Return the command of Flink, without its argument."""
+    """Return the command of the Flink peer, without the argument with the task."""
     return _java_command("FlinkPeer", FLINK)
 
 
@@ -87,7 +87,7 @@ def _compiled_classes(name: str, class_path: list[str]) -> Path:
         try:
             done = subprocess.run(command, capture_output=True, text=True)
         except OSError as error:
-            raise BenchFailed(f"{name} cannot be compiled: {error}. A JDK is needed for the peers in Java") from None
+            raise BenchFailed(f"{name} cannot be compiled: {error}. Install a JDK for the peers in Java") from None
         if done.returncode:
             raise BenchFailed(f"{name} cannot be compiled:\n{done.stdout}{done.stderr}")
         target.rename(folder)
@@ -95,12 +95,12 @@ def _compiled_classes(name: str, class_path: list[str]) -> Path:
 
 
 def quix() -> list[str]:
-    """Return the command of Quix Streams, without its argument."""
+    """Return the command of the Quix Streams peer, without the argument with the task."""
     return _python_command("quix", "quix")
 
 
 def quix_totals() -> list[str]:
-    """Return the command of Quix Streams for totals, without its argument."""
+    """Return the command of the Quix Streams peer that keeps totals, without the argument with the task."""
     return _python_command("quix", "quix_totals")
 
 

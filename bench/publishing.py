@@ -1,4 +1,4 @@
-"""`ratchet publish` next to a bare client over the lines of the same file."""
+"""Bench of `ratchet publish`, next to a plain confluent-kafka client that sends the lines of the same file."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from kafka_ratchet.errors import BenchFailed
 from kafka_ratchet.producers import SEQUENCE_HEADER
 
 KINDS = {"batches": (), "batches-key": ("user",), "single": (), "bare": ()}
-"""Arguments after the file by kind: the JSON member with the key, if any."""
+"""Arguments after the file, by kind of publisher: the JSON member with the key, if any."""
 KEYS = 10_000
 
 
 def publishing(records: int, line_bytes: int, rounds: int, say: Callable[[str], None]) -> dict[str, object]:
-    """Publish the file by each kind in turn, `rounds` times after an uncounted one; return the results.
+    """Publish a file with each kind of publisher in turn, `rounds` times after an uncounted round; return the results.
 
     Raises:
         BenchFailed: a publisher fails, or the topic does not contain the file's lines.
@@ -52,7 +52,7 @@ def publishing(records: int, line_bytes: int, rounds: int, say: Callable[[str], 
 
 
 def _write(path: Path, records: int, line_bytes: int) -> int:
-    """Write the file, and return a checksum of its lines that does not depend on their order."""
+    """Write the file, and return a checksum of its lines, whatever their order."""
     total = 0
     with path.open("wb") as file:
         for number in range(records):
@@ -81,9 +81,9 @@ def _verify(bootstrap: str, topic: str, records: int, total: int, *, contents: b
                     raise BenchFailed(f"{topic}, partition {message.partition()}: sequences do not rise")
                 last[message.partition()] = sequence
             if not found:
-                raise BenchFailed(f"{topic}: Kafka sends nothing")
+                raise BenchFailed(f"{topic}: cannot be read to its end")
             held -= len(found)
     finally:
         consumer.close()
     if total:
-        raise BenchFailed(f"{topic} does not hold the lines of the file")
+        raise BenchFailed(f"{topic}: the records are not the lines of the file")

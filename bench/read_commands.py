@@ -1,4 +1,4 @@
-"""Speed of the commands that read a whole topic: `ratchet verify` and `ratchet survey`."""
+"""Bench of two commands that read a whole topic, `ratchet verify` and `ratchet survey`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ COMMIT_MS: Final = 100
 
 
 def verifying(load: Load, rounds: int, say: Callable[[str], None], kinds: tuple[str, ...] = KINDS) -> dict[str, Any]:
-    """Have a worker judge one input, and verify it by each kind in turn, `rounds` times.
-
-    One round before does not count.
+    """Let a worker deduplicate an input, and verify it by each kind in turn, `rounds` times after an uncounted round.
 
     Raises:
         BenchFailed: a command fails, or does not find everything right.
@@ -61,7 +59,7 @@ def verifying(load: Load, rounds: int, say: Callable[[str], None], kinds: tuple[
 
 
 def _judged(bootstrap: str, load: Load, folder: str) -> Path:
-    """Run a worker over the whole input, and return its settings file."""
+    """Let a worker deduplicate the whole input, and return the worker's settings file."""
     create(bootstrap, OUTPUT, partitions=load.partitions)
     reached = GroupPosition(bootstrap, INPUT, GROUP, load.partitions)
     subject = SUBJECTS["ratchet"]
@@ -83,7 +81,7 @@ TOPIC = "survey"
 
 
 def survey(load: Load, rounds: int, say: Callable[[str], None]) -> dict[str, object]:
-    """Read one input by `ratchet survey` and a bare client in turn, `rounds` times, after an uncounted round.
+    """Read one input by `ratchet survey` and by a plain client in turn, `rounds` times after an uncounted round.
 
     Raises:
         BenchFailed: a reader fails, or counts wrongly.
@@ -96,7 +94,7 @@ def survey(load: Load, rounds: int, say: Callable[[str], None]) -> dict[str, obj
             _check(told, load, load.records - truth.fresh)
             count, seconds = run_module("bench.peers.consume", broker.bootstrap, TOPIC).split()
             if int(count) != load.records:
-                raise BenchFailed(f"the bare client read {count} records of {load.records}")
+                raise BenchFailed(f"the plain client read {count} of {load.records} records")
             if number:
                 rates["survey"].append(told["records"] / told["seconds"])
                 rates["bare"].append(int(count) / float(seconds))

@@ -1,4 +1,4 @@
-"""The reader without Spark: how fast it fills a PostgreSQL table next to a loop written by hand."""
+"""Bench of Ratchet's reader without Spark, into a PostgreSQL table, next to a loop written by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.errors import BenchFailed
 
 KINDS: Final = ("ratchet", "loop", "ratchet-execute", "loop-execute")
-"""Kinds of readers. Each of Ratchet's is compared with the loop after it."""
+"""Kinds of readers: each of Ratchet's kinds, followed by the loop that it is compared with."""
 
 PARTITIONS: Final = 4
 KEYS: Final = 10_000
@@ -28,7 +28,7 @@ QUEUE_FULL_S: Final = 0.1
 
 
 def reading(records: int, value_bytes: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Read a preloaded topic by each kind in turn, `rounds` times, after one round that does not count.
+    """Read a filled topic by each kind of reader in turn, `rounds` times after an uncounted round.
 
     Raises:
         BenchFailed: a reader fails, or the table does not have each record once.

@@ -1,7 +1,7 @@
-"""Recovery of a killed program, from its new start to its first new output.
+"""Bench of the recovery of a killed program, from its new start to its first new output.
 
-A program is killed, and started again after its session has ended. Of a worker with several processes one is killed,
-and its parent starts another: the measurement then begins at the kill.
+The bench kills the program, and starts it again after its session at the broker has ended. Of a worker with several
+processes, it kills one. There the worker's parent process starts a new one, and the measurement begins at the kill.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from kafka_ratchet.errors import BenchFailed
 
 PER_SECOND: Final = 500
 QUIET_S: Final = 3.0
-"""Seconds between the last commit and the kill: stores are written now and then, and a crash hits any moment."""
+"""Seconds between the last commit and the kill, since a program writes its store only at intervals."""
 WORKER: Final = "ratchet"
-"""Subject that can have several processes; one is killed."""
+"""Name of the subject that can have several processes; the bench kills one of them."""
 KILLED: Final = 0
-"""Number of the killed process."""
+"""Number of the process that the bench kills."""
 ANSWER_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery(Result):
-    """Result of one recovery.
+    """Measures of one recovery.
 
     Attributes:
-        keys: identities in the state.
+        keys: number of identities in the state.
         store: intact, or lost.
-        processes: processes of the worker; 1: the program itself was killed.
-        partitions: partitions of the killed program.
-        seconds: from the new start, or from the kill where a parent starts it, to the first new record for a
-            committed reader of the output.
-        every_partition_s: the same, until each of the partitions has had one.
+        processes: number of processes of the worker; 1: the program itself was killed.
+        partitions: number of partitions that the killed program or process had.
+        seconds: seconds from the new start (from the kill, if a parent starts it) to the first new committed record of
+            the output.
+        every_partition_s: seconds until each of the partitions has had a new committed record.
     """
 
     keys: int
@@ -69,16 +69,16 @@ def recovery(
     Args:
         subject: a name of SUBJECTS; its program must deduplicate.
         bootstrap: host:port of Kafka.
-        topic: the filled input; new records are added.
+        topic: the filled input; the bench adds new records.
         load: load of the input.
-        commit_ms: commit interval of the subject.
-        lost: remove its local state while it is away.
-        away_s: seconds from the kill to the new start. If they are not longer than the subject's session, the group's
-            time-out is measured instead. A parent starts it at once, in the same session.
-        processes: processes of `WORKER`; above 1, one of them is killed, else the worker.
+        commit_ms: commit interval of the subject, in ms.
+        lost: True: remove the subject's local state before the new start.
+        away_s: seconds from the kill to the new start. They must be longer than the subject's session timeout, or the
+            bench measures that. A process that a parent starts again does not wait so long.
+        processes: number of processes of `WORKER`; above 1, one of them is killed, else the whole program.
 
     Raises:
-        BenchFailed: the subject does not come back.
+        BenchFailed: the subject writes no new output after its new start.
     """
     run = f"recovery-{subject}-{uuid.uuid4().hex[:8]}"
     output, group = f"bench.{run}.out", f"bench-{run}"
@@ -109,7 +109,7 @@ def recovery(
 
 
 def ratios(runs: list[Recovery]) -> dict[str, dict[str, float]]:
-    """Return the ratios of `every_partition_s` of the first subject to each other's, round by round."""
+    """Return the ratio of `every_partition_s` of the first subject to that of each other subject, round by round."""
     by_subject: dict[str, list[float]] = {}
     for run in runs:
         by_subject.setdefault(run.subject, []).append(run.every_partition_s)
@@ -131,11 +131,11 @@ def partitions_of(bootstrap: str, group: str, process: int) -> list[int]:
     for member in told.members:
         if (member.group_instance_id or "").endswith(f"-{process}") and member.assignment:
             return sorted(place.partition for place in member.assignment.topic_partitions)
-    raise BenchFailed(f"{group}: process {process} has no partition")
+    raise BenchFailed(f"group {group}: process {process} has no partition")
 
 
 class _Killing:
-    """A running subject, and the ways to kill it."""
+    """Killer of a running subject: of its whole program, or of one of its processes."""
 
     def __init__(self, subject: Subject, task: Task, *, lost: bool) -> None:
         self._subject, self._command, self._lost = subject, subject.command(task), lost
@@ -164,7 +164,7 @@ class _Killing:
         """
         pid = named(self.running.process.pid, f"ratchet/{KILLED}")
         if pid is None:
-            raise BenchFailed(f"the worker has no process {KILLED}. It said:\n{self.running.said}")
+            raise BenchFailed(f"the worker has no process {KILLED}. It printed:\n{self.running.printed}")
         if self._lost:  # before: there is another process within milliseconds
             shutil.rmtree(self._state / str(KILLED), ignore_errors=True)
         began = time.monotonic()
@@ -173,9 +173,9 @@ class _Killing:
 
 
 class _Trickle:
-    """Sender of a few fresh records of all partitions at a time, while entered.
+    """Context manager that sends a few new records to all partitions at intervals.
 
-    Sequences are the time in µs: above all of the input, and above those of the run before, which are in it by then.
+    Their sequences are the time in µs, and so above all sequences that the input has from its load or an earlier run.
     """
 
     def __init__(self, bootstrap: str, topic: str, load: Load) -> None:
@@ -214,7 +214,7 @@ class _Trickle:
 def _new_output(
     bootstrap: str, topic: str, begins: list[int], partitions: Collection[int], running: Running
 ) -> tuple[float, float]:
-    """Return when the first new record was committed in any of the partitions, and in the last of them."""
+    """Return two times: of the first new committed record in any of the partitions, and in the last of them."""
     options: dict[str, Any] = {"fetch_wait_max_ms": 5}
     reader = committed_reader(bootstrap, topic, begins, **options)
     deadline = time.monotonic() + END_WITHIN_S
@@ -232,5 +232,5 @@ def _new_output(
         reader.close()
     missing = sorted(set(partitions) - found.keys())
     raise BenchFailed(
-        f"{topic}: nothing new in {missing} within {END_WITHIN_S:.0f} s. The subject said:\n{running.said}"
+        f"{topic}: no new record in {missing} within {END_WITHIN_S:.0f} s. The subject printed:\n{running.printed}"
     )

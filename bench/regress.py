@@ -1,7 +1,8 @@
-"""Regression check of the worker: a few short runs next to the floor, compared with the record.
+"""Regression check of the worker's speed: a few short runs, compared with a recorded measurement.
 
-Ratios to the floor of the same round count, which a slow machine hardly changes. They still differ from run to run,
-so a case counts as slower only if all of its rounds are worse than every recorded one.
+It compares ratios to the floor (`bench.peers.floor`) in the same round, because the machine's speed hardly changes
+them. As they still differ from run to run, a case counts as slower only if all its rounds are worse than every
+recorded one.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from kafka_ratchet.errors import BenchFailed
 
 RECORDED: Final = Path(__file__).with_name("regress.json")
 WORSE: Final = 0.1
-"""Smallest share that a slower case's median must be worse by: smaller differences are not worth a search."""
+"""Least share of loss in the median of a slower case; smaller differences are not worth a search."""
 FLOOR: Final = "floor"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One way to run the worker.
+    """Way to run the worker, or the floor.
 
     Attributes:
         subject: a name of `bench.subjects.SUBJECTS`
@@ -50,7 +51,7 @@ CASES: Final[dict[str, Case]] = {
     "batches of 16 KiB": Case("ratchet", replace(BASE, batch_bytes=16_384)),
     "every key new": Case("ratchet", replace(BASE, keys=1_000_000)),
 }
-"""Cases; each is compared with the first, the floor."""
+"""Cases by name; each is compared with the first, the floor."""
 
 Ratios = dict[str, dict[str, dict[str, float]]]
 """Median, min and max of the rounds against the floor, by case and measure ("throughput", "cpu")."""
@@ -104,7 +105,7 @@ def ratios(runs: dict[str, list[Measured]]) -> Ratios:
 
 
 def recorded(path: Path = RECORDED) -> Ratios:
-    """Return the repository's record; empty where there is no such file.
+    """Return the recorded ratios in the repository; empty if there is no such file.
 
     Raises:
         BenchFailed: the file is malformed.
@@ -119,19 +120,22 @@ def recorded(path: Path = RECORDED) -> Ratios:
 
 
 def record(found: Ratios, path: Path = RECORDED) -> None:
-    """Write the ratios to the repository's record."""
+    """Write the ratios to the record in the repository."""
     path.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
 
 
 def is_worse(measure: str, now: dict[str, float], before: dict[str, float]) -> bool:
-    """Return True if every present round is worse than every earlier one, and the median by more than `WORSE`."""
+    """Return True if all rounds now are worse than all recorded ones, and the median by more than `WORSE`.
+
+    measure: "throughput": a lower ratio is worse; "cpu": a higher one is worse
+    """
     if measure == "cpu":
         return now["min"] > before["max"] and now["median"] > before["median"] * (1 + WORSE)
     return now["max"] < before["min"] and now["median"] < before["median"] * (1 - WORSE)
 
 
 def slower(now: Ratios, before: Ratios) -> list[str]:
-    """Return the cases that are worse in either measure than recorded, without unrecorded cases."""
+    """Return the cases with one measure or both worse than recorded, without unrecorded cases."""
     return [
         name
         for name, measures in now.items()
@@ -140,7 +144,7 @@ def slower(now: Ratios, before: Ratios) -> list[str]:
 
 
 def as_markdown(now: Ratios, before: Ratios) -> str:
-    """Return a table: each case's ratios to the floor now and as recorded, median (min-max)."""
+    """Return a Markdown table of each case's ratios to the floor, now and as recorded, as median (min-max)."""
     worse = slower(now, before)
     lines = ["| case, against the floor | records/s | recorded | CPU | recorded | |", "|---|---|---|---|---|---|"]
     for name, measures in now.items():

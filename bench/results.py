@@ -1,4 +1,4 @@
-"""Topic to table with Spark: Ratchet's job over each store, next to the usual way and to a job that writes nothing."""
+"""Bench of Ratchet's Spark job with each store, next to the usual job and one that writes nothing."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ OTHERS: Final = ("usual", "nothing")
 PARTITIONS: Final = 4
 COLUMNS: Final = "n long, user string, amount double, note string"
 PER_TRANSACTION: Final = 10_000
-"""Records per transaction of the input, as of a worker that commits 100,000 records a second every 100 ms."""
+"""Records per transaction of the input, as from a worker with 100,000 records per second and commits every 100 ms."""
 FLUSH_S: Final = 300.0
 PATIENCE_S: Final = 1_200.0
 STEADY_FROM: Final = 3
-"""Number of the commit where the rate begins to count, as the JVM has compiled its code by then."""
+"""Number of the first commit that the rate counts, because by then the JVM has compiled its code."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkRun:
-    """One run of a job, from its start to its end.
+    """Measures of one run of a job.
 
     Attributes:
         seconds: seconds of the whole process.
@@ -76,12 +76,12 @@ def results(
         kinds: kinds of jobs, in `RATCHET` or `OTHERS`.
         records: number of records in the topic, committed in transactions.
         value_bytes: bytes of each value, about.
-        at_a_time: offsets of a commit.
+        at_a_time: offsets per commit.
         rounds: number of counted rounds.
         say: function called with each run.
 
     Returns:
-        medians by kind, and the first kind's ratios to each of the others, round by round
+        medians by kind; and the ratios of the first kind to each other kind, taken round by round
 
     Raises:
         BenchFailed: a job fails, or its table does not have every record once.

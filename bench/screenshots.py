@@ -1,7 +1,7 @@
 """`./ratchet docs --screenshots`: a picture of each page of `ratchet web` in docs/pictures, from a real stream.
 
-Brokers, workers, producers, the Spark job and the browser are real. The pictures show producers that send twice,
-records without a sequence, a replayed dead letter, and a partition halted because retention was quicker.
+Broker, workers, producers, Spark job and browser are real. The pictures show producers that send records twice,
+records without a sequence, a replayed dead letter, and a partition halted because retention has deleted unread records.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ COLOURS: Final = 96
 PARTITIONS: Final = 4
 HALTED: Final = 3
 TILLS: Final = {"till-1": 0.0, "till-2": 0.02, "till-7": 0.4, "till-3": 0.0}
-"""Producers, with the share of its records that each sends twice."""
+"""Share of records sent twice, by producer name."""
 SECONDS: Final = 100
-"""Seconds of sending, so that the chart has a line."""
+"""Seconds of sending, long enough for a line in the chart."""
 PATIENCE_S: Final = 120.0
 
 SETTINGS: Final = """
@@ -97,7 +97,7 @@ class Shop:
         self._orders: dict[str, int] = {}
 
     def second(self, number: int) -> None:
-        """Send the sales of a second."""
+        """Send the sales of one second. number: number of the second"""
         for at, (till, twice) in enumerate(TILLS.items()):
             for _ in range(self._choose.randrange(20, 40)):
                 self._last[till] += 1
@@ -122,7 +122,7 @@ class Shop:
 def main(folder: Path, *, sink: bool) -> None:
     """Take the pictures of all pages.
 
-    folder: folder for data; sink: True to run a Spark job, False to keep the old picture of its page.
+    folder: folder for data; sink: True: run a Spark job; False: keep the old picture of its page
     """
     config = folder / "ratchet.toml"
     with ExitStack() as stack:
@@ -177,11 +177,11 @@ def _until_judged(page: str) -> None:
         if all(each["totals"]["lag"] == 0 for each in get_json(f"{page}/streams.json")):
             return
         time.sleep(1)
-    raise BenchFailed("the worker has not judged all in time")
+    raise BenchFailed("the worker has not judged all records in time")
 
 
 def _delete(bootstrap: str, partition: int) -> None:
-    """Delete all records of a partition of the input, as retention does."""
+    """Delete all records in a partition of the input, as retention would."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for done in admin.delete_records([TopicPartition("shop.sales", partition, -1)]).values():
         done.result(PATIENCE_S)
@@ -217,7 +217,7 @@ def _size(browser: Any, height: int) -> None:
 
 
 def _small(png: bytes) -> bytes:
-    """Return the picture with a palette, as pages have few colours."""
+    """Return a PNG picture with a palette, which is smaller, since pages have few colours."""
     from PIL import Image
 
     found = BytesIO()

@@ -1,4 +1,4 @@
-"""The producer: how fast it sends next to a bare client, and how soon it is back at work after a crash."""
+"""Bench of Ratchet's producer: its speed next to a plain client, and its time to resume after a crash."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ASK_EVERY_S = 0.002
 
 @dataclass(slots=True)
 class Sending:
-    """Records a second and CPU seconds per million records, by kind of producer, for each round."""
+    """Records per second and CPU seconds per million records, by kind of producer, for each round."""
 
     rates: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
     cpu: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
@@ -46,7 +46,7 @@ class Sending:
 
 
 def sending(records: int, value_bytes: int, rounds: int, say: Callable[[str], None]) -> Sending:
-    """Send by each kind in turn, `rounds` times, after an uncounted round.
+    """Send records with each kind of producer in turn, `rounds` times after an uncounted round.
 
     Raises:
         BenchFailed: a producer fails, or its topic lacks records.
@@ -72,8 +72,10 @@ def sending(records: int, value_bytes: int, rounds: int, say: Callable[[str], No
 def restart(sizes: list[int], rounds: int, say: Callable[[str], None]) -> dict[int, dict[str, object]]:
     """Return the seconds from the start of `ratchet publish` to its first new record, by number of earlier records.
 
+    sizes: numbers of records that the file had, and the topic has, before the start
+
     Raises:
-        BenchFailed: it fails.
+        BenchFailed: `ratchet publish` fails.
     """
     found: dict[int, list[float]] = {size: [] for size in sizes}
     with TemporaryDirectory(prefix="ratchet-bench-") as folder, EmbeddedBroker(Path(folder) / "kafka") as broker:
@@ -112,13 +114,15 @@ def _restarted(path: Path, bootstrap: str, topic: str) -> float:
             while end() == before:
                 if time.monotonic() - began > PATIENCE_S or process.poll():
                     process.kill()
-                    raise BenchFailed(f"publish sends nothing: {process.communicate()[1].decode(errors='replace')}")
+                    raise BenchFailed(
+                        f"`ratchet publish` has sent no new record: {process.communicate()[1].decode(errors='replace')}"
+                    )
                 time.sleep(ASK_EVERY_S)
             return time.monotonic() - began
 
 
 def run_module(module: str, *arguments: object) -> str:
-    """Run a module as a program of its own, and return its output.
+    """Run a Python module as another process, and return its output.
 
     Raises:
         BenchFailed: the module fails.

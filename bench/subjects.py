@@ -1,11 +1,14 @@
-"""Measured programs, each a process of its own that reads one topic and writes another.
+"""Subjects: the measured programs. Each is a process that reads one topic and writes another.
 
-A subject has one JSON argument with the fields of `Task`. It deduplicates by the record's key: it forwards records
-that move the key's sequence (header ratchet-sequence, 8 bytes, big-endian) forward, unchanged in key, value, headers
-and timestamp, to the partition by murmur2 of the key. Or it deduplicates by ids: it forwards the first record of each
-key, and remembers it for `ids.REMEMBERED_S`. Or it keeps totals: for each order's user, the record's key, it forwards
-the sum of the amounts so far. It commits its input offsets to the group `group`, prints a line with FIRST at its
-first records, and ends at SIGTERM.
+A subject gets one argument, JSON with the fields of `Task`. There are three tasks:
+
+- Deduplicate by sequence: forward each record with a sequence above the last one of its key (header ratchet-sequence,
+  8 bytes, big-endian). Key, value, headers and timestamp stay the same; the partition is by murmur2 of the key.
+- Deduplicate by id: forward the first record of each key, and remember the key for `ids.REMEMBERED_S`.
+- Keep totals: for each order, write the sum so far of the amounts of its user, who is the record's key.
+
+A subject commits its input offsets to the group `group`, prints a line with FIRST at its first records, and ends at
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -33,13 +36,13 @@ class Task:
 
     Attributes:
         bootstrap: host:port of Kafka.
-        input: topic.
-        output: topic, as many partitions as the input.
-        group: consumer group or application id.
-        folder: its own, for state.
-        commit_ms: its commit interval.
-        partitions: partitions of input and output.
-        options: options of this subject; `processes` for a worker.
+        input: topic to read.
+        output: topic to write, with as many partitions as the input.
+        group: consumer group, or application id.
+        folder: folder of this subject alone, for its state.
+        commit_ms: commit interval, in ms.
+        partitions: partition count of input and output.
+        options: options of this subject, such as `processes` for a worker.
     """
 
     bootstrap: str
@@ -52,7 +55,7 @@ class Task:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> str:
-        """Return the task as JSON, which is the subject's only argument."""
+        """Return the task as JSON, the only argument of a subject."""
         return json.dumps(asdict(self))
 
 
@@ -61,14 +64,14 @@ class Subject:
     """Measured program.
 
     Attributes:
-        what: one line for the table.
-        command: returns the command of a task; may compile and fetch its needs.
-        started: its output's text at its first records.
-        exact: True if duplicates and losses are its mistake. False where it promises less than exactly once.
-        counted: True if its progress is in the group's committed offsets; else the output's records are counted.
-        program: its task; only subjects of the same one are compared.
-        is_right: returns True for a correct output.
-        most: most records for it: a slow one would take the time of all others together.
+        what: description in one line, for the table.
+        command: function that returns the command for a task; it may first compile the program or fetch its jars.
+        started: text that the program prints at its first records.
+        exact: True: it promises exactly once, so that duplicates and losses are errors. False: it promises less.
+        counted: True: its progress is read from the group's committed offsets. False: its output records are counted.
+        program: name of its task; only subjects with the same task are compared.
+        is_right: function that returns True for a right output.
+        most: most records to give it, since a slow program would take more time than all others together.
     """
 
     what: str
@@ -87,9 +90,9 @@ def worker_settings(
     sequence: str = "header:ratchet-sequence",
     more: Mapping[str, int | str] = NO_MORE,
 ) -> Path:
-    """Write a worker's settings for a task, and return the file.
+    """Write the settings file of a worker for a task, and return its path.
 
-    more: settings of the stream; OUTPUT in a value is replaced by the output topic.
+    more: further settings of the stream; OUTPUT in a value stands for the output topic.
     """
     folder = Path(task.folder)
     config = folder / "ratchet.toml"
@@ -231,12 +234,12 @@ SUBJECTS: Final[dict[str, Subject]] = {
 
 
 def deduplicating(name: str) -> Subject:
-    """Return the subject of this name, which must be one that deduplicates.
+    """Return the subject of this name, which must deduplicate by sequence.
 
     Raises:
-        BenchFailed: there is no subject of that name, or its program does something else.
+        BenchFailed: there is no subject of that name, or it has another task.
     """
     if name not in SUBJECTS or SUBJECTS[name].program != "deduplicate":
         known = ", ".join(each for each, subject in SUBJECTS.items() if subject.program == "deduplicate")
-        raise BenchFailed(f"no subject {name} that deduplicates. There are: {known}")
+        raise BenchFailed(f"no subject {name} that deduplicates by sequence. There are: {known}")
     return SUBJECTS[name]

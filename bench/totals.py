@@ -1,4 +1,4 @@
-"""Input of the programs that keep totals, one order per record, and the totals that it demands."""
+"""Input of the programs that keep totals, with one order per record, and the right totals for it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ AMOUNTS: Final = 97
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Demanded output.
+    """Right output.
 
-    orders: number of orders of each user; their amounts follow from `amount_of`.
+    orders: number of orders of each user; `amount_of` returns the amount of each order
     """
 
     orders: list[int]
@@ -45,7 +45,7 @@ def amount_of(user: int, number: int) -> int:
 
 
 def fill(bootstrap: str, topic: str, load: Load) -> Totals:
-    """Create the topic and send the input, keyed by user, with the number of the user's order as its sequence.
+    """Create the topic and send the input. The key is the user, the sequence is the number of the user's order.
 
     Raises:
         BenchFailed: Kafka did not accept all records.
@@ -67,9 +67,9 @@ def fill(bootstrap: str, topic: str, load: Load) -> Totals:
 
 
 def is_right(bootstrap: str, topic: str, truth: Totals, *, every: bool) -> bool:
-    """Return True if the committed output has each user's totals in order, with the last one.
+    """Return True if the committed output has each user's totals in their order, and the last one of each user.
 
-    every: True if none may be missing; False if any but the last may be, as with a cache.
+    every: True: no total may be missing; False: totals before the last may be missing, as with a cache
 
     Raises:
         BenchFailed: the output cannot be read to its end.
@@ -86,7 +86,10 @@ def is_right(bootstrap: str, topic: str, truth: Totals, *, every: bool) -> bool:
 
 
 def _advance(reached: list[int], sums: list[int], user: int, total: int, truth: Totals, every: bool) -> bool:
-    """Return True if a total is the user's next one, or with `every` unset a later one."""
+    """Return True if `total` is the user's next total; with `every` False, True for any later total too.
+
+    reached: number of the last order in the output, by user; sums: total up to it, by user. Both are updated.
+    """
     while reached[user] < truth.orders[user]:
         reached[user] += 1
         sums[user] += amount_of(user, reached[user])

@@ -1,1 +1,1 @@
-"""Mutants of the code, and the tests that notice them."""
+"""Mutation testing: small changes of the code (mutants), and the tests that fail on them."""

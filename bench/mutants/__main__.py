@@ -1,13 +1,16 @@
-"""Mutants: small changes of the code that no test notices. `python -m bench.mutants --seed 35 --number 200`.
+"""Mutation testing: search for small changes of the code (mutants) that no test notices.
 
-The seed draws one operator, constant, condition or statement of the packages below. First the tests of a part run once
-over the unchanged code and record the lines that each test runs (`trials.py`). Then each mutant meets the tests
-that run its line, the quickest first, in a fork of one process with the collected tests, broker, Spark and
-databases; the files stay unchanged. No other test can notice it. Where the file has functions that
-Numba compiles, Numba is switched off and the tests of those run alone: its cache would hold them unchanged.
-A mutant is killed where a test fails or takes too long, and undecided where the process crashes. A line that no test
-runs is a survivor.
-Texts, log lines, errors and annotations are left alone. Code that Spark runs in its own Python processes is unchanged.
+    python -m bench.mutants --part commit --seed 35 --number 200
+
+A mutant changes one operator, constant, condition or statement, drawn by the seed. First, the tests of a part run once
+over the unchanged code, and the lines are recorded that each test runs (`trials.py`). Then, for each mutant, the tests
+run that run its line, the quickest first; no other test could notice it. One process collects the tests and starts
+broker, Spark and databases; the tests of a mutant run in a fork of it. The files of the code stay unchanged.
+
+A mutant is killed if a test fails or takes too long, and undecided if the process crashes; otherwise it survives. So a
+mutant of a line that no test runs survives. If a file has functions that Numba compiles, its tests run apart, with Numba switched off, because Numba's
+cache would have the unchanged functions. Texts, log lines, errors and annotations are not changed, nor is code that
+Spark runs in its own Python processes.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from bench.mutants.drawing import PACKAGES, ROOT, Mutant, chosen, code_of, is_co
 from bench.mutants.trials import CRASHED, Measured, Tests, Trial
 
 SELECTED: Final = {"rule": ["--quick"], "commit": ["--quick"], "stores": ["--all", "-m", "not long"]}
-"""Options of pytest that choose the tests of a part. The matrix has those of MySQL, and more of Delta and Iceberg."""
+"""Pytest options that select the tests of a part. `--all` adds the tests of MySQL, and more of other stores."""
 PRELOADED: Final = ("numba", "confluent_kafka", "aiokafka", "faust", "pyarrow", "pytest", "rocksdict")
 
 
@@ -71,7 +74,7 @@ def main() -> int:
 
 
 def _tried(tests: Tests, measured: Measured, mutants: list[Mutant], folder: Path, limit_s: float) -> list[bool | None]:
-    """Return for each mutant whether it survived, None for undecided, and print all but the killed ones."""
+    """Return for each mutant True if it survived, None if undecided; print all but the killed ones."""
     trials = [
         Trial(str(ROOT / each.file), code_of(each), *measured.tests_of(str(ROOT / each.file), each.lines))
         for each in mutants

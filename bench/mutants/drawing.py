@@ -1,4 +1,4 @@
-"""Drawing of mutants: small changes of the code, by a seed."""
+"""Drawing of mutants, which are small changes of the code, at random by a seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES: Final = {
     "commit": (("transport",), ("tests/transport",)),
     "stores": (("spark_sink/stores",), ("tests/spark_sink/stores", "tests/spark_sink/job")),
 }
-"""Folders of the code and of its tests, by the name of the part."""
+"""Folders of the code and of its tests, by name of the part."""
 
 COMPARISONS: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Lt: ast.LtE,
@@ -47,7 +47,7 @@ UNCHANGED: Final = ("returns", "decorator_list")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of the code: the place, and the line before and after the change."""
+    """Change of the code: its file and line, and the line's text before and after the change."""
 
     part: str
     file: str
@@ -55,13 +55,13 @@ class Mutant:
     before: str
     after: str
     number: int
-    """Number of the change in its file."""
+    """Number of the change among all changes of its file."""
     lines: tuple[int, int]
     """First and last line of the changed statement."""
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the syntax nodes of the code in order, without errors, logs and other untested parts."""
+    """Yield the syntax nodes of the code in order, without those not to change: errors, logs, texts, annotations."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Raise | ast.AnnAssign | ast.arguments | ast.Assert | ast.JoinedStr):
             continue
@@ -79,7 +79,7 @@ def _is_log_line(node: ast.AST) -> bool:
 
 
 def changes(node: ast.AST) -> list[ast.AST]:
-    """Return the possible changes of a node."""
+    """Return the nodes that may replace a node in a mutant."""
     changed = copy.deepcopy(node)
     if isinstance(changed, ast.Compare) and type(changed.ops[0]) in COMPARISONS:
         changed.ops[0] = COMPARISONS[type(changed.ops[0])]()
@@ -128,7 +128,7 @@ def code_of(mutant: Mutant) -> CodeType:
 
 
 def _statements(tree: ast.AST) -> list[tuple[int, int]]:
-    """Return first and last line of each statement; one that holds others ends before them."""
+    """Return first and last line of each statement; a statement with a body ends before the body."""
     spans = []
     for node in ast.walk(tree):
         if isinstance(node, ast.stmt):
@@ -142,7 +142,7 @@ def _statements(tree: ast.AST) -> list[tuple[int, int]]:
 
 
 def _changed(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """Yield each node and its change, which stands in the tree until the next one is drawn."""
+    """Yield each node and the node that replaces it; the tree has this change until the next one is requested."""
     functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
     for function in functions:
         for parent in [function, *nodes(function)]:
@@ -171,7 +171,7 @@ def _of_node(parent: ast.AST, name: str, at: int, node: ast.AST) -> Iterator[tup
 
 
 def chosen(part: str, seed: int, number: int) -> list[Mutant]:
-    """Return mutants of a part, drawn at random: first a line of code, then one of its mutants."""
+    """Return `number` mutants of a part, drawn at random: each time a line of code, then one of its mutants."""
     dice = random.Random(f"{seed} {part}")
     files = sorted(path for folder in PACKAGES[part][0] for path in (ROOT / folder).rglob("*.py"))
     lines = [len(path.read_text("utf-8").splitlines()) for path in files]

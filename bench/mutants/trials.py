@@ -1,4 +1,4 @@
-"""Tests that meet mutants: the lines that each one runs, and the processes that run them over a changed module."""
+"""Runs of tests for mutants: records of the lines that each test runs, and processes that test a changed module."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from typing import Any, Final
 import coverage
 
 LIMIT_S: Final = 60.0
-"""Seconds added to four times the measured time of a test; a longer one counts as an endless loop.
+"""Seconds a test may take in addition to four times its measured time. Then it counts as an endless loop.
 
-The first test of a process that calls a compiled function waits for Numba to load it.
+So many are needed because the first test in a process that calls a compiled function waits until Numba has loaded it.
 """
 AT_IMPORT: Final = ""
-"""Coverage context of lines that run while modules are imported and tests are collected."""
+"""Coverage context of lines that run outside of tests, while modules are imported and tests are collected."""
 CRASHED: Final = "signal "
-"""Beginning of an answer about a process that crashed: a fork of one with Spark may do so without any mutant."""
+"""Beginning of the answer for a trial with a crashed process. A fork of a process with Spark may crash without a mutant."""
 SERVERS: Final = ("broker", "spark", "postgres", "mariadb", "s3", "kafka_jars")
-"""Fixtures of the session that all mutants of a part share."""
+"""Session fixtures that start servers; all mutants of a part share the servers."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One mutant with the tests that run its line."""
+    """Mutant, with the tests that run its line."""
 
     file: str
     code: CodeType
     tests: list[str]
-    """Node ids, the quickest first."""
+    """Pytest node ids of the tests, the quickest first."""
     at_import: bool
-    """True: the line runs at import too, so that a loaded module cannot be changed any more."""
+    """True: the line also runs at import, so changing the loaded module would have no effect."""
 
 
 class Measured:
-    """Lines that each passing test runs, and its seconds."""
+    """Measurement of the unchanged code: for each passing test, the lines that it runs, and its seconds."""
 
     def __init__(self, data: coverage.CoverageData, seconds: dict[str, float]) -> None:
         self.seconds = seconds
@@ -56,9 +56,9 @@ class Measured:
         self._contexts: Callable[[str], dict[int, list[str]]] = cache(data.contexts_by_lineno)
 
     def tests_of(self, file: str, lines: tuple[int, int]) -> tuple[list[str], bool]:
-        """Return the tests that run one of the lines, and True if an import does too.
+        """Return the tests that run one of the lines, and True if an import runs one too.
 
-        Files with quick tests come first: those of one file share their fixtures.
+        The tests of one file stay together, because they share fixtures; files with quick tests come first.
         """
         contexts = self._contexts(file)
         found = {test for line in range(lines[0], lines[1] + 1) for test in contexts.get(line, ())}
@@ -77,25 +77,25 @@ class Measured:
 
 @dataclass(frozen=True)
 class Tests:
-    """Tests of one part, in processes forked from this one."""
+    """Runner of the tests of one part, in processes forked from this one."""
 
     name: str
     paths: list[str]
     selection: list[str]
     folders: list[str]
-    """Folders of the measured code."""
+    """Folders of the code to record lines of."""
     plain: bool
     """True: Numba is switched off."""
 
     def measure(self, folder: Path) -> Measured:
-        """Run all tests over the unchanged code."""
+        """Run all tests over the unchanged code, and return the measurement. folder: folder to store it in."""
         log = folder / f"{self.name}.log"
         child = _forked(log, lambda: self._measure(folder))
         os.waitpid(child, 0)
         return self.recorded(folder)
 
     def recorded(self, folder: Path) -> Measured:
-        """Return the last measurement."""
+        """Return the last measurement, as stored in the folder."""
         data = coverage.CoverageData(str(folder / f"{self.name}.coverage"))
         data.read()
         return Measured(data, json.loads((folder / f"{self.name}.seconds.json").read_text()))
@@ -116,9 +116,10 @@ class Tests:
     def try_all(
         self, trials: list[Trial], measured: Measured, folder: Path, deadline: float
     ) -> Iterator[tuple[int, bool, float, str]]:
-        """Yield number, survival, seconds and the failed test of each trial until the deadline.
+        """Yield number, survival, seconds and failed test of each trial, until the deadline.
 
-        One process collects the tests and starts the servers; a child of it changes the module and runs the tests.
+        One process collects the tests and starts the servers. For each trial, a child of it changes the module and runs
+        the tests.
         """
         untested = [number for number, trial in enumerate(trials) if not trial.tests]
         yield from ((number, True, 0.0, "") for number in untested)
@@ -160,7 +161,7 @@ class Tests:
 
 
 class _Recorder:
-    """Plugin of pytest: a coverage context and the seconds of each test that passes."""
+    """Pytest plugin that gives each test a coverage context, and records the seconds of each passing test."""
 
     def __init__(self, measuring: coverage.Coverage) -> None:
         self.measuring = measuring
@@ -184,7 +185,7 @@ class _Recorder:
 
 
 class _Server:
-    """Plugin of pytest: instead of the tests once, the chosen ones in a fork for each mutant."""
+    """Pytest plugin that runs, instead of all tests once, the tests of each mutant in a fork."""
 
     def __init__(self, trials: list[Trial], seconds: dict[str, float], deadline: float, answers: int) -> None:
         self.trials = trials
@@ -211,7 +212,7 @@ class _Server:
         return True
 
     def _start_servers(self, items: list[Any]) -> None:
-        """Run one test for each server; no fixture of the session ends after it."""
+        """Run one test for each server, so that its session fixture starts; session fixtures do not end after it."""
         for server in SERVERS:
             item = next((each for each in items if server in getattr(each, "fixturenames", ())), None)
             if item is not None:
@@ -236,14 +237,21 @@ class _Server:
 
 
 def ending(code: int, failed: str) -> str:
-    """Return the failed test of a child, or how it ended without one; empty: all its tests have passed."""
+    """Return the failed test of a child process, else the kind of its end; "": all its tests passed.
+
+    code: exit code of the process; failed: node id of the failed test, or ""
+    """
     if code == 0 or failed:
         return failed
     return f"{CRASHED}{-code}" if code < 0 and code != -signal.SIGKILL else "endless"
 
 
 def change(file: str, code: CodeType) -> bool:
-    """Give every living function of a file its code in another version of the file; False if none differs."""
+    """Replace the code of all existing functions of a file by their code in another version of the file.
+
+    Returns:
+        True if the code of a function has changed
+    """
     codes: dict[tuple[str, int], CodeType] = {}
 
     def collect(part: CodeType) -> None:
@@ -269,7 +277,7 @@ def change(file: str, code: CodeType) -> bool:
 
 
 def _load_instead(trial: Trial) -> None:
-    """Replace the code that an import of the file runs."""
+    """Make a later import of the mutant's file run the changed code."""
     load = SourceFileLoader.get_code
 
     def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
@@ -279,7 +287,7 @@ def _load_instead(trial: Trial) -> None:
 
 
 def _own_connections() -> None:
-    """Leave the connections to Spark's JVM to the process that opened them."""
+    """Drop the inherited connections to Spark's JVM in this fork, because its parent uses them."""
     context: Any = getattr(sys.modules.get("pyspark"), "SparkContext", None)
     client = getattr(getattr(context, "_gateway", None), "_gateway_client", None)
     if client is not None:
@@ -288,7 +296,7 @@ def _own_connections() -> None:
 
 
 def _forked(log: Path | None, run: Callable[[], int]) -> int:
-    """Run a function in a child of this process, its output in a file; return its id."""
+    """Fork a child process that runs a function, with its output in a file; return the process id."""
     child = os.fork()
     if child == 0:
         try:
@@ -305,7 +313,7 @@ def _forked(log: Path | None, run: Callable[[], int]) -> int:
 
 
 def _ended(child: int, limit_s: float) -> int:
-    """Return the exit code of a child; after the limit it is killed with its own children."""
+    """Wait for the end of a child, and return its exit code; after the limit, kill it and its children."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         ended, status = os.waitpid(child, os.WNOHANG)

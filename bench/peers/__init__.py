@@ -1,1 +1,1 @@
-"""Small programs with a worker's task, each in its own way; see `bench.subjects`."""
+"""Programs that do a worker's task by other means, for comparison; see `bench.subjects`."""

@@ -1,7 +1,7 @@
-"""Plain Faust: an agent with a table in memory and its changelog, at least once, in one process.
+"""Deduplication in plain Faust, at least once: an agent with a table in memory and its changelog, in one process.
 
 Options:
-    compression: of the output
+    compression: compression of the output
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.subjects import FIRST, Task
 
 
 def faust_app(task: Task) -> Any:
-    """Return an application without agents."""
+    """Return a Faust application for the task, without agents."""
     return faust.App(
         task.group,
         broker=f"kafka://{task.bootstrap}",
@@ -39,7 +39,7 @@ def faust_app(task: Task) -> Any:
 
 
 def build(task: Task) -> Any:
-    """Return the application."""
+    """Return the Faust application, with its agent."""
     app = faust_app(task)
     raw = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
     events, output = app.topic(task.input, **raw), app.topic(task.output, **raw)

@@ -1,8 +1,8 @@
-"""Totals per user in plain Faust: an agent with a table in memory and its changelog, at least once, in one process.
+"""Totals per user in plain Faust, at least once: an agent with a table in memory and its changelog, in one process.
 
 Options:
-    compression: of the output
-    hosted: True: on lanes, exactly once
+    compression: compression of the output
+    hosted: True: Ratchet's worker runs the same program, exactly once
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from bench.subjects import FIRST, Task
 
 
 class Order(faust.Record, serializer="json"):  # type: ignore[call-arg, misc]
-    """Record of the input; fields not listed here are ignored."""
+    """Record of the input, with the fields that the agent uses."""
 
     user: str
     amount: int
 
 
 def build(task: Task) -> Any:
-    """Return the application."""
+    """Return the Faust application, with its agent."""
     app = faust_app(task)
     events = app.topic(task.input, key_type=bytes, key_serializer="raw", value_type=Order)
     output = app.topic(task.output, key_type=bytes, key_serializer="raw", value_serializer="json")
@@ -53,7 +53,7 @@ def build(task: Task) -> Any:
 
 
 def host(app: Any, task: Task) -> None:
-    """Make the application run in Ratchet's lanes."""
+    """Run the Faust application in Ratchet's worker, until SIGTERM."""
     from kafka_ratchet.app.faust_host.command import use_lanes
 
     config = Path(task.folder) / "ratchet.toml"

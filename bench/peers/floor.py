@@ -1,4 +1,4 @@
-"""Cost of moving the bytes alone: record batches are fetched and produced in transactions, without reading records."""
+"""Floor of the cost: a program that only copies record batches in transactions, without reading their records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ATTRIBUTES_AT = 21
 
 
 def batches(data: bytes | memoryview) -> Iterator[tuple[int, EncodedBatch]]:
-    """Yield the whole batches of a fetch, each with the offset after it."""
+    """Yield the complete batches in the data of a fetch, each with the offset that follows it."""
     at = 0
     while at + LENGTH_FROM <= len(data):
         base, length = OFFSET_AND_LENGTH.unpack_from(data, at)

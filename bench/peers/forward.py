@@ -1,6 +1,6 @@
-"""The worker with an agent, without judging.
+"""Ratchet's worker without deduplication: it forwards every record.
 
-The difference to a normal worker is the cost of deduplication.
+A comparison with the normal worker shows the cost of deduplication.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kafka_ratchet.transport.delivery import Delivery
 
 
 def forward_all(_: Deduplicator, delivery: Delivery) -> NDArray[np.bool_]:
-    """Let all records pass; replaces `Deduplicator.judge`."""
+    """Return True for every record of a delivery. It replaces `Deduplicator.judge`."""
     return np.ones(delivery.batch.count, np.bool_)
 
 

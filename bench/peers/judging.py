@@ -1,12 +1,12 @@
-"""Peers that drop duplicates of a raw topic with Spark and write the rest into a Delta table.
+"""Peers that deduplicate a topic with Spark's own means into a Delta table.
 
 Kinds:
     watermark: dropDuplicatesWithinWatermark on producer and sequence
     state: transformWithState (Spark 4), which keeps the last sequence of each producer: the rule of Ratchet itself
 
-Both follow their guides: Structured Streaming, state in RocksDB with changelog checkpointing, foreachBatch into Delta
-by its own writer with a transaction of its application, and a checkpoint next to the table. Each says "commit N" on
-standard error.
+Both are written as Spark's and Delta's guides recommend. They use Structured Streaming, state in RocksDB with changelog
+checkpointing, a checkpoint next to the table, and foreachBatch with Delta's writer. The writer gets the application's
+name and the batch's number, so it writes no batch twice. Each prints "commit N" on standard error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 STATE = "spark.sql.streaming.stateStore"
 WITHIN = "1 day"
-"""Time limit for a peer to recognise a duplicate: longer than the run, so that the peer is exact."""
+"""Time until the peer forgets a record. It is longer than a run, so that the peer's output is right."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class JudgingTask:
     Attributes:
         kind: watermark or state
         path: folder of the table; the checkpoint is next to it
-        at_a_time: offsets of a commit
+        at_a_time: offsets per commit
         jars: jars of Delta, with dependencies
     """
 
@@ -52,7 +52,7 @@ class JudgingTask:
 
 
 def main(task: JudgingTask) -> None:
-    """Process all present records in a streaming query, which then ends."""
+    """Run a streaming query over all present records, to its end."""
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 
@@ -105,9 +105,9 @@ def main(task: JudgingTask) -> None:
 
 
 APPLICATION = time.time_ns()
-"""Name of the application: a query with a new checkpoint counts its batches from 0 again.
+"""Name of the application for Delta, new in each process.
 
-Under the old name Delta would leave them out.
+A query with a new checkpoint counts its batches from 0 again, and Delta would skip these numbers under the old name.
 """
 
 
@@ -116,7 +116,7 @@ def _within_watermark(rows: DataFrame) -> DataFrame:
 
 
 def _with_state(rows: DataFrame) -> DataFrame:
-    """Return the rows above the last sequence of their producer, by Python code as PySpark users write it."""
+    """Return the rows with a sequence above the last one of their producer, by a stateful processor in Python."""
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
     class Rising(StatefulProcessor):

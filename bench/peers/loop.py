@@ -1,7 +1,7 @@
-"""Loop written by hand: confluent-kafka, a dict, and transactions.
+"""Loop written by hand, with confluent-kafka, a dict of last sequences, and transactions.
 
 Options:
-    changelog: also write last sequences to a compacted topic, without which the dict is lost at a restart
+    changelog: True: also write last sequences to a compacted topic; without it, a restart loses the dict
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def main(task: Task) -> None:
 
 
 def _changelog(task: Task) -> str | None:
-    """Return the changelog topic, created here; None where the task has none."""
+    """Create the changelog topic, and return its name; None if the task has no changelog."""
     if not task.options.get("changelog"):
         return None
     name = f"{task.output}.changelog"

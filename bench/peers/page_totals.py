@@ -1,4 +1,4 @@
-"""Totals per user, for a page with a table of agents."""
+"""Agent that keeps totals per user, so that the measured page has a table of an agent."""
 
 from __future__ import annotations
 

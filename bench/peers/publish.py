@@ -3,9 +3,9 @@
     python -m bench.peers.publish batches|single|bare BOOTSTRAP TOPIC FILE [KEY]
 
 It prints the seconds from opening the file to the acknowledgement of the last record, and the CPU seconds of this
-process in them. `batches` and `single` are the work of `ratchet publish` with and without `--batches`, without its
-command line. `bare` is a loop of confluent-kafka over the file's lines, which parses none of them, resumes nothing,
-and has the same delivery guarantee (idempotent, all replicas).
+process in that time. `batches` and `single` do the same as `ratchet publish` with and without `--batches`, without its
+command line. `bare` sends each line of the file with confluent-kafka and the same delivery guarantee (idempotent, all
+replicas); it does not parse the lines, and cannot resume.
 """
 
 from __future__ import annotations

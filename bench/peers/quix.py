@@ -1,9 +1,9 @@
-"""Quix Streams, exactly once: a stateful filter over its RocksDB state with a changelog, in one process.
+"""Deduplication in Quix Streams, exactly once: a stateful filter with a changelog and state in RocksDB, in one process.
 
-Runs in an environment of its own (see `bench.peer_programs`), so it imports nothing of Ratchet.
+It runs in its own Python environment (see `bench.peer_programs`), and so imports nothing of Ratchet.
 
 Options:
-    compression: of the output
+    compression: compression of the output
 """
 
 import json
@@ -17,7 +17,7 @@ said = False
 
 
 def is_fresh(_value, _key, _timestamp, headers, state) -> bool:
-    """Return True if the record's sequence is above the last one of its key, and remember it."""
+    """Return True if the record's sequence is above the last one of its key; then remember the new one."""
     global said
     if not said:
         said = True

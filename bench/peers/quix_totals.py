@@ -1,9 +1,9 @@
-"""Totals per user in Quix Streams, exactly once: its RocksDB state with a changelog, in one process.
+"""Totals per user in Quix Streams, exactly once: state in RocksDB with a changelog, in one process.
 
-Runs in an environment of its own (see `bench.peer_programs`), so it imports nothing of Ratchet.
+It runs in its own Python environment (see `bench.peer_programs`), and so imports nothing of Ratchet.
 
 Options:
-    compression: of the output
+    compression: compression of the output
 """
 
 import json
@@ -15,7 +15,7 @@ said = False
 
 
 def add_up(order, state):
-    """Return the user's total with this order added."""
+    """Add an order to the user's total, and return the new total."""
     global said
     if not said:
         said = True

@@ -2,9 +2,9 @@
 
     python -m bench.peers.read_into ratchet|loop|loop-execute|ratchet-execute BOOTSTRAP TOPIC DSN
 
-It prints the seconds from the start of the reader to its last commit. `loop` is a hand-written one with
-confluent-kafka and psycopg for the same guarantee: rows and offsets in one transaction, without fencing, and without
-a check of the topic's id. `-execute`: one statement per record instead of `executemany`.
+It prints the seconds from the start of the reader to its last commit. `loop` is a loop written by hand with
+confluent-kafka and psycopg. It commits rows and offsets in one transaction too, but does not fence other readers, and
+does not check the topic's id. Kinds with `-execute` use one statement per record instead of `executemany`.
 """
 
 from __future__ import annotations

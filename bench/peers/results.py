@@ -1,11 +1,11 @@
-"""Peers that write a topic into a table with Spark: the usual way, and one that writes nothing.
+"""Peers of Ratchet's Spark job: the usual job from a topic to a table, and a job that writes nothing.
 
 Kinds:
-    usual: Structured Streaming, foreachBatch, a checkpoint next to the table, and Delta's own writer with a
-        transaction of its application, so that a retried batch is not written again
-    nothing: Ratchet's own loop and parser, over a store that forgets everything
+    usual: Structured Streaming, a checkpoint next to the table, and foreachBatch with Delta's writer. The writer gets
+        the application's name and the batch's number, so it does not write a retried batch again.
+    nothing: Ratchet's job with a store that drops all rows.
 
-Both say "commit N" on standard error as Ratchet's job does.
+Both print "commit N" on standard error, as Ratchet's job does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SinkTask:
         kind: usual or nothing
         path: folder of the table; the checkpoint is next to it
         columns: Spark DDL of the values' fields
-        at_a_time: offsets of a commit
+        at_a_time: offsets per commit
         jars: jars of Delta, with dependencies
     """
 
@@ -55,7 +55,7 @@ class SinkTask:
 
 
 class NothingStore:
-    """Result store that lets Spark compute all rows and keeps none of them."""
+    """Result store that lets Spark compute all rows, and drops them."""
 
     restricted_values: int = False
     needs_local_master = ""
@@ -138,7 +138,7 @@ def nothing(task: SinkTask) -> None:
 
 
 def usual(task: SinkTask) -> None:
-    """Process all present records in a streaming query, which then ends."""
+    """Run a streaming query over all present records, to its end."""
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 

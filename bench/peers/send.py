@@ -3,9 +3,9 @@
     python -m bench.peers.send ratchet|ratchet-many|batches|batches-many|bare|bare-headers BOOTSTRAP TOPIC RECORDS BYTES
 
 It prints the seconds from the first record to the acknowledgement of the last, and the CPU seconds of this process.
-`ratchet` is `Producer`, `batches` is `BatchProducer`, by `send` or by `send_many`. `bare` is a hand-written loop with
-confluent-kafka for the same delivery guarantee (idempotent, all replicas); `bare-headers` sends the headers as well,
-by a loop that knows no names, no progress and no resuming.
+`ratchet` uses `Producer`, and `batches` uses `BatchProducer`, both with `send`; with `-many`, they use `send_many`.
+`bare` is a loop written by hand with confluent-kafka and the same delivery guarantee (idempotent, all replicas), and
+`bare-headers` also sends Ratchet's headers. These two have no progress to resume from.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Spark structured streaming on this machine: dropDuplicates on key and sequence, and its Kafka sink, at least once.
+"""Deduplication in Spark, at least once: Structured Streaming, dropDuplicates on key and sequence, and Kafka's sink.
 
-Its rule differs from a worker's, and is the one in Spark's language: every sequence of a key is remembered, not the
-last one alone, and forwarded records keep no order within a key. The sink sets timestamps of its own. Offsets are in
-the query's checkpoint, not in a consumer group.
+Its rule differs from a worker's: it remembers every sequence of a key, and not the last one alone, and does not keep
+the order of a key's records. The sink gives the records new timestamps. The offsets are in the query's checkpoint, and
+not in a consumer group.
 
 Options:
-    at_a_time: records of a micro-batch, 200,000 unless told
-    compression: of the output
+    at_a_time: records of a micro-batch; 200,000 by default
+    compression: compression of the output
 """
 
 from __future__ import annotations

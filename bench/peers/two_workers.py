@@ -1,4 +1,4 @@
-"""Two workers of one application, each with its own state folder, as one subject."""
+"""Subject of two Ratchet workers of one application, each with its own state folder."""
 
 from __future__ import annotations
 

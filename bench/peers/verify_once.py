@@ -1,4 +1,6 @@
-"""Verifies a stream once: settings file, and `columns` or `independent`. Prints one line of JSON."""
+"""Program that verifies a stream once, and prints one line of JSON.
+
+Its arguments are the settings file, and `columns` or `independent`."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_a_wrong_output_is_told_and_none_is_not(verified: bool | None, told: boo
 
 
 def test_an_unknown_subject_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(BenchFailed, match=r"no subject nobody\. There are: ratchet, "):
+    with pytest.raises(BenchFailed, match=r"no subject nobody\. The subjects are: ratchet, "):
         compare(["ratchet", "nobody"], Load(), 100, 1, print)
 
 

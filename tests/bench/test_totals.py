@@ -85,9 +85,9 @@ def test_only_right_totals_are_right(
 
 
 def test_subjects_that_do_different_things_are_not_compared() -> None:
-    with pytest.raises(BenchFailed, match=r"do different things cannot be compared \(agent: totals, loop: deduplicate"):
+    with pytest.raises(BenchFailed, match=r"different tasks cannot be compared \(agent: totals, loop: deduplicate"):
         compare(["agent", "loop"], Load(), 100, 1, print)
-    with pytest.raises(BenchFailed, match=r"no subject agent that deduplicates\. There are: ratchet, "):
+    with pytest.raises(BenchFailed, match=r"no subject agent that deduplicates by sequence\. There are: ratchet, "):
         deduplicating("agent")
 
 
