@@ -8,9 +8,9 @@ run that run its line, the quickest first; no other test could notice it. One pr
 broker, Spark and databases; the tests of a mutant run in a fork of it. The files of the code stay unchanged.
 
 A mutant is killed if a test fails or takes too long, and undecided if the process crashes; otherwise it survives. So a
-mutant of a line that no test runs survives. If a file has functions that Numba compiles, its tests run apart, with Numba switched off, because Numba's
-cache would have the unchanged functions. Texts, log lines, errors and annotations are not changed, nor is code that
-Spark runs in its own Python processes.
+mutant of a line that no test runs survives. If a file has functions that Numba compiles, its tests run apart, with
+Numba switched off, because Numba's cache would have the unchanged functions. Texts, log lines, errors and annotations
+are not changed, nor is code that Spark runs in its own Python processes.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ So many are needed because the first test in a process that calls a compiled fun
 AT_IMPORT: Final = ""
 """Coverage context of lines that run outside of tests, while modules are imported and tests are collected."""
 CRASHED: Final = "signal "
-"""Beginning of the answer for a trial with a crashed process. A fork of a process with Spark may crash without a mutant."""
+"""Beginning of the answer for a trial with a crashed process. A fork with Spark in it may crash without a mutant."""
 SERVERS: Final = ("broker", "spark", "postgres", "mariadb", "s3", "kafka_jars")
 """Session fixtures that start servers; all mutants of a part share the servers."""
 
