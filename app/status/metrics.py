@@ -53,13 +53,15 @@ class StatusCollector(Collector):
         yield build
         is_ready = not self._provider.readiness().waits
         yield GaugeMetricFamily(
-            "ratchet_ready", "Readiness as in /readyz: 1 where the worker is ready.", value=int(is_ready)
+            "ratchet_ready", "1 if the worker is ready, as in /readyz, else 0.", value=int(is_ready)
         )
         yield CounterMetricFamily(
             "ratchet_rebalances", "Assignments that the group has given to this worker.", value=measures.rebalances
         )
         partitions = GaugeMetricFamily(
-            "ratchet_stream_partitions", "Partitions of the stream's input, wherever they are.", labels=["stream"]
+            "ratchet_stream_partitions",
+            "Partition count of the stream's input, on all workers together.",
+            labels=["stream"],
         )
         for stream, count in measures.partitions.items():
             partitions.add_metric([stream], count)
@@ -153,7 +155,7 @@ def cumulated(found: Histogram) -> list[tuple[str, float]]:
 def _counts(streams: Mapping[str, StreamMeasures]) -> Iterator[Metric]:
     transactions = CounterMetricFamily(
         "ratchet_transactions",
-        "Transactions of this worker. Among the aborted, which it gave up, may be one that Kafka has committed.",
+        "Transactions of this worker. Aborted ones include those without an answer from Kafka.",
         labels=["stream", "outcome"],
     )
     restored = CounterMetricFamily("ratchet_restored_entries", "Changelog entries replayed.", labels=["stream"])
@@ -172,12 +174,12 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
     return {
         "records": CounterMetricFamily(
             "ratchet_records",
-            "Records committed, by what became of them, of all workers so far.",
+            "Committed input records by verdict, of all workers so far.",
             labels=[*where, "verdict"],
         ),
         "deduplicate": GaugeMetricFamily(
             "ratchet_deduplicate",
-            "1 where the stream is deduplicated, 0 where it is forwarded unjudged.",
+            "1 if the stream is deduplicated, 0 if records are forwarded unjudged.",
             labels=["stream", "origin"],
         ),
         "evicted": CounterMetricFamily(
@@ -185,8 +187,8 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
         ),
         "recognised_for_s": GaugeMetricFamily(
             "ratchet_recognised_seconds",
-            "Seconds after its last record for which each identity is recognised, at least; absent where it is so "
-            "for ever, or unknown.",
+            "Least seconds from an identity's last record until the identity is forgotten; absent if identities are "
+            "never forgotten, or if the time is unknown.",
             labels=where,
         ),
         "jumps": CounterMetricFamily(
@@ -196,22 +198,22 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
         ),
         "missing": GaugeMetricFamily(
             "ratchet_missing_sequences",
-            "Sequences below the last that its identities have not had, where a stream is dense.",
+            "Missing sequences below the last one of their identity, for a stream with dense = true.",
             labels=where,
         ),
         "late": CounterMetricFamily(
             "ratchet_late_writes",
-            "Writes of late events that tables with windows have left out, of all workers so far.",
+            "Writes of late events that windowed tables have dropped, of all workers so far.",
             labels=where,
         ),
         "invalid_share": GaugeMetricFamily(
             "ratchet_invalid_share",
-            "Share of invalid records, 0 to 1: within the last minute, and before it since ever.",
+            "Share of invalid records, 0 to 1: within the last minute, and in all the time before.",
             labels=[*where, "of"],
         ),
         "jumped": GaugeMetricFamily(
             "ratchet_invalid_share_jumped",
-            "1 where 10 records or more were invalid within the last minute, and 5 % more of all than before.",
+            "1 if 10 records or more were invalid within the last minute, and their share has risen by 0.05; else 0.",
             labels=where,
         ),
         "state": GaugeMetricFamily(
@@ -219,7 +221,7 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
         ),
         "halted": GaugeMetricFamily(
             "ratchet_partition_halted",
-            "1 from when the partition halts until it goes on, with the class of the error; 0 where it has not.",
+            "1 from the halt of the partition until it continues, with the class of the error; else 0.",
             labels=[*where, "reason"],
         ),
         "lag": GaugeMetricFamily(
@@ -235,18 +237,18 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
         ),
         "stalled": GaugeMetricFamily(
             "ratchet_partition_stalled",
-            "1 while the partition stands still although its input goes on, with the cause; 0 where it does not.",
+            "1 while the partition stands still although its input has records to read, with the cause; else 0.",
             labels=[*where, "cause"],
         ),
         "stalled_s": GaugeMetricFamily(
             "ratchet_partition_stalled_seconds",
-            "Seconds since the partition stands still; 0 where it does not.",
+            "Seconds since the partition stands still; 0 while it moves.",
             labels=where,
         ),
         "lag_s": GaugeMetricFamily(
             "ratchet_lag_seconds",
-            "Age of the oldest uncommitted input record, by its own timestamp; 0 without one. Absent "
-            "where that record was not read yet.",
+            "Age of the oldest uncommitted input record, by its own timestamp; 0 if there is none. Absent "
+            "if the worker has not read that record yet.",
             labels=where,
         ),
         "fetched_at": GaugeMetricFamily(
@@ -255,10 +257,10 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
             labels=where,
         ),
         "restarts": CounterMetricFamily(
-            "ratchet_restarts", "Tries after an error, since this worker has the partition.", labels=where
+            "ratchet_restarts", "Retries after errors, since this worker has the partition.", labels=where
         ),
         "store_bytes": GaugeMetricFamily(
-            "ratchet_store_bytes", "Local store: bytes in files, and in memory on the way there.", labels=where
+            "ratchet_store_bytes", "Bytes of the local store, in files and not yet written to files.", labels=where
         ),
         "keys": GaugeMetricFamily("ratchet_keys", "Identities with a last sequence.", labels=where),
         "input_position": GaugeMetricFamily("ratchet_input_position", "Next input offset, committed.", labels=where),
@@ -269,7 +271,7 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
             labels=where,
         ),
         "changelog_position": GaugeMetricFamily(
-            "ratchet_changelog_position", "Changelog offset that the table stands for.", labels=where
+            "ratchet_changelog_position", "Changelog offset up to which the state is committed.", labels=where
         ),
     }
 
