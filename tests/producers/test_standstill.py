@@ -38,7 +38,7 @@ def topic(*partitions: tuple[int, list[int]], error: KafkaError | None = None) -
 @pytest.mark.parametrize(
     ("found", "more", "cause", "words"),
     [
-        (KafkaError(KafkaError._TRANSPORT), {"heard": "Connection refused"}, "no-answer", "Connection refused"),
+        (KafkaError(KafkaError._TRANSPORT), {"last_error": "Connection refused"}, "no-answer", "Connection refused"),
         (KafkaError(KafkaError._TIMED_OUT), {}, "no-answer", "Kafka does not answer"),
         (None, {}, "topic-missing", "there is no topic orders"),
         (topic(error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)), {}, "topic-missing", "Was it deleted?"),
@@ -51,7 +51,7 @@ def topic(*partitions: tuple[int, list[int]], error: KafkaError | None = None) -
             "orders, partition 0: 1 replicas in sync, and min.insync.replicas",
         ),
         (topic((1, [1, 2, 3])), {"throttle_s": 4.0}, "quota", "Kafka delays it by 4.0 s"),
-        (topic((1, [1, 2])), {"heard": "broker 3: refused"}, "no-answer", "a broker does not answer: broker 3"),
+        (topic((1, [1, 2])), {"last_error": "broker 3: refused"}, "no-answer", "a broker does not answer: broker 3"),
         (topic((1, [1, 2, 3])), {}, "unexplained", "the log of the brokers"),
     ],
 )
