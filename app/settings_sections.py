@@ -94,7 +94,7 @@ class StreamSettings(_Section):
     deduplicate: bool | None = None
     """True: judge records; False: forward them unjudged; None: as the setting for all streams.
 
-    An operator's policy takes precedence over it; see `kafka_ratchet.app.worker.policy`.
+    A policy that an operator sets for the stream takes precedence; see `kafka_ratchet.app.worker.policy`.
     """
     event_id: str | None = None
     """header:NAME, the header of input records with the event's id, as a mirror copies it.

@@ -337,7 +337,8 @@ def partitions(
 ) -> None:
     """Measure one worker with very many partitions next to one with 4: start, idle cost, throughput.
 
-    With --json one line of JSON at the end, otherwise one for each run as well. Exit code 1 if an output is wrong.
+    It prints a line of JSON for each run, and one with the result at the end; with --json, only the last one. Exit code
+    1 if an output is wrong.
     """
     from bench.partitions import Many
     from bench.partitions import partitions as measured

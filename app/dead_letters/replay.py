@@ -210,7 +210,7 @@ class Replay:
                 f"the records, at the offsets that `ratchet dead-letters show --stream {name}` prints. If every record "
                 "of a partition from such an offset on became a dead letter, read the partition again from there: "
                 f"`ratchet resume --stream {name} --partition P --from OFFSET`. Otherwise see "
-                'docs/guide/dead-letters.md, "A stream that reads another one\'s output"'
+                'docs/guide/dead-letters.md, "Input written by another stream"'
             )
 
     async def _refuse_earlier_workers(self) -> None:
