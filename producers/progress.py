@@ -181,8 +181,7 @@ def read_progress(
                 newest = Progress.decode(value, where) if value is not None else None
     except KafkaException as failure:
         raise BrokerUnavailable(
-            f"{PROGRESS_TOPIC} cannot be read: {explained(failure.args[0])}. Correct the cause, then start the "
-            "producer again"
+            f"{PROGRESS_TOPIC} cannot be read: {explained(failure.args[0])}. Correct this, then start again"
         ) from failure
     finally:
         consumer.close()
