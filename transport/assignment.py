@@ -25,30 +25,30 @@ log = structlog.get_logger(__name__)
 
 ALIVE_EVERY_S: Final = 1.0
 """Seconds between two reports to aiokafka that this worker still fetches. aiokafka leaves the group when its own
-fetcher has been idle for max_poll_interval, and it always is: the lanes fetch. A blocked event loop sends no report,
-and so the group takes its partitions away, as it should."""
+fetcher has been idle for max_poll_interval, and that fetcher is always idle, because the lanes fetch. A worker with a
+blocked event loop sends no report and rightly loses its partitions."""
 
 ASK_AGAIN_S: Final = 1.0
-"""Seconds from an assignment that lacks partitions to the request for another one. By then Kafka's answers about topics
-are complete again."""
+"""Seconds from an assignment without some partitions to the request for another assignment. By then Kafka lists all
+topics again."""
 
 SAY_AGAIN_S: Final = 10.0
-"""Seconds between two log lines with the same reason why the group does not take this worker."""
+"""Seconds between two log lines with the same reason why the group refuses this worker."""
 
 REFUSED_FIRST_S: Final = 1.0
 REFUSED_MOST_S: Final = 10.0
 """Longest pause before a worker with other rules tries to join again, in seconds.
 
-It joins when the members with other rules have left.
+It can join once the members with other rules have left.
 """
 
 FAUST_LOGGER: Final = logging.getLogger("faust.lanes")
 """Logger for the library mode, which logs every start and stop of a service. Its name begins with "faust", so that the
-filter of Faust's log lines takes these too."""
+filter of Faust's log lines also applies to these."""
 
 
 QUEUE: Final = 64
-"""Most calls that may wait for the agent. Each lane has at most one in flight, so this only bounds a mistake."""
+"""Highest number of calls in the agent's queue; each lane has at most one call in flight."""
 
 
 def _distributed(distribution: Mapping[str, Mapping[str, list[int]]]) -> set[tuple[str, int]]:
@@ -88,7 +88,7 @@ async def _rejoin(client: Any, coordinator: Any) -> None:
 
 
 class LaneChannel(Channel):
-    """The channel from the lanes to the agent.
+    """Channel from the lanes to the agent.
 
     It differs from Faust's channel in two ways. It is not emptied when a rebalance resumes the flow, and it carries no
     Faust events, because a Faust stream drops events of a former group generation. A lane outlives generations: it
@@ -113,8 +113,9 @@ def _is_lanes_own(table: Any) -> bool:
 class _LaneRecovery(Recovery):
     """Faust's recovery, except for lane-owned tables, which their lanes restore.
 
-    A program's own tables are restored by Faust. An unreachable Kafka does not end the recovery: mode mistakes a long
-    wait for a stop of the service, and would end Faust's recovery for good and without a message.
+    A program's own tables are restored by Faust. An unreachable Kafka does not end the recovery. The library `mode`
+    would mistake the long wait for a stop of the service, and would end Faust's recovery for good and without a
+    message.
     """
 
     logger = FAUST_LOGGER
@@ -195,7 +196,7 @@ class Lanes:
                 with the partition's lane.
             explain: function that returns the error message for a group with members of different stream settings.
         """
-        self._explain, self._refused_s, self._hear_at = explain, 0.0, 0.0
+        self._explain, self._refused_s, self._check_at = explain, 0.0, 0.0
         self.rebalances = 0
         """Assignments that the group has given to this worker."""
         self.app, self._make, self._stand_by = app, make, stand_by
@@ -209,8 +210,8 @@ class Lanes:
         self._changes: set[asyncio.Task[None]] = set()
         """The tasks in `_tasks` that apply an assignment."""
         self._is_stopping = False
-        self._said: tuple[str, float] | None = None
-        """Last logged reason why the group does not take this worker, with its time in seconds of the event loop."""
+        self._last_reason: tuple[str, float] | None = None
+        """Last logged reason why the group refuses this worker, with its time in seconds of the event loop."""
         app.on_partitions_assigned.connect(self._on_assigned)
 
     def start(self) -> None:
@@ -224,7 +225,7 @@ class Lanes:
 
     @property
     def waiting(self) -> set[tuple[str, int]]:
-        """Return (changelog, partition) of each assigned partition without a lane."""
+        """Return (changelog topic, partition) of each assigned partition without a lane."""
         return self._wanted - self.running.keys()
 
     async def stop(self) -> None:
@@ -310,51 +311,51 @@ class Lanes:
                 if (consumer := thread._consumer) is not None:  # noqa: SLF001
                     with consumer._subscription.fetch_context():  # noqa: SLF001
                         pass
-                    await self._hear(consumer._coordinator, thread.thread_loop)  # noqa: SLF001
+                    await self._check_membership(consumer._coordinator, thread.thread_loop)  # noqa: SLF001
             except Exception:
                 # Without further reports aiokafka would leave the group, and the worker would never join it again.
                 log.exception("the check of the consumer group failed; trying again")
 
-    async def _hear(self, coordinator: Any, loop: asyncio.AbstractEventLoop) -> None:
-        """Check why this worker is not in its group; aiokafka tries to join again only after such a check.
+    async def _check_membership(self, coordinator: Any, loop: asyncio.AbstractEventLoop) -> None:
+        """Raise or log the error that keeps this worker out of its group; aiokafka then tries to join again.
 
-        Usually aiokafka's own fetching makes this check. A lane fetches through another client, so without this call
-        the worker would stand still and log nothing.
+        aiokafka tries again only after such a check, which it makes when its own consumer fetches. Lanes fetch through
+        another client, so without this call a refused worker would wait forever and log nothing.
         """
         clock = asyncio.get_running_loop().time
-        if clock() < self._hear_at:
+        if clock() < self._check_at:
             return
         try:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_check_errors(coordinator), loop))
         except kafka.InconsistentGroupProtocolError:
-            await self._refused("its members offer another protocol")
+            await self._log_refusal("its members offer another protocol")
         except kafka.KafkaError as error:
             if type(error) is kafka.KafkaError and not coordinator._coordination_task.done():  # noqa: SLF001
                 # aiokafka's word for an answer that it does not expect: Kafka gives one where a group of the new
                 # protocol has members.
-                await self._refused(repr(error))
+                await self._log_refusal(repr(error))
                 return
             if coordinator._coordination_task.done():  # noqa: SLF001 - it tries no more
                 await self.app.crash(error)
                 return
-            now, said = clock(), self._said
-            if said is None or said[0] != repr(error) or now - said[1] > SAY_AGAIN_S:
-                self._said = repr(error), now
-                log.error("the group does not take this worker; trying again", reason=_why(error))
+            now, last = clock(), self._last_reason
+            if last is None or last[0] != repr(error) or now - last[1] > SAY_AGAIN_S:
+                self._last_reason = repr(error), now
+                log.error("the group refuses this worker; trying again", reason=_why(error))
 
-    async def _refused(self, otherwise: str) -> None:
-        """Log why the group refuses this worker. aiokafka tries to join again at the next call of `_hear`.
+    async def _log_refusal(self, fallback: str) -> None:
+        """Log why the group refuses this worker. aiokafka tries to join again at the next call of `_check_membership`.
 
         Args:
-            otherwise: reason to log if the group itself shows none
+            fallback: reason to log if the group's description shows none
         """
         self._refused_s = min(max(REFUSED_FIRST_S, self._refused_s * 2), REFUSED_MOST_S)
         before = self.rebalances
-        reason = (await self._explain() if self._explain else "") or otherwise
+        reason = (await self._explain() if self._explain else "") or fallback
         if self.rebalances > before:
             return  # it was let in while the group was described
-        log.error("the group does not take this worker; trying again", reason=reason, again_in_s=self._refused_s)
-        self._hear_at = asyncio.get_running_loop().time() + self._refused_s
+        log.error("the group refuses this worker; trying again", reason=reason, again_in_s=self._refused_s)
+        self._check_at = asyncio.get_running_loop().time() + self._refused_s
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -1,8 +1,8 @@
 """Faust's assignor for a group of members with the same rules.
 
-Kafka admits a member only with a protocol that all members offer. The name of ours contains a digest of the rules, so
-Kafka itself refuses a worker with other ones. The rules stand in the metadata of each member, where a refused worker
-reads the differences (docs/decisions/0024-one-set-of-rules-in-a-group.md).
+Kafka admits a member only with a protocol that all members offer. The name of Ratchet's protocol contains a digest of
+the rules, so Kafka itself refuses a worker with other rules. Each member's metadata contains its rules; a refused
+worker reads them to name the differences (docs/decisions/0024-one-set-of-rules-in-a-group.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RULES: Final = "rules"
 DIGITS: Final = 12
 """Number of hexadecimal digits of the rules' digest in the protocol name.
 
-Two sets of rules share a digest once in 10^14; then no worker is refused.
+Two different sets of rules have the same digest with a probability of 10^-14; then no worker is refused.
 """
 
 
@@ -32,7 +32,7 @@ def protocol_of(rules: Mapping[str, str]) -> str:
 
 
 def is_worker(member_metadata: bytes) -> bool:
-    """Return whether a group member's metadata was written by a worker, of this version or an earlier one."""
+    """Return True if a worker, of this version or an earlier one, wrote a group member's metadata."""
     try:
         data = json.loads(ConsumerProtocolMemberMetadata.decode(member_metadata).user_data)
         return isinstance(data, dict) and (RULES in data or "changelog_distribution" in data)

@@ -23,13 +23,13 @@ log = structlog.get_logger(__name__)
 SILENT_S: Final = 3_600.0
 """Seconds without an answer after which a follower checks the whole log again (`restore`).
 
-Entries not seen yet may have been compacted away. It is far less than tombstones are retained for, and rare
-enough for its few requests.
+Compaction may have removed entries that the follower has not read yet. The time is far below the retention of
+tombstones, and long enough that the check's few requests do not matter.
 """
 
 FETCH_BYTES: Final = 2 << 20
-"""Most bytes that one fetch returns. Smaller costs a round trip more often; larger keeps the other lanes of the worker
-waiting longer."""
+"""Highest size of one fetch in bytes. Smaller fetches need more round trips; larger ones delay the worker's other
+lanes."""
 FETCH_WAIT_MS: Final = 250
 """Milliseconds that the broker may hold back an empty answer; a stop is noticed after at most this time."""
 
@@ -37,8 +37,8 @@ FETCH_WAIT_MS: Final = 250
 def passed_s() -> tuple[float, float]:
     """Return the seconds of two clocks that continue while this process is suspended.
 
-    The first is the wall clock, which can be set. The second stops while the machine sleeps, where the system has no
-    clock that continues.
+    The first is the wall clock, which can be set. The second cannot be set; on some systems it stops while the machine
+    sleeps.
     """
     return time.time(), time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
@@ -50,8 +50,8 @@ class Sighting(NamedTuple):
     epoch: int
 
 
-class LookedThrough(NamedTuple):
-    """Range of a changelog already searched for owner entries, and the newest entry found in it. topic_id: 16 bytes."""
+class SearchedRange(NamedTuple):
+    """Range of a changelog already searched for owner entries, with the newest of them. topic_id: 16 bytes."""
 
     topic_id: bytes
     to: Sighting
@@ -138,8 +138,8 @@ class Changelog:
         self._seen = Sighting(0, NO_EPOCH)
         self._sighted = 0
         self._end = Sighting(0, NO_EPOCH)
-        """End of the log after the state's last commit, as far as seen."""
-        self._looked_through = LookedThrough(b"", Sighting(0, NO_EPOCH), None)
+        """Last known end of the log after the state's last commit."""
+        self._last_search = SearchedRange(b"", Sighting(0, NO_EPOCH), None)
         self._answered = self._passed()
 
     async def restore(self) -> int:
@@ -160,7 +160,7 @@ class Changelog:
         try:
             await self._compare()
         except (TopicReplaced, LogTruncated, StateAhead) as error:
-            await self._decided(error)
+            await self._discard_or_raise(error)
         first = await self.cluster.offset(topic, partition, EARLIEST, self._asking)
         end = await self.cluster.offset(topic, partition, LATEST, self._asking)
         if state.position < first:
@@ -177,8 +177,9 @@ class Changelog:
             if self._was_silent():
                 state.discard()
                 raise Aborted(
-                    f"{topic}, partition {partition}: no answer for more than {SILENT_S:.0f} s while it was read, "
-                    "so deletions may have been missed; the worker reads it again from its beginning"
+                    f"{topic}, partition {partition}: Kafka did not answer for more than {SILENT_S:.0f} s during the "
+                    "read of the changelog, so deletions may have been missed; the worker reads it again from its "
+                    "beginning"
                 )
             restored += batch.count
             self._apply(batch)
@@ -245,8 +246,8 @@ class Changelog:
         if (seen := state.sighting) is not None:
             await self._probe(seen)
 
-    async def _decided(self, error: RatchetError) -> None:
-        """Discard the state if the operator has decided so since the state was made; otherwise raise the error."""
+    async def _discard_or_raise(self, error: RatchetError) -> None:
+        """Discard the state if the operator has ordered it since the state was made; otherwise raise the error."""
         newest = await self._owner_in_log()
         known = self.state.owner.decisions if self.state.owner else ()
         if newest is None or not newest.decisions or newest.decisions[-1] in known:
@@ -269,19 +270,19 @@ class Changelog:
         end = await self.cluster.offset(topic, partition, LATEST, self._asking)
         if not await self._goes_on(end):
             first = await self.cluster.offset(topic, partition, EARLIEST, self._asking)
-            self._looked_through = LookedThrough(self.topic_id, Sighting(first, NO_EPOCH), None)
-        _, (position, epoch), newest = self._looked_through
+            self._last_search = SearchedRange(self.topic_id, Sighting(first, NO_EPOCH), None)
+        _, (position, epoch), newest = self._last_search
         while position < end:
             batch = await self._fetch(position, epoch, max_bytes=FETCH_BYTES, max_wait_ms=FETCH_WAIT_MS)
             for index in owners.indices(batch).tolist():
                 newest = owners.read(batch, index)
             position, epoch = batch.next, batch.epoch
-        self._looked_through = LookedThrough(self.topic_id, Sighting(position, epoch), newest)
+        self._last_search = SearchedRange(self.topic_id, Sighting(position, epoch), newest)
         return newest
 
     async def _goes_on(self, end: int) -> bool:
-        """Return True if the log still continues the range searched before."""
-        topic_id, to, _ = self._looked_through
+        """Return True if the log still contains the searched range; then only newer entries need a search."""
+        topic_id, to, _ = self._last_search
         if topic_id != self.topic_id or to.epoch == NO_EPOCH or to.position > end:
             return False
         try:

@@ -39,19 +39,20 @@ the topic of dead letters, and have processed the record."""
 Answer = TypeVar("Answer")
 
 LOOK_S: Final = 1.0
-"""Seconds between two checks whether an agent holds a batch for too long. The looks are counted, so that a suspended
-process blames no agent."""
+"""Seconds between two checks whether an agent holds a batch for too long. The time is counted in checks. A suspended
+process makes none, so no agent is blamed for the suspension."""
 SLOW_S: Final = 30.0
 """Seconds between two warnings that the agent has not given back a batch; judging 2 MiB takes far less."""
 HELD_MOST: Final = 0.8
 """Share of the transaction's time-out after which a lane rolls back a batch held by an agent.
 
-The lane can still name the agent then.
+The roll-back comes before Kafka's own time-out, so the lane can still name the agent.
 """
 SHARE_AT_FIRST: Final = 512
-"""Records of the first batch that agents get: 48 s at 94 ms each, which is a slow call of another service."""
+"""Number of records in the first batch for agents. With a slow call of another service for each, 94 ms, it takes 48
+s."""
 SHARE_STEP: Final = 8
-"""Factor of one growth or reduction of a share."""
+"""Factor of each growth or reduction of a `Share`."""
 AGENT_WAIT_S: Final = 10.0
 """Seconds that a stopping lane waits for the agent to release a batch.
 
@@ -219,7 +220,7 @@ class AgentCalls(Generic[Answer]):
         """
         if not self._channel.subscriber_count:
             raise Aborted(
-                f"{self._name}: no agent reads the batches of this partition; an agent is probably restarting. The "
+                f"{self._name}: no agent reads the batches of this partition; the agent is probably restarting. The "
                 "partition tries again"
             )
         call = Call[Answer](delivery, asyncio.get_running_loop().create_future())
@@ -339,8 +340,8 @@ class Patience:
             self._leave(
                 AgentFailed(
                     f"{held_by()} has held its transaction for {self._waited_s:g} s, and Kafka ends it after "
-                    f"transaction_timeout_ms = {timeout_ms}. It is rolled back, and its {batch.count} records come "
-                    "again, fewer at once. If one record alone needs more, raise transaction_timeout_ms"
+                    f"transaction_timeout_ms = {timeout_ms}. The lane rolls it back and processes its {batch.count} "
+                    "records again, fewer at once. If a single record needs longer, raise transaction_timeout_ms"
                 )
             )
             return
@@ -371,7 +372,7 @@ ROOM: Final = 1 << 10
 
 
 class Ticks(Processor, Protocol):
-    """Timers of one partition. `process` runs those due."""
+    """Timers of one partition. `process` runs the due timers."""
 
     def wait_s(self) -> float:
         """Return the seconds until the next timer is due; 0 if one is due now."""

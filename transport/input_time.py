@@ -1,4 +1,4 @@
-"""Input of a lane in time: the lag of its first uncommitted record, and the watermark below which all is judged."""
+"""Time lag of a lane's first uncommitted record, and watermark below which all input is processed."""
 
 from __future__ import annotations
 
@@ -53,22 +53,22 @@ class InputEnd:
         """Newest broker time known, in milliseconds since the epoch. Read it before you request the input's end, and
         pass it to `record_end` with the answer."""
         self._end: int | None = None
-        self._asked_ms = 0
+        self._known_before_ms = 0
 
     def appended(self, at_ms: int) -> None:
         """Record the time at which a broker appended a record, in milliseconds since the epoch."""
         self.known_ms = max(self.known_ms, at_ms)
 
-    def record_end(self, end: int, asked_ms: int) -> None:
+    def record_end(self, end: int, known_before_ms: int) -> None:
         """Record the end of the input from Kafka's answer.
 
-        end: the last stable offset; asked_ms: `known_ms` before the request was sent.
+        end: the last stable offset; known_before_ms: `known_ms` before the request was sent.
         """
-        self._end, self._asked_ms = end, asked_ms
+        self._end, self._known_before_ms = end, known_before_ms
 
     def judged_until_ms(self, position: int) -> int | None:
         """Return the broker-time watermark below which all input is processed.
 
         0: unknown. None: records after `position` are still unprocessed.
         """
-        return self._asked_ms if self._end is not None and position >= self._end else None
+        return self._known_before_ms if self._end is not None and position >= self._end else None

@@ -102,8 +102,8 @@ once.
 BEHIND_S: Final = 0.1
 """Seconds that a lagging lane keeps open a transaction of fewer than `WORTH_A_COMMIT` records.
 
-Its input has waited longer. At 10 ms the ends of transactions took most of the broker's time, and with it
-more than half of the throughput.
+The input of a lagging lane has waited longer than that anyway. With 10 ms, the ends of transactions took most of the
+broker's time, and the throughput fell to less than half.
 """
 
 
@@ -205,7 +205,7 @@ class Lane:
         self._fetch_ended_at = 0.0
         self._records = 0
         self._ended = 0
-        """Number of transactions committed or given up."""
+        """Number of transactions that this lane has committed or given up."""
         self._halt_logged_at = 0.0
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -255,8 +255,8 @@ class Lane:
                     await asyncio.wait_for(self._stopping.wait(), pause_s)
                 pause_s = min(pause_s * 2, PAUSE_MOST_S)
         except Exception as error:
-            # A mistake of the program between two tries, where the task would end without a word. No further try: the
-            # state may not be rolled back.
+            # A programming error between two attempts, which would end the task without a log line. No further attempt:
+            # the state may not be rolled back.
             self.log.exception("the partition failed between two attempts; it halts until its worker is restarted")
             self._record_failure(LaneState.HALTED, error)
             await self._stopping.wait()
@@ -365,8 +365,8 @@ class Lane:
             position = await self.cluster.offset(spec.topic, spec.partition, EARLIEST, self._asking)
             if spec.begins_at_0 and position > 0:
                 raise PositionLost(
-                    f"{spec.topic}, partition {spec.partition}: begins at offset {position}, although this stream "
-                    "has read none of it: retention or an operator deleted records before the stream read them. "
+                    f"{spec.topic}, partition {spec.partition}: the topic begins at offset {position}, and this "
+                    "stream has read none of it: retention or an operator deleted records before the stream read them. "
                     "`ratchet resume --from earliest` continues at the first remaining record"
                 )
         duplicates = owners.Topic(spec.duplicates, id_text(self._topics[spec.duplicates])) if spec.duplicates else None
@@ -436,11 +436,13 @@ class Lane:
         letters = self._letters(topics.get(self.spec.dead_letters))
         if self._topics and letters and letters != self.spec.letters:
             self._halting = Aborted(
-                f"{self.spec.dead_letters}: is another topic now, and dead letters are named by its id"
+                f"{self.spec.dead_letters}: the topic was deleted and created again, and the names of dead letters "
+                "contain its id; the lane starts again with the new id"
             )
         if self.spec.sends and (topic := sent_topics.changed(self.spec.sends, topics)) is not None:
             self._halting = Aborted(
-                f"{topic}: has another number of partitions now, which determines the partition of each key"
+                f"{topic}: the topic has another number of partitions now, on which the partition of each key "
+                "depends; the lane starts again with the new number"
             )
 
     def stall(self) -> Stall | None:
@@ -456,7 +458,7 @@ class Lane:
         """Halt before the next batch, for a reason found outside the lane's own work."""
         self._halting = error
 
-    async def _notice_others(self, beside: Rest) -> None:
+    async def _notice_others(self, idle: Rest) -> None:
         """Restart the lane if another process has written to the changelog.
 
         Without incoming records, nothing else reveals a take-over or an operator's move of the position.
@@ -465,13 +467,13 @@ class Lane:
         if self._producer.state is not State.READY or self._changelog.is_behind:
             return
         if self._rest is None or not self._rest.is_at_rest:
-            beside.leave()
-        elif beside.is_still(self._changelog.end):
+            idle.leave()
+        elif idle.is_still(self._changelog.end):
             return
         if await self._changelog.has_grown() and self._producer.state is State.READY and self.status.commits == commits:
             raise Aborted(
-                f"{self.state.changelog}, partition {self.spec.partition}: another process has written to it, so the "
-                "partition starts again"
+                f"{self.state.changelog}, partition {self.spec.partition}: another process has written to this "
+                "changelog, so the partition starts again"
             )
 
     async def _ask_for_limits(self) -> None:
@@ -560,7 +562,7 @@ class Lane:
                 if fetch.done():
                     batch = await self._fetched(fetch)
                     crash_point("fetched")
-                    await self._heed()
+                    await self._apply_requests()
                     epoch = batch.epoch if batch.epoch >= 0 else self._epoch
                     is_large = len(batch.data) > self.spec.batch_most // CHUNK_SHARE
                     if not is_large:  # two of them would take twice the memory
@@ -574,7 +576,7 @@ class Lane:
                         fetch = asyncio.create_task(self._fetch(batch.next, epoch))
                     pending = {fetch, stop}
                 elif self._producer.state is State.READY:
-                    await self._notice(rest)
+                    await self._poll_requests(rest)
                 if self._ticks is not None and not self._ticks.wait_s() and not stop.done():
                     await self._tick(self._ticks, stop)
                 if self._producer.state is State.OPEN and (stop.done() or clock() >= self._due_at or self._is_enough):
@@ -588,16 +590,16 @@ class Lane:
             rest.leave()
             self._rest = None
 
-    async def _heed(self) -> None:
+    async def _apply_requests(self) -> None:
         """Apply requests from outside between two batches: a halt, or an operator's new requests."""
         if self._halting is not None:
             raise self._halting
         if self._requests_to != (requests := self.switch.requests).position:
             await self._forget(requests)
 
-    async def _notice(self, rest: Rest) -> None:
+    async def _poll_requests(self, rest: Rest) -> None:
         """Check for outside requests at intervals while a fetch waits."""
-        await self._heed()
+        await self._apply_requests()
         if rest.is_at_rest:
             self.status.fetched_at = max(self.status.fetched_at or 0.0, rest.answered_at)
             if self.status.stable_end is not None and rest.high_watermark > self.status.stable_end:
@@ -619,7 +621,7 @@ class Lane:
             self.state.forget(due, self._position)
             await self._commit()
             self.log.info(
-                "forgot, as the operator requested", requests=[each.id for each in due], offset=self._position
+                "forgot identities, as an operator requested", requests=[each.id for each in due], offset=self._position
             )
         if len(due) == len(waiting):
             self._requests_to = requests.position
@@ -633,12 +635,12 @@ class Lane:
             waits.append(self._ticks.wait_s())
         return max(0.0, min(waits))
 
-    async def _sight(self, beside: Rest) -> None:
+    async def _sight(self, idle: Rest) -> None:
         """Read the changelog's leader epoch after the last commit, and store it.
 
         If no transaction follows, also check that Kafka has ended the last transaction in all partitions.
 
-        beside: idle state for the changelog: while the lane is idle, a watcher observes the changelog too
+        idle: idle state of the changelog's reader: while the lane is idle, a watcher observes the changelog too
         """
         commits = self.status.commits
         try:
@@ -649,12 +651,12 @@ class Lane:
                 commits = self.status.commits
                 if (sighting := await self._changelog.sight()) is not None:
                     self.state.sighted(sighting)
-                await self._notice_others(beside)
+                await self._notice_others(idle)
         except Exception as error:
             # Any error: without this check a take-over of the partition would go unnoticed.
             self._halting = error
         finally:
-            beside.leave()
+            idle.leave()
 
     @property
     def _is_enough(self) -> bool:
@@ -673,7 +675,7 @@ class Lane:
     def _left(self) -> int | None:
         """Return the number of offsets up to the last stable offset, as of the last answer; None if unknown.
 
-        The answer may be old, so the number only sets the pace.
+        The answer may be old, so the number only influences how soon the lane commits.
         """
         end = self.status.stable_end
         return None if end is None else max(end - self._position, 0)
@@ -756,12 +758,12 @@ class Lane:
             self._trace.ended(self._position, is_committed=True)
         if producer.state is State.SPENT:
             raise Aborted(
-                f"{spec.transactional_id}: committed, but the id has used up its epochs; the partition starts again "
-                "and initialises the id"
+                f"{spec.transactional_id}: the transaction is committed, but the id has used up its producer epochs; "
+                "the partition starts again and initialises the id"
             )
 
     def _prove(self, at_ms: int) -> None:
-        """Check the age of the local store by the first broker timestamp after the store was read."""
+        """Check the age of the local store. at_ms: first broker timestamp after the store was read."""
         if self.state.is_unproven and at_ms >= 0:
             elapsed_s = asyncio.get_running_loop().time() - self._restored_at
             self.state.prove(at_ms // 1000 - int(elapsed_s))

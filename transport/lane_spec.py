@@ -24,7 +24,7 @@ class LaneState(StrEnum):
     RETRYING = "retrying"
     """Pauses after a rollback or after fencing."""
     HALTED = "halted"
-    """Pauses after an error for an operator to resolve, or after a mistake of the program."""
+    """Pauses after an error that an operator must resolve, or after a programming error."""
     STOPPED = "stopped"
     """Ended. Another lane object serves the partition if it comes back."""
 
@@ -43,7 +43,8 @@ LEGAL: Final = {
     LaneState.HALTED: {LaneState.STARTING, LaneState.HALTED, LaneState.STOPPED},
     LaneState.STOPPED: set[LaneState](),
 }
-"""Legal successors of each state. HALTED follows every state but STOPPED: a mistake of the program has to show."""
+"""Legal successors of each state. HALTED follows every state but STOPPED, so that every programming error becomes
+visible."""
 
 
 def letters_in(app: str, topic: str, topic_id: str) -> bytes:
@@ -72,9 +73,9 @@ class LaneSpec:
     """max.message.bytes of the output topic, in bytes; Kafka's default until the lane knows it."""
     dead_letters_limit: int = 1_048_588
     judging: Mapping[str, str] = field(default_factory=dict)
-    """Settings of judgement other than the rule, where they differ from the default; see `JudgingFrom`."""
+    """Deduplication settings outside the rule that differ from their defaults; see `JudgingFrom`."""
     duplicates: str = ""
-    """Topic that dropped records go to; "" where they are counted only."""
+    """Topic that dropped records go to; "" if they are only counted."""
     duplicates_limit: int = 1_048_588
     duplicates_values: bool = True
     """True if the `duplicates` topic gets the values of dropped records too, not only their headers."""
@@ -123,13 +124,14 @@ class LaneStatus:
 
     position: input offset of the last commit, to be read next.
     end: high watermark of the input at the last fetch.
-    stable_end: last stable offset of the input then; an open transaction holds back the offsets from it to `end`.
+    stable_end: last stable offset of the input at that fetch; an open transaction holds back the offsets from it to
+    `end`.
     commits, records: counted since the lane was started.
     restored: changelog entries replayed.
     error: reason of the last restart or halt; None while it runs.
     halted: class of the error that halted the lane, until the lane runs again; "" without a halt. `state` shows the
     progress of a new attempt.
-    fetched_at: when Kafka has last answered a fetch of the input, in seconds since 1970.
+    fetched_at: time of Kafka's last answer to a fetch of the input, in seconds since 1970.
     unread_since_ms: timestamp of the first uncommitted record (`Unread.since_ms`).
 
     For stall detection (`kafka_ratchet.transport.stalls`), in seconds since 1970:

@@ -21,8 +21,8 @@ class Histogram:
 
     Attributes:
         bounds: upper bounds in seconds, rising
-        counts: number of durations per bound, each counted at the lowest bound above it; the last counts longer
-            durations
+        counts: one number for each bound, of the durations up to this bound and above the preceding one; then the
+            number of longer durations
         seconds: sum of all durations
     """
 

@@ -1,4 +1,4 @@
-"""Moving a partition by hand: its owner entry, its progress and the group's offset, in the lane's own transaction."""
+"""Operator's move of a partition: changes owner entry, progress and group offset in one transaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kafka_ratchet.transport.transactions.requests import OURS, offset_metadata
 
 
 class MovableState(PartitionState, Protocol):
-    """Table partition with the methods that a move by hand needs in addition to a lane's."""
+    """Table partition with the methods that an operator's move needs in addition to a lane's."""
 
     def __len__(self) -> int:
         """Return the number of identities with a persisted sequence."""
@@ -33,7 +33,7 @@ class MovableState(PartitionState, Protocol):
 
 
 class PartitionMove:
-    """Move of a partition by hand, in three steps.
+    """Operator's move of a partition, in three steps.
 
     It fences the partition's lane, commits an operator's decision, and leaves the partition to the next owner.
     """

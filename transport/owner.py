@@ -5,9 +5,10 @@ One entry of each changelog partition, committed with the first transaction and 
     b"o"      UTF-8 JSON, see `Owner`
 
 A lane resumes from numbers: an input offset, a changelog offset, a sequence. A number means nothing without its topic
-or rule. A topic may have been deleted and created again under its name, two names may run together, a rule may have
-been edited over old state. So a lane that takes over first compares this entry with the present topics and rules, and
-halts where they differ. The operator's decision is recorded here too.
+or rule. A topic may have been deleted and created again under its name. Two pairs of application and stream may have
+the same changelog name. A rule may have been edited after the state was written. So a lane that takes over first
+compares this entry with the present topics and rules, and halts where they differ. The operator's decision is recorded
+here too.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ KEY: Final = b"o"
 FORMAT: Final = 1
 """Number of the format of the entry and so of the whole changelog partition. A newer one is refused."""
 FIRST_RULE: Final = frozenset({"identity", "sequence", "sequence_form", "output"})
-"""Settings of a rule in every owner entry since the first version. A further one is there only where it
-is not the default."""
+"""Settings of a rule in every owner entry since the first version. An entry has a later setting only if its value is
+not the default."""
 RECORDS, AGENTS, UNDECIDED = "records as they came", "what agents yield", "undecided"
 """Values of a rule's setting "output", which describe the content of the output topic.
 
-The first is the default. The last follows an operator's decision to go on with whichever comes next.
+RECORDS is the default. UNDECIDED is written by an operator's decision, and accepts either of the others afterwards.
 """
 NEWEST_DECISIONS: Final = 100
 """Number of newest decisions that an owner entry keeps. The entry has to fit a record, and each decision may have a

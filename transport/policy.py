@@ -1,4 +1,4 @@
-"""The switch: whether a lane's records are judged, or forwarded as they come."""
+"""Switch of a stream, which decides if lanes judge records or forward them unchanged."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kafka_ratchet.transport.client.retry import Attempts
 class Policy(NamedTuple):
     """Deduplication policy of a batch, taken once per batch so that a change never splits a batch.
 
-    deduplicate: True to judge the records; False to forward all of them. position: next offset of the policy topic at
-    this policy; 0 if the topic has no policy
+    deduplicate: True to judge the records; False to forward all of them. position: next offset to read in the policy
+    topic when this policy was taken; 0 if the topic has no policy
     """
 
     deduplicate: bool = True

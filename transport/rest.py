@@ -1,8 +1,9 @@
-"""Idle state of a lane without records: the idle watcher looks for all such lanes at once.
+"""Idle state of a lane without records; one idle watcher looks for records of all idle lanes.
 
-A lane with records fetches on its own connection, without a pause. After QUIET_S without a record it has the idle
-watcher watch its partition as well, and once that is so, it waits to be called. Then it fetches, on a shared
-connection, and without a record it waits again. A new lane fetches once and waits.
+A lane with records fetches on its own connection, without a pause. After QUIET_S seconds without a record, the lane has
+the idle watcher watch its partition as well. As soon as the watcher does, the lane stops fetching until the watcher
+calls. The lane then fetches on a shared connection; if no record comes, it waits for the next call. A new lane fetches
+once and then waits.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from kafka_ratchet.transport.client.fetch_session import NO_OFFSET, Spot
 from kafka_ratchet.transport.client.watch import Place
 
 QUIET_S: Final = 2.0
-"""Seconds without a record until a lane is idle. More frequent records meet a lane as fast as ever."""
+"""Seconds without a record until a lane is idle. A lane with more frequent records is never idle."""
 LOOK_EVERY_S: Final = 30.0
 """Seconds after which an idle lane fetches in any case."""
 SPREAD: Final = 10
@@ -44,7 +45,7 @@ class Rest:
         self._look_every_s = LOOK_EVERY_S + partition % SPREAD
         self._clock = asyncio.get_running_loop().time
         self._records_at: float | None = None
-        self._looked_at = float("-inf")
+        self._fetched_at = float("-inf")
         self._place: Place | None = None
 
     def wake(self) -> None:
@@ -96,9 +97,9 @@ class Rest:
         callers that check at intervals and do not wait.
         """
         now = self._clock()
-        if self._place_at(spot) and self.is_at_rest and now - self._looked_at < self._look_every_s:
+        if self._place_at(spot) and self.is_at_rest and now - self._fetched_at < self._look_every_s:
             return True
-        self._looked_at = now
+        self._fetched_at = now
         return False
 
     def _place_at(self, spot: Spot) -> Place | None:

@@ -19,7 +19,9 @@ from kafka_ratchet.transport.transactions.requests import NEWER, OURS
 
 log = structlog.get_logger(__name__)
 
-UNKNOWN: Final = "client and time are not known, as this user may not read __consumer_offsets or it has no such record"
+UNKNOWN: Final = (
+    "client and time are not known, because this user may not read __consumer_offsets or that topic lacks the commit"
+)
 
 
 def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Topic], truncated: str) -> Owner:
@@ -50,9 +52,10 @@ def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Top
     )
     if differences := before.differences(now):
         raise OwnerDiffers(
-            f"{state.changelog}, partition {spec.partition}: {'; '.join(differences)}. Its offsets and last sequences "
-            "mean nothing there: going on by them would lose or double records. Undo the change, or decide "
-            f"with `ratchet resume --stream {spec.stream} --partition {spec.partition}`; see docs/reference/halted.md"
+            f"{state.changelog}, partition {spec.partition}: {'; '.join(differences)}. Its offsets and last "
+            f"sequences do not apply to the present topics and rule: continuing with them would lose or double "
+            f"records. Undo the change, or decide with `ratchet resume --stream {spec.stream} --partition "
+            f"{spec.partition}`; see docs/reference/halted.md"
         )
     return now
 
@@ -109,7 +112,7 @@ def foreign_offset(spec: LaneSpec, known: int | None, committed: Committed, comm
     if committed.offset > known:
         text += f"Offsets {known} to {committed.offset - 1}, {committed.offset - known} of them, were never judged. "
     elif committed.offset < known:
-        text += f"It would read {known - committed.offset} offsets again. "
+        text += f"From there {known - committed.offset} offsets would be read again. "
     text += f"Stop that client, then {command}` restores {known}, "
     return f"{text}and `--from {committed.offset}` accepts its offset"
 
@@ -134,7 +137,7 @@ def agreed_position(spec: LaneSpec, state: PartitionState, committed: Committed 
     if committed is None:
         if known is not None:
             # Kafka forgets offsets of idle groups after offsets.retention.minutes; the changelog does not.
-            here.warning("no committed offset; going on from the changelog's", offset=known)
+            here.warning("the group has no committed offset; going on from the changelog's position", offset=known)
         return known
     if (found := OURS.fullmatch(committed.metadata)) is None:
         if (newer := NEWER.fullmatch(committed.metadata)) is not None:
@@ -150,10 +153,11 @@ def agreed_position(spec: LaneSpec, state: PartitionState, committed: Committed 
     if known is None or known < committed.offset:
         start = "earliest" if known is None else str(known)
         raise ChangelogLost(
-            f"{state.changelog}, partition {spec.partition}: knows the records counted below offset {known or 0} of "
-            f"{spec.topic}, but the group {spec.group} has committed {committed.offset}. It was deleted and created "
-            "again, or lost its end; going on would let duplicates pass. Or another client has committed a copy of "
-            f"our metadata, and the records between were never judged: `ratchet resume --from {start}` reads them. "
+            f"{state.changelog}, partition {spec.partition}: the changelog covers {spec.topic} below offset "
+            f"{known or 0}, but the group {spec.group} has committed offset {committed.offset}. Either the changelog "
+            f"was deleted and created again, or lost its end; going on would let duplicates pass. Or another client "
+            f"has committed a copy of Ratchet's metadata, and the records between these offsets were never judged: "
+            f"`ratchet resume --from {start}` reads them. "
             "See docs/reference/halted.md"
         )
     if known > committed.offset:

@@ -40,7 +40,8 @@ async def ask(cluster: Cluster, sends: SentTopics, connection: Hashable) -> Sent
     for name, (before, _, stream) in sends.items():
         if stream and there[name].partitions != before:
             raise PartitionsDiffer(
-                f"{name}: had {before} partitions when this worker started, and has {there[name].partitions} now. It "
+                f"{name}: the topic had {before} partitions when this worker started, and has "
+                f"{there[name].partitions} now. It "
                 f"is the input of stream {stream}: a sent key would go to another partition than before. See "
                 "docs/guide/partitions.md"
             )

@@ -136,7 +136,7 @@ def blocked(stable_end: int, end: int) -> str:
 SENTENCES: Final[dict[Cause, str]] = {
     Cause.NO_ANSWER: "Kafka does not answer",
     Cause.NO_LEADER: "a partition has no leader",
-    Cause.COORDINATOR: "the coordinator of the group or of the transactional id is away",
+    Cause.COORDINATOR: "the coordinator of the group or of the transactional id is not available",
     Cause.UNAUTHORIZED: "this user has lost a right",
     Cause.QUOTA: "the quota of this client is used up",
     Cause.TOPIC_MISSING: "a topic does not exist",
@@ -185,5 +185,5 @@ def cause_of(error: type[BaseException] | None) -> Cause:
 
 
 def failure_of(error: BaseException) -> type[BaseException]:
-    """Return the class of a lane's failure: of Kafka's error, if one has caused ours."""
+    """Return the class of the Kafka error that caused a lane's failure; without one, the failure's own class."""
     return type(error.__context__) if isinstance(error.__context__, kafka.KafkaError) else type(error)

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 PAUSE_FIRST_S: Final = 1.0
 PAUSE_MOST_S: Final = 30.0
-"""Nothing waits for a standby, so it may back off longer than a lane."""
+"""Longest pause between two attempts, in seconds. Nothing waits for a standby, so it may pause longer than a lane."""
 
 
 class Standby:
@@ -101,7 +101,9 @@ class Standby:
     async def _keep_up(self) -> None:
         self._is_late = not await self._changelog.keep_up()
         if self._is_late:
-            self.log.warning("no answer for long; checking the whole changelog again", offset=self.state.position)
+            self.log.warning(
+                "Kafka did not answer for long; checking the whole changelog again", offset=self.state.position
+            )
 
     async def _or_stopped(self, work: Coroutine[Any, Any, Any]) -> bool:
         """Run the work until done or stopped. Return True if it was done; False after a stop between two batches."""

@@ -1,7 +1,7 @@
 """Semaphore for the start of lanes: a few at a time.
 
-All of a thousand at once would finish together, the first as late as the last, and each would wait so long between two
-of its requests that Kafka might take it for dead.
+A thousand lanes that start at once would all finish late, at the same time. Each would wait so long between two
+requests that Kafka might take it for dead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kafka_ratchet.transport.client.cluster import SHARED
 
 AT_ONCE: Final = SHARED
 TURN_S: Final = 5.0
-"""Seconds after which another lane starts at the same time: the first waits, or reads a long changelog."""
+"""Seconds after which the next lane starts although this one has not finished: it waits, or reads a long changelog."""
 
 
 class Turns:

@@ -50,8 +50,8 @@ async def test_a_state_is_discarded_by_a_decision_that_it_does_not_know(
     changelog = Changelog(cast(Any, None), cast(Any, state), 0, "here")
     monkeypatch.setattr(changelog, "_owner_in_log", newest)
     if is_discarded:
-        await changelog._decided(StateAhead("lost its end"))
+        await changelog._discard_or_raise(StateAhead("lost its end"))
     else:
         with pytest.raises(StateAhead, match="lost its end"):
-            await changelog._decided(StateAhead("lost its end"))
+            await changelog._discard_or_raise(StateAhead("lost its end"))
     assert state.discards == is_discarded

@@ -373,7 +373,7 @@ async def test_a_local_store_ahead_of_its_changelog_halts_the_lane(site: Site) -
     second.lane.start()
     await until(lambda: second.lane.status.state is LaneState.HALTED)
     assert re.match(
-        rf"{site.changelog}: was the topic of id .*halted\.md",
+        rf"{site.changelog}: the name belonged to topic id .*halted\.md",
         second.lane.status.error or "",
     )
 
@@ -406,7 +406,7 @@ async def test_an_input_of_ratchets_own_that_lost_what_nobody_has_read_halts_its
     internal = await site.owner("internal", begins_at_0=True)
     internal.lane.start()
     await until(lambda: internal.lane.status.state is LaneState.HALTED)
-    assert "begins at offset 1, although this stream has read none of it" in (internal.lane.status.error or "")
+    assert "begins at offset 1, and this stream has read none of it" in (internal.lane.status.error or "")
     await internal.close()
     other = await site.owner("other")  # an input of somebody else's, whose retention may have been at work
     other.lane.start()
@@ -425,8 +425,8 @@ async def test_a_changelog_that_was_lost_with_the_store_halts_the_lane_until_a_p
     second.lane.start()
     await until(lambda: second.lane.status.state is LaneState.HALTED)
     assert re.match(
-        rf"{site.changelog}, partition 0: knows the records counted below offset 0 of {site.input}, but the group "
-        rf"group-{site.input} has committed 3\. .*halted\.md",
+        rf"{site.changelog}, partition 0: the changelog covers {site.input} below offset 0, but the group "
+        rf"group-{site.input} has committed offset 3\. .*halted\.md",
         second.lane.status.error or "",
     )
     await second.close()

@@ -172,7 +172,7 @@ def test_what_cannot_begin_is_refused_at_each_step() -> None:
             model.kafka.without_leader = set()
             producer.begin([OUT])
             for step in (producer.produce(*OUT, batch_of(b"never")), producer.commit(INPUT, 0, 2)):
-                with pytest.raises(Aborted, match="Kafka has not ended the last transaction everywhere"):
+                with pytest.raises(Aborted, match="Kafka has not ended the last transaction in all"):
                     await step
             await producer.initialise()
 

@@ -318,7 +318,7 @@ async def test_the_way_to_the_fetch_context(app: faust.App) -> None:
 
 
 def test_what_is_heard_of_the_group() -> None:
-    sentence = f"aiokafka tells elsewhere what keeps a worker out of its group; see Lanes._hear in {LANES}"
+    sentence = f"aiokafka tells elsewhere what keeps a worker out of its group; see Lanes._check_membership in {LANES}"
     source = inspect.getsource(GroupCoordinator)
     for name in ("self._coordination_task = ", "self._heartbeat_task = ", "self._pending_exception = "):
         assert name in source, sentence

@@ -46,13 +46,13 @@ async def test_the_pause_of_a_refused_worker_is_bounded(error: kafka.KafkaError)
     lanes, coordinator, loop = Lanes(app(), {}, {}, {}, explain), Coordinator(error), asyncio.get_running_loop()
     pauses, planned = [], []
     for number in range(1, 9):
-        await lanes._hear(coordinator, loop)
-        pauses.append(lanes._hear_at - loop.time())
+        await lanes._check_membership(coordinator, loop)
+        pauses.append(lanes._check_at - loop.time())
         planned.append(lanes._refused_s)
         assert coordinator.asked == number
-        await lanes._hear(coordinator, loop)
+        await lanes._check_membership(coordinator, loop)
         assert coordinator.asked == number  # not before the pause is over
-        lanes._hear_at = 0.0
+        lanes._check_at = 0.0
     assert planned == [1, 2, 4, 8, 10, 10, 10, 10]
     assert max(pauses) <= REFUSED_MOST_S
     assert ALIVE_EVERY_S + REFUSED_MOST_S < JOINS_WITHIN_S  # the time that a sentence promises

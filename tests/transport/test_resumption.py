@@ -56,7 +56,9 @@ def test_only_an_older_committed_offset_is_logged(offset: int, warnings: int) ->
 
 @pytest.mark.parametrize("known", [None, 6])
 def test_a_changelog_that_knows_less_than_was_committed_is_refused(known: int | None) -> None:
-    with pytest.raises(ChangelogLost, match=rf"below offset {known or 0} of in, but the group group has committed 7"):
+    with pytest.raises(
+        ChangelogLost, match=rf"covers in below offset {known or 0}, but the group group has committed offset 7"
+    ):
         agreed_position(SPEC, changelog(known), Committed(7, OURS), HERE)
 
 
@@ -64,7 +66,7 @@ def test_a_changelog_that_knows_less_than_was_committed_is_refused(known: int | 
     ("offset", "known", "sentence"),
     [
         (100, 50, "Offsets 50 to 99, 50 of them, were never judged"),
-        (3, 7, "It would read 4 offsets again"),
+        (3, 7, "From there 4 offsets would be read again"),
         (7, 7, "the changelog's own position is 7"),
         (7, None, "the changelog has no position"),
     ],
@@ -78,14 +80,16 @@ def test_an_offset_of_another_client_is_refused(offset: int, known: int | None, 
 
 
 def test_an_offset_in_another_topic_of_the_name_is_refused() -> None:
-    with pytest.raises(TopicReplaced, match=f"in: was the topic of id {HERE}, and is another one of id {ELSEWHERE}"):
+    with pytest.raises(
+        TopicReplaced, match=f"in: the name belonged to topic id {HERE}, and belongs to topic id {ELSEWHERE}"
+    ):
         agreed_position(SPEC, changelog(7), Committed(7, OURS), ELSEWHERE)
 
 
 def test_a_first_owner_is_what_is_there_now_unless_the_stream_has_claimed_another_topic() -> None:
     topics = {"input": Topic("in", HERE), "output": Topic("out", ELSEWHERE)}
     assert agreed_owner(SPEC, changelog(None), topics, "") == Owner("app", "events", {}, topics)
-    with pytest.raises(TopicReplaced, match="in: was the topic of id"):
+    with pytest.raises(TopicReplaced, match="in: the name belonged to topic id"):
         agreed_owner(SPEC, changelog(None), {"input": Topic("in", ELSEWHERE)}, "")
 
 

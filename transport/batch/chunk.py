@@ -1,4 +1,4 @@
-"""Columns of a fetched chunk of a partition: its batches, decompressed as far as memory goes, and read."""
+"""Parser of a fetched chunk of a partition: decompresses batches up to a memory limit, and reads them into columns."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from kafka_ratchet.transport.batch.decompression import GZIP, LZ4, SNAPPY, ZSTD,
 from kafka_ratchet.transport.batch.record_batch import REPLAY_HEADERS, Bytes, RecordBatch
 
 BATCH_MOST: Final = 64 << 20
-"""bytes that one batch may unpack to, where nothing else is set (`max_batch_mb`). The Java producer holds 32 MiB of
-records in all its batches together (buffer.memory)."""
+"""Default of the setting `max_batch_mb`, in bytes: the highest size of one batch after decompression. The Java producer
+holds 32 MiB of records in all its batches together (buffer.memory)."""
 
 ALL_RECORDS: Final = 1 << 31
 """Value of `records` for no limit: more records than a fetched chunk has."""
 
 CHUNK_SHARE: Final = 4
-"""Share of the bound for a chunk of several batches: a quarter, and a quarter for its columns.
+"""Divisor of the memory limit for a chunk of several batches: a quarter for its records, a quarter for its columns.
 
-A single batch may take all of it. So a lane may read ahead while it works on a chunk, but not while it works
-on a large batch, and its memory stays below three times the bound (tests/app/worker/test_large_batches.py).
+A single batch may take the whole limit. So a lane may read ahead while it works on a chunk, but not while it works on a
+large batch, and its memory stays below three times the limit (tests/app/worker/test_large_batches.py).
 """
 
 RATIO_USUAL: Final = 16
 ROOM_LEAST: Final = 64 << 10
 """Size in bytes of the smallest buffer for decompressed records; all fetches share one buffer.
 
-The buffer is a multiple of the compressed size. In one of `BATCH_MOST` each page would be new every time,
-which takes as long as zstd itself.
+The buffer's size is a multiple of the compressed size. The operating system would have to supply new pages for a buffer
+of `BATCH_MOST` at each fetch, which takes as long as zstd itself.
 """
 
 _COLUMN_BYTES: Final = 8 * kernels.COLUMNS
-"""Bytes of one record's columns: seventeen times the shortest record."""
+"""Size in bytes of one record's columns: seventeen times the size of the shortest record."""
 
 
 HEAD: Final = struct.Struct(">qiibIhiqqqhii")
@@ -55,7 +55,8 @@ CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 """Bits of the attributes."""
 
 OFFSET_MAX: Final = 2**63 - 2
-"""Largest offset: it and its successor are signed 64-bit. A batch's checksum does not cover its first offset."""
+"""Largest valid offset: its successor still fits a signed 64-bit integer. A batch's checksum does not cover the base
+offset, so a damaged one is found only by such limits."""
 
 _CONTROL_KEY: Final = struct.Struct(">hh")
 """Version and type, in the key of a control record."""
@@ -114,7 +115,7 @@ class Heads:
             self._check(data, at, end, base, magic, crc, last, count)
             if base <= behind:
                 raise CorruptBatch(
-                    f"{self.at(base)}: begins before offset {behind + 1}, where the batch before it ended"
+                    f"{self.at(base)}: the batch begins before offset {behind + 1}, the end of the preceding batch"
                 )
             behind = base + last
             if base + last >= start:
@@ -150,7 +151,7 @@ class Heads:
                 f"{self.at(base)}: the checksum does not match its bytes; the broker's log or the connection is damaged"
             )
         if last < 0 or count < 0 or count > last + 1:
-            raise CorruptBatch(f"{self.at(base)}: its header states {count} records in {last + 1} offsets")
+            raise CorruptBatch(f"{self.at(base)}: its header states {count} records for {last + 1} offsets")
         if base < 0 or base + last > OFFSET_MAX:
             raise CorruptBatch(f"{self.at(base)}: its header states the impossible last offset {base + last}")
 
@@ -204,7 +205,7 @@ def read_chunk(
         topic: the fetched topic.
         partition: the fetched partition.
         start: the requested offset.
-        data: record batches; brokers may cut off the last one.
+        data: record batches; the broker may have cut off the last one.
         aborted: (producer id, first offset) of the aborted transactions in this range, from the fetch response.
         sequence_header: name of a header to find in every record; b"" for none.
         identity_header: name of another header.
@@ -303,18 +304,20 @@ class _Unpacked:
             self._room = np.empty(self._most, np.uint8)
             if self._take(found):
                 return
-        is_said = self._size is not None and self._size > self._most  # or it was a lie
-        said = f"{self._size} bytes" if is_said else f"more than {self._most} bytes"
+        is_stated = self._size is not None and self._size > self._most  # a batch may state a wrong size
+        size = f"{self._size} bytes" if is_stated else f"more than {self._most} bytes"
         raise BatchTooLarge(
-            f"{self._heads.at(found.base)}: unpacks to {said}, and max_batch_mb is {self._most >> 20}. Raise "
-            "max_batch_mb and start the workers again; or leave the batch out: ratchet resume --stream S --partition "
+            f"{self._heads.at(found.base)}: the batch unpacks to {size}, and max_batch_mb is "
+            f"{self._most >> 20}. Raise max_batch_mb and start the workers again; or skip the batch: ratchet resume "
+            "--stream S --partition "
             f"{self._heads.partition} --from {found.base + found.last + 1} --reason TEXT"
         )
 
     def _take(self, found: Found) -> bool:
         """Decompress the batch into the buffer.
 
-        Return False if the buffer has no room; `_size` is then the size that the batch states, if any.
+        Return False if the buffer is too small. `_size` is then the decompressed size that the batch states; None
+        without one.
         """
         try:
             if not self._is_packed:
@@ -333,7 +336,7 @@ class _Unpacked:
             raise CorruptBatch(f"{self._heads.at(found.base)}: cannot be decompressed: {error}") from error
         if found.records * kernels.RECORD_LEAST > size:
             raise CorruptBatch(
-                f"{self._heads.at(found.base)}: its header states {found.records} records in {size} bytes"
+                f"{self._heads.at(found.base)}: its header states {found.records} records, too many for {size} bytes"
             )
         self.rows.append(
             (start, start + size, found.base, found.last, found.base_time, found.append_time, found.records)

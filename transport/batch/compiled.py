@@ -1,10 +1,10 @@
 """Decorator of every function that Numba compiles, and its cache on disk.
 
-Numba keeps machine code by file, name and line, and trusts it while that one file is unchanged. Two things go wrong
-after an update. A function takes in constants and functions of other files, so that its old code would judge by an
-old rule. And the index of a cache is unpickled before sources are compared: it names the classes in signatures, and
-one that has moved would end the start of a worker. Here code is kept while none of `SHARED` changes, and an index
-that cannot be read is no index.
+Numba keeps machine code by file, name and line, and trusts it while that one file is unchanged. Two things would go
+wrong after an update of Ratchet. Compiled code contains constants and functions of other files, so kept code would
+judge by an old rule. And Numba unpickles the index of its cache before it compares sources: the index names the classes
+in signatures, and a worker could not start if one of them has moved. Therefore this module keeps code only while no
+file of `SHARED` changes, and treats an unreadable index as empty.
 """
 
 # ruff: noqa: SLF001  Numba lets nobody choose the file of a cache.
@@ -21,8 +21,8 @@ from numba.core.caching import IndexDataCacheFile
 OPTIONS: Final = {"cache": True, "nogil": True, "_nrt": False}
 """Numba options of every compiled pass.
 
-No pass allocates, so none needs Numba's reference counting. With it each helper counts every array up and
-down, atomically: four fifths of the time of `read_records`.
+No pass allocates, so none needs Numba's reference counting. With it each helper would increase and decrease every
+array's count atomically, which took four fifths of the time of `read_records`.
 """
 
 SHARED: Final = (
@@ -37,7 +37,7 @@ SHARED: Final = (
     "transport/batch/kernels.py",
     "transport/publishing/lines.py",
 )
-"""Files with functions and constants that compiled functions of other files take in."""
+"""Files with functions and constants that compiled functions of other files use."""
 
 PACKAGE: Final = Path(__file__).parents[2]
 

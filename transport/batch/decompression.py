@@ -1,8 +1,7 @@
 """Decompression of a batch's records into a buffer of limited size.
 
 Kafka bounds batches by their compressed size alone (max.message.bytes), and zstd packs 128 KiB into four bytes. So a
-few kilobytes could fill all memory. A batch's own statement of its size is never trusted; at most it is shown to the
-reader.
+few kilobytes could fill all memory. The size that a batch states is never trusted; it only appears in error messages.
 """
 
 from __future__ import annotations
@@ -104,8 +103,8 @@ def _zstd_size(head: bytes) -> int | None:
     single = head[4] >> 5 & 1
     width = (single, 2, 4, 8)[head[4] >> 6]
     at = 5 + (1 - single) + (0, 1, 2, 4)[head[4] & 3]
-    said = int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)
-    return said if width and at + width <= len(head) else None
+    size = int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)
+    return size if width and at + width <= len(head) else None
 
 
 _CODECS: Final[dict[int, Callable[..., int]]] = {

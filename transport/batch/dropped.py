@@ -64,7 +64,7 @@ def _write_number(out, at, number):  # type: ignore[no-untyped-def]
 
 @compiled()
 def append_headers(  # type: ignore[no-untyped-def]
-    data, begins, ends, offsets, verdicts, against, said, said_starts, said_lengths, out, starts, lengths
+    data, begins, ends, offsets, verdicts, against, constants, constant_starts, constant_lengths, out, starts, lengths
 ):
     """Write the headers of dropped records: the record's own headers, and five that give verdict and origin.
 
@@ -75,25 +75,25 @@ def append_headers(  # type: ignore[no-untyped-def]
         offsets: int64[dropped], offsets in the input topic.
         verdicts: uint8[dropped], as in `Dropped`.
         against: int64[dropped], as in `Dropped`.
-        said: uint8[bytes], encoded constant parts of the appended headers.
-        said_starts: int64[parts], start of each part: for each verdict its header and the next header's name; then the
-            headers of topic and partition, and the name of the last header.
-        said_lengths: int64[parts], length of each part.
+        constants: uint8[bytes], encoded constant parts of the appended headers.
+        constant_starts: int64[parts], start of each part: for each verdict its header and the next header's name; then
+            the headers of topic and partition, and the name of the last header.
+        constant_lengths: int64[parts], length of each part.
         out: uint8[bytes], output buffer with room for all headers.
         starts: int64[dropped], receives the start of each record's headers in `out`.
         lengths: int64[dropped], receives their length.
     """
     at = 0
-    last = len(said_starts) - 1
+    last = len(constant_starts) - 1
     for i in range(len(begins)):
         starts[i] = at
         count, own = read_varint(data, begins[i], ends[i])
         at = write_varint(out, at, count + 5)
         at = copy_bytes(out, at, data, own, ends[i] - own)
         verdict = verdicts[i]
-        at = copy_bytes(out, at, said, said_starts[verdict], said_lengths[verdict])
+        at = copy_bytes(out, at, constants, constant_starts[verdict], constant_lengths[verdict])
         at = _write_number(out, at, against[i])
-        at = copy_bytes(out, at, said, said_starts[last], said_lengths[last])
+        at = copy_bytes(out, at, constants, constant_starts[last], constant_lengths[last])
         at = _write_number(out, at, offsets[i])
         lengths[i] = at - starts[i]
 
@@ -109,10 +109,10 @@ def _name(name: str) -> bytes:
 def _headers(batch: RecordBatch, dropped: Dropped) -> Spans:
     columns, rows = batch.columns, dropped.rows
     where = _header(TOPIC, batch.topic.encode()) + _header(PARTITION, str(batch.partition).encode()) + _name(OFFSET)
-    said = [_header(VERDICT, name) + _name(LAST_SEQUENCE) for name in dropped.names]
-    parts = spans([*said, where])
+    constants = [_header(VERDICT, name) + _name(LAST_SEQUENCE) for name in dropped.names]
+    parts = spans([*constants, where])
     begins, ends = columns[kernels.HEADERS, rows], columns[kernels.BODY_END, rows]
-    each = max(map(len, said)) + len(where) + COUNT_MOST + 2 * NUMBER_MOST
+    each = max(map(len, constants)) + len(where) + COUNT_MOST + 2 * NUMBER_MOST
     out = np.empty(int((ends - begins).sum()) + each * len(rows), np.uint8)
     starts, lengths = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     against = np.ascontiguousarray(dropped.against, np.int64)

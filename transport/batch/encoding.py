@@ -24,8 +24,8 @@ _CRC: Final = struct.Struct(">I")
 _CRC_AT: Final = 17
 
 BATCH_WRITTEN: Final = 1_048_588
-"""bytes of records, Kafka's default for max.message.bytes: larger batches are written only where one record needs it.
-Several are under way at once, and each is copied on its way into the socket."""
+"""Usual limit of a written batch, in bytes: Kafka's default for max.message.bytes. Only a single larger record makes a
+larger batch. A lane sends several batches at once, and each is copied on its way into the socket."""
 
 
 ENTRY_OVERHEAD: Final = 40
@@ -71,8 +71,8 @@ def finish(
     """Make a batch of encoded records by writing the batch header in front of them.
 
     Args:
-        records: uint8[HEADER_SIZE + bytes of the records]; the header is written into its first HEADER_SIZE bytes, and
-            uncompressed it is the batch's buffer from now on.
+        records: uint8[HEADER_SIZE + bytes of the records]; the header is written into its first HEADER_SIZE bytes.
+            Without compression this array itself becomes the batch's buffer.
         count: records in it.
         base_time: ms, start of the records' timestamp deltas.
         top_time: ms, the highest timestamp.
@@ -124,9 +124,9 @@ def forward(batch: RecordBatch, keep: NDArray[np.bool_], limit: int, compression
         if len(encoded.buffer) > limit:
             offset = int(batch.offsets[first + int(np.flatnonzero(keep[first:])[0])])
             raise RecordTooLarge(
-                f"{batch.topic}, partition {batch.partition}, offset {offset}: {len(encoded.buffer)} bytes do not fit "
-                f"the output topic's max.message.bytes of {limit}. Raise max.message.bytes of the output topic to at "
-                "least the input's"
+                f"{batch.topic}, partition {batch.partition}, offset {offset}: a batch of {len(encoded.buffer)} "
+                f"bytes exceeds the output topic's max.message.bytes of {limit}. Raise max.message.bytes of the "
+                "output topic to at least that of the input topic"
             )
         yield encoded
 
@@ -166,8 +166,8 @@ def with_headers(batch: RecordBatch, index: int, headers: Sequence[Header], limi
         if len(compressed.buffer) > limit:
             raise RecordTooLarge(
                 f"{batch.topic}, partition {batch.partition}, offset {int(batch.offsets[index])}: as a dead letter "
-                f"the record takes {len(encoded.buffer)} bytes and does not fit max.message.bytes of {limit}. "
-                "Raise max.message.bytes of the dead-letter topic"
+                f"the record takes {len(encoded.buffer)} bytes, more than the dead-letter topic's max.message.bytes "
+                f"of {limit}. Raise max.message.bytes of that topic"
             )
         return compressed
     return encoded
@@ -176,7 +176,7 @@ def with_headers(batch: RecordBatch, index: int, headers: Sequence[Header], limi
 def encode_entries(pairs: Iterable[tuple[bytes, bytes | None]], limit: int) -> list[EncodedBatch]:
     """Encode key and value pairs as record batches; the value None becomes null.
 
-    limit: highest bytes of a batch; a single larger pair gets a batch of its own.
+    limit: highest size of a batch in bytes; a single larger pair gets a batch of its own.
     """
     batches: list[EncodedBatch] = []
     waiting: list[tuple[bytes, bytes | None]] = []

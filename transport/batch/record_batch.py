@@ -1,4 +1,4 @@
-"""Record batch as columns: one fetched chunk of a partition, from the lane to the agent."""
+"""Record batch as columns: one fetched chunk of a partition, which the lane passes to the agent."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class RecordBatch:
         data: uint8[bytes], bytes of the columns' spans.
         columns: int64[COLUMNS, count], see `kafka_ratchet.transport.batch.kernels`.
         codec: name of the compression of the last data batch ("none", "gzip", "snappy", "lz4", "zstd").
-        epoch: leader epoch of the last batch before `next`, control batches included; -1 where there is none.
-        replays: int64[], indices of records with a header named REPLAY_HEADERS...
+        epoch: leader epoch of the last batch before `next`, control batches included; -1 without one.
+        replays: int64[], indexes of records with a header name that begins with REPLAY_HEADERS.
     """
 
     topic: str

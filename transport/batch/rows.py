@@ -151,7 +151,7 @@ def encode_rows(
             encoded = finish(out[:end], count, base_time, top_time)
         if len(encoded.buffer) > limit:
             raise RecordTooLarge(
-                f"{what}: a record of {len(encoded.buffer)} bytes does not fit max.message.bytes of {limit}. "
+                f"{what}: a record of {len(encoded.buffer)} bytes exceeds the topic's max.message.bytes of {limit}. "
                 "Raise max.message.bytes of that topic, or write smaller records"
             )
         batches.append(encoded)

@@ -45,7 +45,7 @@ class Reader:
                 shift += 7
                 self._at += 1
         except IndexError:
-            raise Unreadable("it ends within a number") from None
+            raise Unreadable("Kafka's answer ends within a number") from None
         self._at += 1
         return found | byte << shift
 
@@ -67,7 +67,7 @@ class Reader:
         """Skip `size` bytes."""
         self._at += size
         if self._at > len(self._data):
-            raise Unreadable("it ends within a field")
+            raise Unreadable("Kafka's answer ends within a field")
 
     def skip_text(self) -> None:
         """Skip a text or a byte string."""

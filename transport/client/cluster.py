@@ -80,13 +80,13 @@ async def connected(options: dict[str, Any], timeout_s: float, request_timeout_m
 
 
 REFRESH_S: Final = 0.0001
-"""Seconds per partition until metadata is requested again: five times the cost of reading it."""
+"""Seconds between two metadata requests, for each partition in the metadata: five times the cost of reading it."""
 SHARED: Final = 16
 """Number of connections that all lanes share for requests which Kafka answers at once; each lane would otherwise need
 two.
 
-A broker answers the requests of a connection one after the other, so there are as many as lanes that start at
-a time.
+A broker answers the requests of a connection one after the other, so there is one for each lane that may start at the
+same time.
 """
 
 LATEST: Final = -1
@@ -103,11 +103,11 @@ successor's epoch.
 """
 TOPIC_RESOURCE: Final = 2
 THROTTLED_FOR_S: Final = 15.0
-"""Seconds during which a delay by a quota of Kafka counts as the reason of a standstill."""
+"""Seconds after a delay by Kafka's quota during which that delay counts as the reason of a standstill."""
 
 
 def shared(number: int) -> Hashable:
-    """Return the name of the connection for this partition's short requests. Requests that wait must not use it."""
+    """Return the name of the connection for a partition's short requests. Requests that wait must not use it."""
     return "shared", number % SHARED
 
 
@@ -230,11 +230,11 @@ class Cluster:
         If Kafka does not answer, the result has the last counts received.
         """
         client = self.client
-        asked = list(topics)
-        for topic in asked:
+        wanted = list(topics)
+        for topic in wanted:
             client.add_topic(topic)
         await client.force_metadata_update()
-        return {topic: len(client.cluster.partitions_for_topic(topic) or ()) for topic in asked}
+        return {topic: len(client.cluster.partitions_for_topic(topic) or ()) for topic in wanted}
 
     async def coordinator(self, kind: int, key: str) -> int:
         """Return the coordinator of a group or a transactional id; cached until `forget_coordinator`."""
@@ -304,14 +304,16 @@ class Cluster:
                 by_leader: dict[int, list[tuple[int, int]]] = {}
                 for partition in sorted(missing):
                     by_leader.setdefault(await self.leader(topic, partition), []).append((partition, which))
-                for leader, asked in by_leader.items():
-                    request = OffsetRequest(-1, isolation, [(topic, asked)])
+                for leader, wanted in by_leader.items():
+                    request = OffsetRequest(-1, isolation, [(topic, wanted)])
                     response = await self.send(leader, request, connection)
                     for partition, code, _, offset in response.topics[0][1]:
                         raise_for(code)
                         # No partition begins or ends there. Of a time it means that no record is as late.
                         if offset < 0 and which < 0:
-                            raise kafka.LeaderNotAvailableError(f"{topic}-{partition}: offset {offset}")
+                            raise kafka.LeaderNotAvailableError(
+                                f"{topic}, partition {partition}: Kafka answers with the invalid offset {offset}"
+                            )
                         found[partition] = int(offset)
                         missing.discard(partition)
             except kafka.KafkaError as error:
@@ -389,7 +391,7 @@ class Cluster:
                         f"{missing[0]}: the topic does not exist any more. Restore it, or see "
                         "docs/reference/halted.md for the ways on"
                     )
-                await retry.wait(TopicMissing(f"no topic {missing[0]}"))
+                await retry.wait(TopicMissing(f"topic {missing[0]} does not exist"))
                 continue
             return there
 
@@ -452,7 +454,7 @@ class Cluster:
                 response = await self.send(await self.leader(topic, partition), request, connection)
                 _, code, high, stable_end, _, aborted, _, records, tags = fetched_partition(response)
                 if code in NOT_THIS_TOPIC:
-                    await self._still(topic, topic_id)
+                    await self._check_topic_id(topic, topic_id)
                 raise_for(code)
                 if (parting := diverging(tags)) is not None:
                     instead = f"epoch {parting.epoch} ends at {parting.end}"
@@ -461,7 +463,7 @@ class Cluster:
                     raise error
                 return Fetched(records or b"", [entry[:2] for entry in aborted or []], stable_end, high)
             except kafka.OffsetOutOfRangeError:
-                await self._holds(topic, partition, position, connection)
+                await self._check_position(topic, partition, position, connection)
                 if last_epoch != NO_EPOCH and retry.seconds > GONE_AFTER_S:
                     raise truncated(topic, partition, position, last_epoch, "no such epoch is known") from None
                 self.refresh()
@@ -469,10 +471,10 @@ class Cluster:
             except kafka.KafkaError as error:
                 self.refresh()
                 if retry.seconds > GONE_AFTER_S:
-                    await self._still(topic, topic_id)  # a deleted topic never has a leader again
+                    await self._check_topic_id(topic, topic_id)  # a deleted topic never has a leader again
                 await retry.wait(error)
 
-    async def _holds(self, topic: str, partition: int, position: int, connection: Hashable) -> None:
+    async def _check_position(self, topic: str, partition: int, position: int, connection: Hashable) -> None:
         """Check that the partition holds this offset, or ends there.
 
         Raises:
@@ -492,7 +494,7 @@ class Cluster:
             f"{end}. {why}; see docs/reference/halted.md for the ways on"
         ) from None
 
-    async def _still(self, topic: str, topic_id: bytes) -> None:
+    async def _check_topic_id(self, topic: str, topic_id: bytes) -> None:
         """Check that the topic of that name still has that id.
 
         Raises:

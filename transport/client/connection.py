@@ -4,13 +4,13 @@
 aiokafka 0.14 copies a request twice on its way to the transport, and each response four times on its way from there
 (`kafka_ratchet.transport.client.receiving`). It keeps one of the copies until the next response begins.
 
-Where Kafka and this client refuse each other, the error is a sentence (`AccessRefused`). aiokafka hides the reason
-why a client could not start; `refused_by` returns it.
+If Kafka refuses this client, or this client Kafka's certificate, the error is an `AccessRefused` with a message for the
+operator. aiokafka hides the reason why a client could not start; `refused_by` returns it.
 
 asyncio's transports accept and drop bytes written after a reset. uvloop's raise RuntimeError until aiokafka's reader
-notices the reset, and aiokafka 0.14 expects nothing but OSError there. Callers see an error without a retry. The one
-task that fetches metadata ends by it without a message, and the worker goes on asking a dead node for its partitions
-until an operator restarts it. A fault run with one of three nodes killed showed this.
+notices the reset, and aiokafka 0.14 expects nothing but OSError there. Callers see an error without a retry. The only
+task that fetches metadata then ends without a message, and the worker goes on asking a dead node for its partitions
+until an operator restarts the worker. A fault run with one of three nodes killed showed this.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ def send(connection: AIOKafkaConnection, request: Any, expect_response: bool = T
         ) from error
 
 
-def _send(connection: Any, asked: Any) -> Any:
+def _send(connection: Any, builder: Any) -> Any:
     """Send a request without copying a large batch, and without a schema for its header."""
     if connection._writer is None:
         raise kafka.KafkaConnectionError(f"No connection to broker at {connection.host}:{connection.port}")
-    request = asked.prepare(connection._versions)
+    request = builder.prepare(connection._versions)
     number = connection._next_correlation_id()
-    before, batch = request.parts if isinstance(asked, BatchRequest) else (request.encode(), b"")
+    before, batch = request.parts if isinstance(builder, BatchRequest) else (request.encode(), b"")
     client = connection._client_id.encode() + (b"\0" if request.FLEXIBLE_VERSION else b"")  # a header without tags
     size = _HEADER.size - _SIZE.size + len(client) + len(before) + len(batch)
     head = _HEADER.pack(size, request.API_KEY, request.API_VERSION, number, len(client) - request.FLEXIBLE_VERSION)

@@ -1,6 +1,7 @@
 """Three requests of KIP-664 that aiokafka 0.14 lacks.
 
-Which transactions there are, how one stands, and who has one open where. aiokafka has no types.
+They list a broker's transactions, return a transaction's state, and list a partition's producers. aiokafka has no
+types.
 """
 
 from __future__ import annotations

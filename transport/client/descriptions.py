@@ -12,7 +12,7 @@ K = TypeVar("K")
 A = TypeVar("A")
 
 DESCRIPTIONS: Final = 8
-"""Sets of topics with a kept answer; a worker asks for few different ones, again and again."""
+"""Highest number of cached answers, one for each set of topic names; a worker asks for few different sets."""
 
 
 class Together(Generic[K, A]):
@@ -72,12 +72,12 @@ class Descriptions:
         return await self._together.ask(names)
 
     async def _describe(self, names: set[str]) -> dict[str, TopicState]:
-        asked = tuple(sorted(names))
-        response = await self._send(TopicsRequest(list(asked)))
-        before, states = self._known.get(asked, (b"", {}))
+        ordered = tuple(sorted(names))
+        response = await self._send(TopicsRequest(list(ordered)))
+        before, states = self._known.get(ordered, (b"", {}))
         if response.body != before:  # mostly it is the same, and of thousands of partitions
             states = topics_of(response)
             if len(self._known) >= DESCRIPTIONS:
                 self._known.clear()
-            self._known[asked] = response.body, states
+            self._known[ordered] = response.body, states
         return states

@@ -42,9 +42,10 @@ def explained(reason: object) -> str:
 def replaced(topic: str, before: str, now: str) -> TopicReplaced:
     """Return the error for a topic replaced by another one of its name. before, now: topic ids as text."""
     return TopicReplaced(
-        f"{topic}: was the topic of id {before}, and is another one of id {now} now: deleted and created again, or "
-        "another cluster's. Offsets and last sequences belong to the old one; going on by them would lose or double "
-        "records. `ratchet resume` goes on with the new one; see docs/reference/halted.md"
+        f"{topic}: the name belonged to topic id {before}, and belongs to topic id {now} now: the topic was deleted "
+        "and created again, or is another cluster's. Offsets and last sequences belong to the "
+        "old topic; going on by them would lose or double records. `ratchet resume` goes on with the new topic; see "
+        "docs/reference/halted.md"
     )
 
 
@@ -59,9 +60,10 @@ def truncated(topic: str, partition: int, position: int, last_epoch: int, instea
         instead: phrase that describes the log's present content
     """
     return LogTruncated(
-        f"{topic}, partition {partition}: was read up to offset {position} in leader epoch {last_epoch}, but in the "
-        f"log as it is now {instead}: it lost its end (unclean leader election?). Read records may be lost, and other "
-        "records may stand at its offsets. `ratchet resume` says how to go on; see docs/reference/halted.md"
+        f"{topic}, partition {partition}: the log was read up to offset {position} in leader epoch {last_epoch}, but "
+        f"in the present log {instead}: the log lost its end (unclean leader election?). Records that were read may "
+        "be lost, and other records may have their offsets. `ratchet resume` says how to go on; see "
+        "docs/reference/halted.md"
     )
 
 

@@ -18,7 +18,8 @@ from kafka_ratchet.transport.client.topic_id import DIVERGING_EPOCH, ID_BYTES, N
 
 NO_SESSION: Final = 0
 LEAST_BYTES: Final = 1
-"""Most bytes requested, per partition and in the whole answer: one batch is enough to show that there is something."""
+"""Most bytes requested, per partition and in the whole answer: Kafka then sends one batch, which shows that new records
+exist."""
 
 _HEAD: Final = struct.Struct(">iiiibii")
 _PLACE: Final = struct.Struct(">iiqiqiB")
@@ -31,7 +32,7 @@ _ANSWER_HEAD: Final = struct.Struct(">ihi")
 _ANSWERED: Final = struct.Struct(">ihqqq")
 _ABORTED: Final = 16
 _REPLICA: Final = 4
-"""Bytes of fields without use here, except for the tags after them."""
+"""Number of bytes of unused fields, after which the tags follow."""
 
 
 class Spot(NamedTuple):
@@ -49,7 +50,7 @@ class Spot(NamedTuple):
 NO_OFFSET: Final = -1
 
 
-class Looked(NamedTuple):
+class SpotAnswer(NamedTuple):
     """Broker's answer about one watched partition.
 
     error_code: 0 without an error.
@@ -76,7 +77,7 @@ class SessionAnswer(NamedTuple):
 
     error_code: int
     session_id: int
-    looked: list[Looked]
+    answers: list[SpotAnswer]
 
 
 class SessionFetchResponse_v13(Response):  # type: ignore[misc]
@@ -173,7 +174,7 @@ def answer_of(response: SessionFetchResponse_v13) -> SessionAnswer:
     """
     answer = Reader(response.body)
     _, error_code, session_id = answer.take(_ANSWER_HEAD)
-    looked = []
+    answers = []
     for _ in range(answer.length()):
         topic_id = answer.take_bytes(ID_BYTES)
         for _ in range(answer.length()):
@@ -185,6 +186,6 @@ def answer_of(response: SessionFetchResponse_v13) -> SessionAnswer:
             records = answer.length()
             answer.skip(records)
             parts = DIVERGING_EPOCH in answer.tags()
-            looked.append(Looked(topic_id, partition, code, stable_end, records > 0, parts, high))
+            answers.append(SpotAnswer(topic_id, partition, code, stable_end, records > 0, parts, high))
         answer.skip_tags()
-    return SessionAnswer(error_code, session_id, looked)
+    return SessionAnswer(error_code, session_id, answers)

@@ -36,8 +36,8 @@ AGAIN_S: Final = 300.0
 COMMIT_KEYS: Final = (0, 1)
 CLASSIC_KEY: Final = 2
 CONSUMER_KEY: Final = 5
-"""Types of keys with members: CONSUMER_KEY of one member of the new consumer protocol, the other one of all members of
-a classic group."""
+"""Key type of a record about one member in the new consumer protocol. CLASSIC_KEY: about all members of a classic
+group."""
 CLASSIC_FORMATS: Final = range(4)
 
 

@@ -16,7 +16,7 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster, Fetched
 
 EMPTY_MOST: Final = 40
-"""Most empty answers in a row; then a reader gives up."""
+"""Highest number of empty answers in a row, after which a reader raises an error."""
 
 
 class Place(NamedTuple):

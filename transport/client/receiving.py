@@ -1,13 +1,14 @@
 # ruff: noqa: SLF001 - these are methods of aiokafka's connections
 """Receiver of Kafka's answers into their own memory: a fetched batch is a view of the socket's bytes.
 
-aiokafka reads by asyncio's `StreamReader`. By that each fetched byte is copied four times before its first use: out
-of the event loop's buffer, into the reader's, out of that, and out of the response. Here the event loop (under TLS:
-OpenSSL) writes into the response's own buffer, and a fetch is decoded without a copy.
+aiokafka reads by asyncio's `StreamReader`. That copies each fetched byte four times before its first use: out of the
+event loop's buffer, into the reader's, out of that, and out of the response. Here the event loop (under TLS: OpenSSL)
+writes into the response's own buffer, and a fetch is decoded without a copy.
 
 Ownership of the memory is simple on purpose: filling a buffer again under a reader would damage its batch silently. A
 buffer is made for one response when its length is known, is filled once, and is handed over read-only when it is
-full. This module keeps no reference to it from then on. It is freed with the last view of it; none is used twice.
+full. This module keeps no reference to it from then on. A buffer is freed with the last view of it, and none is used
+twice.
 
 aiokafka has no types.
 """
@@ -34,8 +35,8 @@ SIZE: Final = struct.Struct(">i")
 ROOM: Final = 1 << 10
 """Size in bytes of the buffer used while the length of a response is unknown.
 
-Most responses are shorter, and cost one system call; so much of a longer one is copied. A worker of 1,000
-partitions has some thousands of connections.
+Most responses are shorter and cost one system call. Of a longer response, the bytes in this buffer are copied. A worker
+of 1,000 partitions has some thousands of connections.
 """
 RESPONSE_MOST: Final = 1 << 30
 """Bytes of the longest response that Kafka sends; a server that announces more does not speak Kafka's protocol.

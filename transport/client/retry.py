@@ -1,4 +1,4 @@
-"""Trying again until Kafka answers."""
+"""Retries of a request until Kafka answers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Retry:
         self.pause_s = RETRY_FIRST_S
         self.say_after_s = SAY_AFTER_S
         self._clock = asyncio.get_running_loop().time
-        self.began = self.said = self._clock()
+        self.began = self.logged_at = self._clock()
 
     @property
     def seconds(self) -> float:
@@ -83,8 +83,8 @@ class Retry:
         """Sleep before the next attempt, a little longer than the last time. reason: why the last attempt failed."""
         now = self._clock()
         self.error, self.reason = type(reason) if isinstance(reason, BaseException) else None, explained(reason)
-        if now - self.said > self.say_after_s:
-            self.said = now
+        if now - self.logged_at > self.say_after_s:
+            self.logged_at = now
             self.say_after_s = min(self.say_after_s * 2, SAY_LEAST_OFTEN_S)
             log.warning(
                 "still trying", what=self.what, reason=explained(reason), seconds=round(now - self.began), **self.facts

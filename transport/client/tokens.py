@@ -1,8 +1,7 @@
 """Tokens for SASL/OAUTHBEARER, fetched from an OpenID server for the Python clients.
 
-The one place where Python does it.
-
-librdkafka and Java's client fetch their own, by the same options.
+Every Python client of a process uses this module. librdkafka and Java's client fetch their own tokens, with the same
+options.
 """
 
 from __future__ import annotations

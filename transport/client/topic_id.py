@@ -2,7 +2,7 @@
 
 A topic deleted and created again has another id under the old name. A log that lost its end and has grown
 since has another leader epoch at the old offset. A fetch names the topic id and the leader epoch of the last batch
-read. The broker itself refuses it where the log is another one.
+read. The broker itself refuses the fetch if the topic or the log is another one.
 
 aiokafka 0.14 lacks these versions, and has no types.
 """
@@ -42,7 +42,7 @@ NOT_THIS_TOPIC: Final = {UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID}
 """Error codes of Kafka for a topic id that is not this topic's. A broker that has not yet learned of a new topic gives
 them too.
 
-Only metadata tells the two apart.
+Only a metadata request distinguishes the two cases.
 """
 
 NO_EPOCH: Final = -1

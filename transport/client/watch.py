@@ -22,9 +22,9 @@ from aiokafka import errors as kafka
 from kafka_ratchet.transport.client.fetch_session import (
     NO_OFFSET,
     NO_SESSION,
-    Looked,
     SessionFetchRequest,
     Spot,
+    SpotAnswer,
     answer_of,
 )
 
@@ -37,9 +37,9 @@ PAUSE_S: Final = 0.1
 """Seconds of pause after a failed request, doubled up to PAUSE_MOST_S until one is answered."""
 PAUSE_MOST_S: Final = 30.0
 PATIENT_S: Final = 1.0
-"""Longest pause, in seconds, in which lanes still wait for the watcher: else each asks Kafka itself.
+"""Longest pause of a failing watcher that its lanes still wait out, in seconds.
 
-They would be called only at the pause's end, too late, and again after each further failure.
+During a longer pause each lane asks Kafka itself, because the watcher would call it too late.
 """
 
 Key = tuple[bytes, int]
@@ -64,8 +64,8 @@ class Place:
         self.is_covered = False
         """True once the broker has answered a request about this place.
 
-        The next one is in flight then, so changes are noticed at once. The first may not have reached the
-        broker: its connection may still be made.
+        The next request is then in flight, so that changes are noticed at once. The first request may not have reached
+        the broker, because its connection may still be made.
         """
         self.high_watermark = NO_OFFSET
         """The partition's high watermark from the broker's last answer; NO_OFFSET before the first answer."""
@@ -107,8 +107,8 @@ class _Session:
         """Places that the broker's session has, as of the last request."""
         self._new: dict[Key, Place] = {}
         self._gone: set[Key] = set()
-        self._asked: list[Place] = []
-        """Places that the request under way adds to the session."""
+        self._additions: list[Place] = []
+        """Places that the current request adds to the session."""
         self.pause_s = 0.0
         """Seconds of pause after the last request; 0 unless the request failed."""
         self.goes_on_at = float("-inf")
@@ -133,20 +133,20 @@ class _Session:
         forgotten = [key for key in self._gone if key in self._known and key not in self.places]
         for key in forgotten:
             del self._known[key]
-        self._asked = list(self._new.values())
-        spots = [each.spot for each in self._asked]
+        self._additions = list(self._new.values())
+        spots = [each.spot for each in self._additions]
         self._known.update(self._new)
         self._new, self._gone = {}, set()
         return SessionFetchRequest((self._id, self._number), WAIT_MS, spots, forgotten)
 
-    def answered(self, session_id: int, looked: list[Looked]) -> None:
+    def answered(self, session_id: int, answers: list[SpotAnswer]) -> None:
         """Process the broker's answer: wake the lane of each place with news."""
         self._id, self.answered_at = session_id, time.time()
         self._number = self._number % NUMBERS_MOST + 1
         self.pause_s = 0.0
-        for asked in self._asked:
+        for asked in self._additions:
             asked.is_covered = True
-        for topic_id, partition, code, stable_end, has_records, parts, high in looked:
+        for topic_id, partition, code, stable_end, has_records, parts, high in answers:
             key = topic_id, partition
             place = self._known.get(key)  # the requested place, even if another lane waits there now
             if place is not None and not code:
@@ -218,7 +218,7 @@ class Watch:
                 answer = answer_of(await self._cluster.send(node, session.request(), self._connection))  # type: ignore[arg-type]
                 if answer.error_code:
                     raise kafka.for_code(answer.error_code)
-                session.answered(answer.session_id, answer.looked)
+                session.answered(answer.session_id, answer.answers)
             except Exception as error:
                 # Any error: a lane must not wait for a call that never comes.
                 session.failed()

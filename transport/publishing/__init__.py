@@ -1,1 +1,1 @@
-"""Publishing in whole record batches, encoded here: a file's lines, or a program's records."""
+"""Publishing of a file's lines or a program's records in whole record batches, which this package encodes."""

@@ -1,7 +1,7 @@
 """Compiled search of a file's lines for the position of each record's value and key.
 
-What this pass takes, `kafka_ratchet.producers.formats.LineFormat` takes as well, and finds the same value and key in
-it; a test holds the two against each other. Whatever is unusual it leaves to that class: it is ODD.
+Each line that this search accepts, `kafka_ratchet.producers.formats.LineFormat` accepts as well, with the same value
+and key; a test compares the two. The search marks unusual lines as ODD, and `LineFormat` reads them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _blanks(data, at, end):  # type: ignore[no-untyped-def]
 
 @compiled()
 def _string(data, at, end, in_string):  # type: ignore[no-untyped-def]
-    """Return the position after a string's closing quote, or -1, and True if the string has escapes.
+    """Return the position after a string's closing quote (-1: unreadable), and True if the string has escapes.
 
     at: position of the string's first byte
     """
@@ -86,7 +86,7 @@ def _string(data, at, end, in_string):  # type: ignore[no-untyped-def]
 
 @compiled()
 def _number(data, at, end):  # type: ignore[no-untyped-def]
-    """Return the position after a number without an exponent, or -1."""
+    """Return the position after a number without an exponent; -1 if it cannot be read here."""
     if data[at] == 0x2D:
         at += 1
     first = at
@@ -110,7 +110,7 @@ def _number(data, at, end):  # type: ignore[no-untyped-def]
 
 @compiled()
 def _word(data, at, end):  # type: ignore[no-untyped-def]
-    """Return the position after true, false or null, or -1."""
+    """Return the position after true, false or null; -1 if none of them stands there."""
     if at + 4 <= end and data[at] == 0x74 and data[at + 1] == 0x72 and data[at + 2] == 0x75 and data[at + 3] == 0x65:
         return at + 4
     if at + 4 <= end and data[at] == 0x6E and data[at + 1] == 0x75 and data[at + 2] == 0x6C and data[at + 3] == 0x6C:
@@ -139,7 +139,7 @@ def _is_name(data, at, end, name):  # type: ignore[no-untyped-def]
 
 @compiled(inline="always")
 def _scalar(data, at, end, in_string):  # type: ignore[no-untyped-def]
-    """Return the position after a string, number or word, or -1, and True if it is a string with escapes."""
+    """Return the position after a string, number or word (-1: unreadable), and True for a string with escapes."""
     c = data[at]
     if c == QUOTE:
         return _string(data, at + 1, end, in_string)

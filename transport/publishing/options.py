@@ -1,4 +1,4 @@
-"""User's librdkafka options, as far as they affect batches that we send."""
+"""User's librdkafka options that affect the batches of `BatchProducer`."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ from kafka_ratchet.transport.publishing.sender import BatchSender
 TAKEN: Final = frozenset((bytes, type(None)))
 """Permitted types of values and keys.
 
-Records wait here until they are encoded. A buffer that its owner changes in between would be sent with the
-change, and one with items other than bytes would be cut wrongly.
+Records wait here until they are encoded. If the caller changed a buffer in between, the producer would send the changed
+content; and a buffer of items larger than a byte would be cut in the wrong places.
 """
 
 BLOCK_LEAST: Final = 1 << 20
@@ -34,7 +34,7 @@ BLOCK_MOST: Final = 16 << 20
 BLOCK_OF_PARTITION: Final = 64 << 10
 """Bytes of values encoded at once.
 
-The cost of each call then vanishes, and each of many partitions gets a batch worth a request.
+With so many for each partition, the cost of each call is negligible, and each partition's batch is worth a request.
 """
 
 RECORD_COSTS: Final = 128
@@ -156,8 +156,8 @@ class BatchProducer(NamedProducer[BatchSender]):
                     keys_of = []
                 size = [len(value or b"") + len(key or b"") for value, key in zip(part.values, keys_of, strict=False)]
                 if count < len(part.values) or max(size) > self._encoder.most:
-                    asked = part.sequences if part.sequences is not None else [None] * len(part.values)
-                    for value, key, sequence in zip(part.values, part.keys or repeat(None), asked, strict=False):
+                    given = part.sequences if part.sequences is not None else [None] * len(part.values)
+                    for value, key, sequence in zip(part.values, part.keys or repeat(None), given, strict=False):
                         number = self.send(value, key, sequence=sequence)  # one of them is refused
                     continue
                 self._values.extend(part.values)
@@ -200,8 +200,8 @@ class BatchProducer(NamedProducer[BatchSender]):
     def metrics(self) -> ProducerMetrics:
         """Return the figures of `Producer.metrics`; acknowledgement times are measured per batch."""
         taken = len(self._values)  # not in its turn: a `send` that waits for Kafka would have to be waited for
-        told = super().metrics()
-        return replace(told, sent=told.sent + taken, in_flight=told.in_flight + taken)
+        metrics = super().metrics()
+        return replace(metrics, sent=metrics.sent + taken, in_flight=metrics.in_flight + taken)
 
     def _connect(self, options: Mapping[str, str | int | bool], timeout_s: float) -> BatchSender:
         return BatchSender(
@@ -235,7 +235,8 @@ class BatchProducer(NamedProducer[BatchSender]):
                 is_whole = last == max(self._last_put + 1, self._first) + count - 1
             if not is_whole or len(self._keys) != count:
                 raise ValueError(
-                    "a call of `send` was interrupted half-way. Make a new producer and send the records again"
+                    "a call of `send` was interrupted half-way by an exception. Make a new producer and send the "
+                    "unacknowledged records again"
                 )
             # From the first on: one more than the last may be more than 64 bits hold.
             sequences = np.arange(count, dtype=np.int64) + (last - count + 1)
@@ -248,7 +249,7 @@ class BatchProducer(NamedProducer[BatchSender]):
             # They were taken, and what follows must not overtake them.
             failure = TransportError(
                 f"producer {self.name!r}: records cannot be encoded: {error!r}. Acknowledged records stay published; "
-                "start again to go on after it"
+                "run the producer again to continue with the next record"
             )
             self._accumulator.fail(failure)
             raise failure from error

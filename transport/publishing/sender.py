@@ -1,8 +1,8 @@
 """Sender of record batches: idempotent, in order per partition, with endless retries.
 
-Kafka promises an idempotent producer: of the last five batches of a partition it appends none twice, and none but in
-the order of their sequences. It knows a producer by its first batch there; so that is sent alone, and so is each
-after a failure, until Kafka's answers are certain again.
+Of an idempotent producer's last five batches in a partition, Kafka appends none twice, and appends them only in the
+order of their sequences. Kafka learns of a producer by the first batch in the partition, so the sender sends that batch
+alone. After a failure it also sends each batch alone, until Kafka has acknowledged one.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class BatchSender:
         topic: topic of the batches.
         name: the producer's name, for messages.
         options: options of aiokafka, as made by `client_options`.
-        room_bytes: most bytes of batches waiting to be sent or acknowledged; `wait_for_room` waits for more.
+        room_bytes: most bytes of batches waiting to be sent or acknowledged; with more, `wait_for_room` waits.
         request_timeout_ms: time without an answer before a batch is sent again.
         timeout_s: how long to look for Kafka at the start, in seconds.
         say: function called every few seconds while Kafka does not answer.
@@ -135,7 +135,7 @@ class BatchSender:
         self._thread.start()
         try:
             asyncio.run_coroutine_threadsafe(self._start(timeout_s), self._loop).result()
-            self._watch = asyncio.run_coroutine_threadsafe(self._attend(), self._loop)
+            self._watch = asyncio.run_coroutine_threadsafe(self._report_silence(), self._loop)
         except BaseException:
             self.stop()
             raise
@@ -293,10 +293,15 @@ class BatchSender:
                     continue
                 lane.under_way.popleft()
                 lane.window, pause_s = IN_FLIGHT, RETRY_FIRST_S
-                self._has(each)
+                self._acknowledge(each)
         except Exception as error:
             # A task has no caller to raise to: without this, `drain` would wait for it for ever.
-            self.fail(TransportError(f"batches of producer {self.name!r} are not sent any more: {error!r}"))
+            self.fail(
+                TransportError(
+                    f"topic {self.topic!r}, producer {self.name!r}: an error ended the sending of "
+                    f"batches: {error!r}. Make a new producer and send the unacknowledged records again"
+                )
+            )
         finally:
             # Kafka forgets a producer that sends nothing for a day (producer.id.expiration.ms).
             lane.attendant, lane.window = None, 1
@@ -317,7 +322,7 @@ class BatchSender:
         response = await self._cluster.send(leader, request, "batches")
         raise_for(response.topics[0][1][0][1], f"{self.topic}, partition {partition}")
 
-    def _has(self, each: _Under) -> None:
+    def _acknowledge(self, each: _Under) -> None:
         """Report an acknowledged batch, then remove it.
 
         In this order, a caller that sees no batch in flight finds every batch reported.
@@ -337,7 +342,7 @@ class BatchSender:
         if isinstance(error, kafka.KafkaConnectionError | kafka.NodeNotReadyError) and (away := refused_by(servers)):
             return TransportError(
                 f"topic {self.topic!r}, producer {self.name!r}: {away}. Acknowledged records stay published; "
-                "start again to go on after it"
+                "run the producer again to continue with the next record"
             )
         if isinstance(error, (*TOO_LARGE, *REFUSED, *UNAUTHORIZED)) or (isinstance(error, LOST) and is_alone):
             self.measures.refused += 1
@@ -345,18 +350,20 @@ class BatchSender:
         return None
 
     def _refusal(self, error: Exception, what: str) -> RatchetError:
-        said = f"topic {self.topic!r}, producer {self.name!r}, {what}: {explained(error)}"
+        text = f"topic {self.topic!r}, producer {self.name!r}, {what}: {explained(error)}"
         if isinstance(error, TOO_LARGE):
             return RecordTooLarge(
-                f"{said}. Raise max.message.bytes of the topic and message.max.bytes in the `kafka` settings, or leave "
+                f"{text}. Raise max.message.bytes of the topic and message.max.bytes in the `kafka` settings, or leave "
                 "the record out"
             )
         if isinstance(error, UNAUTHORIZED):
-            return TopicError(said)
+            return TopicError(text)
         kind = RecordRefused if isinstance(error, REFUSED) else TransportError
-        return kind(f"{said}. Acknowledged records stay published; start again to go on after it")
+        return kind(
+            f"{text}. Acknowledged records stay published; run the producer again to continue with the next record"
+        )
 
-    async def _attend(self) -> None:
+    async def _report_silence(self) -> None:
         """Call `say` at intervals while Kafka does not answer."""
         while True:
             await asyncio.sleep(SILENCE_S / 10)

@@ -1,1 +1,1 @@
-"""Kafka transactions: the transactional producer of a partition, and how a hanging transaction is found and ended."""
+"""Kafka transactions: transactional producer of a partition, search for hanging transactions, and their end."""

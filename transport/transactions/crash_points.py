@@ -1,22 +1,23 @@
-"""Crash points in the durable order at which a test can have this process killed.
+"""Crash points in the durable order: places at which a test can have this process killed.
 
-`TRANSPORT_CRASH_AT=NAME:N` kills the process, with SIGKILL, the Nth time it comes to the point (N from 1). Off, it is a
-call of an empty function, a few times per commit. The order of the points is the durable order (docs/decisions/0001):
+`TRANSPORT_CRASH_AT=NAME:N` kills the process, with SIGKILL, the Nth time it comes to the point (N from 1). Without that
+variable, a point is a call of an empty function, a few times per commit. The order of the points is the durable order
+(docs/decisions/0001):
 
     fenced        transactional id initialised, nothing read yet
     restored      committed offset read and changelog replayed, nothing fetched yet
     fetched       step 1, for one batch
-    judged        step 2: pushed has moved, nothing is sent
+    judged        step 2: the pushed state has changed, nothing is sent
     produced      step 3, output and dead letters are on their way
     logged        step 3, the changelog is on its way as well
-    offered       step 4: everything is acknowledged and the offset sent, the end is not
-    committed     step 5: the transaction is committed, memory does not know
-    remembered    step 6: pushed has become persisted, the local store does not know
-    saved         step 6: the local store knows
+    offered       step 4: everything is acknowledged and the offset sent; the request to end is not sent
+    committed     step 5: the transaction is committed, the state in memory not yet updated
+    remembered    step 6: pushed has become persisted, the local store not yet written
+    saved         step 6: the local store is written
 
 Only where a program's agent runs, between `fetched` and `judged`:
 
-    agent         it has worked through a batch: it has yielded and written to tables
+    agent         the agent has worked through a batch: it has yielded and written to tables
 
 Its outputs are in memory at `agent` and `judged`, in flight at `produced` and `logged`, acknowledged at `offered`.
 Its table writes are in memory up to `produced`, in flight at `logged`, and acknowledged at `offered`. The local store
@@ -24,15 +25,15 @@ has them at `saved`, never before `committed`.
 
 Only where Kafka has left a transaction open (docs/decisions/0016-a-note-before-taking-over.md), and before `fenced`:
 
-    noted         its outcome is recorded, the id is not taken over yet
-    owing         taken over, which made Kafka forget the outcome
+    noted         the transaction's outcome is recorded, the id is not taken over yet
+    owing         the id is taken over, which made Kafka forget the outcome
     completing    the empty transaction that completes it has begun
 
 Not in a worker, but where `ratchet publish` sends batches (kafka_ratchet.transport.publishing):
 
     block-read    a block of the file is read and its digest kept, nothing of it is sent
     block-sent    its batches wait for Kafka, or are on their way
-    batch-there   Kafka has acknowledged a batch, and nothing here knows
+    batch-there   Kafka has acknowledged a batch, and the producer has not processed the answer yet
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Hanging transactions that no worker can end alone, and their end by an operator.
 
 A lane completes a transaction that Kafka left open, as long as its intended end is known
-(docs/decisions/0006-settlement.md, 0016). Where it is unknown, or the id has got another producer id since, an
-operator decides. For our own producer id the operator records an outcome, by which the lane ends it. For another one
-it takes the markers that Kafka's own `kafka-transactions.sh abort` writes (KIP-664), which need the right to alter
-the cluster.
+(docs/decisions/0006-settlement.md, 0016). If the end is unknown, or the id has got another producer id since, an
+operator decides. For the present producer id, the operator's command records an outcome, and the lane ends the
+transaction accordingly. For another producer id, the command writes the markers itself, as Kafka's
+`kafka-transactions.sh abort` does (KIP-664), which needs the right to alter the cluster.
 
-An operator cannot decide against a known end. Where a coordinator or a recorded outcome still says how the
-transaction ended, only that end is accepted (docs/decisions/0079-the-coordinators-word.md).
+An operator cannot contradict a known end. If a coordinator or a recorded outcome still shows how the transaction ended,
+only that end is accepted (docs/decisions/0079-the-coordinators-word.md).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Kafka looks for timed-out transactions every 10 s, and a lane completes a left-o
 ENDED: Final = {"commit": "committed", "abort": "aborted"}
 
 ONGOING: Final = "Ongoing"
-"""Coordinator's word for an open transaction; it aborts one after its time-out."""
+"""State of an open transaction in a coordinator's answer; the coordinator aborts the transaction after its time-out."""
 
 
 class Hanging(NamedTuple):
@@ -85,8 +85,9 @@ class Hanging(NamedTuple):
         end = f". It was {ENDED[self.ends]}, and its marker is missing here" if self.ends else ""
         return (
             f"{self.topic}, partition {self.partition}: a transaction of producer id {self.producer_id}, epoch "
-            f"{self.epoch}, is open from offset {self.start} on, and no coordinator names it to this user as open (it "
-            f"names those that this user may describe). The time of its last record is {self.idle_s:.0f} s ago{end}"
+            f"{self.epoch}, is open from offset {self.start} on, and no coordinator shows it to this user as open (a "
+            f"coordinator shows only those that this user may describe). Its last record has a time "
+            f"{self.idle_s:.0f} s ago{end}"
         )
 
 
@@ -324,8 +325,8 @@ async def end_hanging(
         places, right = ", ".join(f"{one.topic}, partition {one.partition}" for one in otherwise), ENDS[not commit]
         raise TransactionError(
             f"{transactional_id}: this transaction was {ENDED[right]}, and its marker is missing in "
-            f"{places}. The other end would contradict that, so nothing was changed. Start a worker, which completes "
-            f"it, or give --open-transaction {right}"
+            f"{places}. The opposite end would contradict that, so nothing was changed. Start a worker, which "
+            f"completes the transaction, or give --open-transaction {right}"
         )
     last = await last_transaction(cluster, transactional_id, connection)
     ours = {

@@ -41,8 +41,8 @@ class OpenTransaction(NamedTuple):
                 self.since_ms
             )
         return (
-            f"producer id {self.producer_id}, its last record of {_moment(self.last_ms)} (no coordinator names its "
-            "transactional id to this user: it hangs, or this user may not describe it)"
+            f"producer id {self.producer_id}, its last record of {_moment(self.last_ms)} (no coordinator shows its "
+            "transactional id to this user: the transaction hangs, or this user may not describe it)"
         )
 
 
@@ -92,12 +92,12 @@ async def find_open(
     if not found:
         return []
     try:
-        told = await _described(cluster, sorted({one.producer_id for one in found}), connection)
+        described = await _described(cluster, sorted({one.producer_id for one in found}), connection)
     except kafka.KafkaError:  # of a transactional id that this user may not see, the producer id is all there is
-        told = {}
+        described = {}
     return [
-        one._replace(transactional_id=told[one.producer_id][0], since_ms=told[one.producer_id][1])
-        if one.producer_id in told
+        one._replace(transactional_id=described[one.producer_id][0], since_ms=described[one.producer_id][1])
+        if one.producer_id in described
         else one
         for one in found
     ]
@@ -110,11 +110,11 @@ async def _described(cluster: Cluster, producer_ids: list[int], connection: Hash
         response = await cluster.send(broker.nodeId, ListTransactionsRequest(producer_ids), connection)
         raise_for(response.error_code, "transactions")
         names |= {name for name, *_ in response.transactions}
-    told = {}
+    described = {}
     for name in sorted(names):
         async with cluster.asking_coordinator(TRANSACTION, name) as node:
             response = await cluster.send(node, DescribeTransactionsRequest(name), connection)
         code, _, _, _, since_ms, producer_id, *_ = response.transactions[0]
         if not code and since_ms > 0:
-            told[int(producer_id)] = name, int(since_ms)
-    return told
+            described[int(producer_id)] = name, int(since_ms)
+    return described

@@ -4,15 +4,15 @@ When a transaction ends while one of its partitions has no leader, Kafka 4.3 tak
 its marker and reports success (tests/transport/transactions/test_outcome.py). The records stay open there: they and
 all later ones are invisible to committed readers until the producer id's next marker, which ends them too. A worker
 that reads the changelog in between does not see its own commit, judges the same input once more, and its next commit
-makes both visible. So a lane that takes over asks first (docs/decisions/0006-settlement.md).
+makes both visible. So a lane that takes over first asks for such transactions (docs/decisions/0006-settlement.md).
 
 Taking over makes the coordinator forget how the last transaction ended. So a lane records that outcome before it
 takes over: as the committed offset of a group named as the transactional id, for each open partition, with the
 outcome as the offset's metadata (docs/decisions/0016-a-note-before-taking-over.md).
 
 A record of an outcome can be wrong: a replaced coordinator answers from memory, and the record may be written long
-after it was decided. So the coordinator's word counts more, unless the epochs show a take-over since; and a record
-counts only where the id is still about as old as it says (docs/decisions/0079-the-coordinators-word.md).
+after it was decided. So the coordinator's answer takes precedence, unless the epochs show a later take-over. A recorded
+outcome counts only if the id's epoch is still close to the recorded one (docs/decisions/0079-the-coordinators-word.md).
 """
 
 from __future__ import annotations
@@ -66,12 +66,13 @@ OUTCOME: Final = "ratchet: {end} by producer {producer_id}, epoch {epoch}, seen 
 RECORDED: Final = re.compile(r"ratchet: (commit|abort) by producer (\d+), epoch (\d+), seen at epoch (\d+)")
 ENDS: Final = {True: "commit", False: "abort"}
 WORD_WITHIN: Final = 1
-"""Epochs from open records to the coordinator's last end, if that end is theirs. An end raises the epoch by one or not
-at all; a take-over and a further end raise it by two."""
+"""Highest difference between the epochs of open records and of the coordinator's last end, if that end is theirs. An
+end raises the epoch by one or not at all; a take-over and a further end raise it by two."""
 RECORD_WITHIN: Final = 1
-"""Epochs between a recorded outcome and the take-over that it was recorded for. The next owner records it again."""
+"""Highest difference between the epochs of a recorded outcome and of the take-over that it was recorded for. The next
+owner records the outcome again."""
 TIMED_OUT: Final = 1
-"""Further epochs where the coordinator has aborted the completing transaction after its time-out."""
+"""Additional difference if the coordinator has aborted the completing transaction after its time-out."""
 
 LEADERS_WITHIN_S: Final = 10.0
 """Seconds that a new transaction waits for leaders; a change of leaders takes less.
@@ -130,7 +131,7 @@ class RecordedEnd(NamedTuple):
 class Orphaned(kafka.KafkaError):  # type: ignore[misc]
     """Error for open records that no transaction of their id will end.
 
-    An owner is about to end them, or died before.
+    Another owner is about to end them, or died before it could.
 
     last: the coordinator's state; hanging: the transaction with its intended end, if an outcome is recorded
     """
@@ -308,7 +309,7 @@ async def _end_for_another(
     cluster: Cluster, transactional_id: str, last: LastTransaction, hanging: HangingTransaction, connection: Hashable
 ) -> None:
     """End the empty transaction that a killed owner began to complete a hanging one; a take-over would abort it."""
-    log.warning("ending what another began to complete", id=transactional_id, **describe(hanging))
+    log.warning("ending the transaction that another owner began to complete", id=transactional_id, **describe(hanging))
     request = EndTxnRequest(transactional_id, last.producer_id, last.epoch, hanging.committed)
     try:
         async with cluster.asking_coordinator(TRANSACTION, transactional_id) as node:
@@ -417,12 +418,12 @@ async def left_open(
         TransactionError: this user lacks the right.
         TopicReplaced: one of the topics was deleted.
     """
-    asked = list(partitions)
-    retry = Retry("ask for open transactions", partitions=[f"{topic}-{partition}" for topic, partition in asked])
+    unanswered = list(partitions)
+    retry = Retry("ask for open transactions", partitions=[f"{topic}-{partition}" for topic, partition in unanswered])
     while True:
         try:
             by_leader: dict[int, list[TopicPartition]] = {}
-            for where in asked:
+            for where in unanswered:
                 by_leader.setdefault(await cluster.leader(*where), []).append(where)
             left: dict[TopicPartition, OpenAt] = {}
             for leader, led in by_leader.items():
@@ -442,7 +443,7 @@ async def left_open(
         except kafka.KafkaError as error:
             cluster.refresh()
             if retry.seconds > GONE_AFTER_S:
-                await cluster.found({topic for topic, _ in asked})  # a deleted topic never has a leader again
+                await cluster.found({topic for topic, _ in unanswered})  # a deleted topic never has a leader again
             await retry.wait(error)
 
 

@@ -6,10 +6,10 @@ The calls, in this order; each raises `Aborted` or `Fenced` when it fails (state
         ▲           └────────┴───────────┘
         └── after any failure: whatever was open is ended, and the epoch rises
 
-Nothing is retried inside a transaction except its end: the transaction as a whole is the unit of a retry. That costs
-a re-read of at most one commit interval when a leader moves, and saves every question about order and repetition of
-single requests. Only the outcome of the end can be unknown; the request is repeated until there is an answer. If that
-took more than one request, or there is none, `initialise` makes the broker end it, and the changelog tells how.
+Nothing is retried inside a transaction except its end: the transaction as a whole is the unit of a retry. That costs a
+re-read of at most one commit interval when a leader moves, and rules out repeated and reordered single requests. Only
+the outcome of the end can be unknown; the request is repeated until Kafka answers. If that took more than one request,
+or Kafka did not answer, `initialise` makes the broker end the transaction, and the changelog shows the outcome.
 
 The group's generation (KIP-447) is not sent: with one transactional id per input partition, initialising it on
 take-over fences the previous owner completely (docs/decisions/0003-lanes.md).
@@ -71,8 +71,8 @@ def as_ours(error: kafka.KafkaError, transactional_id: str, timeout_ms: int) -> 
         return RecordTooLarge(f"{transactional_id}: {error!r}. Raise max.message.bytes of the topic written to")
     if isinstance(error, REFUSED):
         return RecordRefused(
-            f"{transactional_id}: Kafka refuses the records: {error!r}. Look at that topic's "
-            "cleanup.policy (a compacted topic takes no record without a key), message.timestamp.after.max.ms and "
+            f"{transactional_id}: Kafka refuses the records: {error!r}. Check that topic's cleanup.policy (a "
+            "compacted topic takes no record without a key), message.timestamp.after.max.ms and "
             "message.timestamp.before.max.ms, and at this user's right to write"
         )
     return Aborted(f"{transactional_id}: {explained(error)}")
@@ -81,10 +81,10 @@ def as_ours(error: kafka.KafkaError, transactional_id: str, timeout_ms: int) -> 
 log = structlog.get_logger(__name__)
 
 REFUSED_ID: Final = (kafka.ProducerFenced, kafka.TransactionalIdAuthorizationFailed, kafka.InvalidTransactionTimeout)
-HANGS: Final = "Kafka has not ended the last transaction everywhere"
+HANGS: Final = "Kafka has not ended the last transaction in all its partitions; the partition starts again and ends it"
 IN_FLIGHT: Final = 5
-"""Most batches in flight: sent and not yet acknowledged. Bounds memory when the broker is slow; more do not make it
-faster."""
+"""Most batches in flight: sent and not yet acknowledged. The limit bounds memory when the broker is slow; with more
+batches in flight it is not faster."""
 
 
 class TransactionalProducer:
@@ -195,7 +195,7 @@ class TransactionalProducer:
                 recorded = self._owed
                 crash_point("noted")
                 continue  # a live owner may have gone on in that moment
-            asked = asyncio.get_running_loop().time()
+            requested_at = asyncio.get_running_loop().time()
             if self._owed is not None and self._owed.taken_over_at >= LAST_EPOCH:
                 # Taking over would give another producer id, which could not end it. There is no owner to
                 # fence: under this epoch no owner begins anything.
@@ -217,7 +217,7 @@ class TransactionalProducer:
                 await retry.wait(error)
         self._sequences.clear()
         self._written.clear()
-        return asked
+        return requested_at
 
     async def _hanging(self) -> HangingTransaction | None:
         return await last_end(self.cluster, self.transactional_id, self.partitions, self._asking, self._owed)
@@ -263,9 +263,9 @@ class TransactionalProducer:
         if hanging.producer_id != self._requests.producer_id:
             raise TransactionError(
                 f"{self.transactional_id}: a transaction of producer id {hanging.producer_id} was left open in "
-                f"{list(hanging.open)}, and Kafka has since given the id another producer id. Look at it with `ratchet "
-                f"resume --open-transaction {'commit' if hanging.committed else 'abort'}`, the way it was to end, and "
-                "add --execute to end it; see docs/reference/halted.md"
+                f"{list(hanging.open)}, and Kafka has since given the id another producer id. `ratchet resume "
+                f"--open-transaction {'commit' if hanging.committed else 'abort'}`, its intended end, shows the "
+                "transaction; add --execute to end it; see docs/reference/halted.md"
             )
         # Its epoch stays, and when this is done the id is initialised once more.
         self._requests.resume(self._requests.producer_id, self._requests.epoch)

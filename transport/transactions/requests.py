@@ -49,9 +49,8 @@ END_FOR_S: Final = 60.0
 OFFSET_METADATA: Final = "ratchet 1 {topic} {epoch}"
 """Metadata of every offset committed together with changelog entries.
 
-It has the id of the offset's topic, and the leader epoch of the batch before it. An operator who moves the
-group's offset with Kafka's tools leaves none. So a position that the changelog must know differs from one set
-on purpose.
+It contains the id of the offset's topic, and the leader epoch of the batch before the offset. Kafka's tools write no
+such metadata. So an offset that an operator has set is distinct from one that the changelog must contain.
 """
 OURS: Final = re.compile(r"ratchet 1 (?P<topic>[\w-]{22}) (?P<epoch>-?\d+)")
 NEWER: Final = re.compile(r"ratchet (?P<format>(?!1\b)\d+)\b.*")

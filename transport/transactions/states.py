@@ -1,11 +1,11 @@
-"""The states of a transactional producer, and which may follow which.
+"""States of a transactional producer, and their legal order.
 
     NEW ──▶ INITIALISING ──▶ READY ──▶ OPEN ──▶ COMMITTING ──▶ READY ...
                 │  ▲                                    └────▶ SPENT
                 ▼  │
              COMPLETING
 
-Every state may become FAILED. INITIALISING may follow every state but itself: whatever was open is ended by that.
+Every state may become FAILED. INITIALISING may follow every state but itself, and ends any open transaction.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class State(StrEnum):
     OPEN = "open"
     """A transaction has begun and takes records."""
     COMMITTING = "committing"
-    """Ending the transaction, which takes nothing more. Until there is an answer, its end is unknown."""
+    """Ending the transaction, which accepts no more records. Until Kafka answers, its outcome is unknown."""
     SPENT = "spent"
     """Committed; the id has to be initialised again before the next transaction."""
     FAILED = "failed"

@@ -3,7 +3,8 @@
 The further requests are those that aiokafka 0.14 lacks.
 
 With such an end no request of one transaction can have an effect in the next. The rest of that protocol is not used:
-docs/decisions/0017-late-requests.md says why. Also here: how to take over an id only if it is still ours (KIP-360).
+docs/decisions/0017-late-requests.md says why. The module also has the request that takes an id over only if its epoch
+is still ours (KIP-360).
 
 aiokafka has no types.
 """

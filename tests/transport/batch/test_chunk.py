@@ -262,7 +262,7 @@ def test_counts_that_contradict_each_other_are_refused(last: int, count: int) ->
 def test_more_records_than_there_are_bytes_for_are_refused_before_any_memory_is_taken(count: int) -> None:
     one = with_field(with_field(encode(sent(b"x")), 23, ">i", 0x7FFFFFFF), 57, ">i", count)
     chunk = b"".join(with_field(one, 0, ">q", i << 32) for i in range(40))
-    refused(chunk, "offset 0", f"{count} records in 8 bytes")
+    refused(chunk, "offset 0", f"{count} records, too many for 8 bytes")
 
 
 @pytest.mark.parametrize("base", [(1 << 63) - 1, -5, -(1 << 63)])

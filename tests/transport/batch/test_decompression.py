@@ -53,7 +53,9 @@ def test_a_batch_that_says_it_holds_too_much_is_refused(blocks: int) -> None:
     if blocks > 1:
         body = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + (struct.pack(">i", len(block)) + block) * blocks
     batch = with_field(seal(encode([Source()], 7)[:61] + body), 21, ">h", 2)
-    with pytest.raises(BatchTooLarge, match=rf"t, partition 0, .*offset 7: unpacks to {BATCH_MOST + blocks} bytes"):
+    with pytest.raises(
+        BatchTooLarge, match=rf"t, partition 0, .*offset 7: the batch unpacks to {BATCH_MOST + blocks} bytes"
+    ):
         read_chunk("t", 0, 7, batch, [])
 
 
@@ -65,7 +67,7 @@ def test_a_batch_may_unpack_to_the_bound_and_not_to_more(compression: str) -> No
     assert read_chunk("t", 0, 7, chunk, [], most=unpacked).value(0) == value
     with pytest.raises(BatchTooLarge) as refused:
         read_chunk("t", 0, 7, chunk, [], most=unpacked - 1)
-    assert "t, partition 0, record batch at offset 7: unpacks to" in str(refused.value)
+    assert "t, partition 0, record batch at offset 7: the batch unpacks to" in str(refused.value)
     assert "max_batch_mb" in str(refused.value)
     assert "ratchet resume --stream S --partition 0 --from 8 --reason TEXT" in str(refused.value)
 

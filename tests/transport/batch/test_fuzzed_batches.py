@@ -34,7 +34,7 @@ REASONS = {
     "do not fit": "records",
     "begins before": "goes backwards",
     "impossible last offset": "offsets",
-    "records in": "count",
+    "its header states": "count",
     "transaction marker": "marker",
     "unknown compression": "codec",
     "cannot be decompressed": "compressed bytes",

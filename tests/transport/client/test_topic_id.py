@@ -137,7 +137,7 @@ async def test_a_changelog_created_again_halts_whoever_has_an_old_store(site: Si
 
     second.cluster.fetch = noted  # type: ignore[method-assign]
     second.lane.start()
-    await stays_halted(second, f"{site.changelog}: was the topic of id")
+    await stays_halted(second, f"{site.changelog}: the name belonged to topic id")
     # Each try looks for a person's decision, and none looks through the same once more.
     assert (positions.count(0), positions.count(50) >= HALTED_AGAIN) == (1, True)
 
@@ -179,7 +179,7 @@ async def test_an_input_that_lost_its_end_halts_the_lane_however_long_it_grows_a
     site.produce(events(*range(11, 31)))
     second = await site.owner()
     second.lane.start()
-    await stays_halted(second, f"{site.input}, partition 0: was read up to offset 3 in leader epoch")
+    await stays_halted(second, f"{site.input}, partition 0: the log was read up to offset 3 in leader epoch")
     assert site.output_values() == numbers(1, 3)
     # `ratchet resume` finds it as well: the position fits by its number, and going on from it would skip records.
     state = SequencePartition(site.folder / "resume", site.changelog, 0, Identity.PRODUCER, 1_000_000)
@@ -214,7 +214,7 @@ async def test_a_changelog_that_lost_its_end_halts_whoever_has_an_old_store(
     assert producer.flush(30) == 0
     second = await site.owner()
     second.lane.start()
-    await stays_halted(second, f"{site.changelog}, partition 0: was read up to offset")
+    await stays_halted(second, f"{site.changelog}, partition 0: the log was read up to offset")
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_every_batch_once_and_in_its_order_whatever_becomes_of_requests(kafka: t
 def test_what_kafka_refuses_for_good_ends_everything(kafka: type[Kafka]) -> None:
     for code, error, said in (
         (TOO_LARGE, RecordTooLarge, r"partition \d, up to sequence \d+.*max\.message\.bytes"),
-        (OUT_OF_ORDER, TransportError, "start again to go on after it"),
+        (OUT_OF_ORDER, TransportError, "run the producer again to continue with the next record"),
     ):
         kafka.broken = None
         told: list[int] = []

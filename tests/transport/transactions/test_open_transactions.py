@@ -73,5 +73,5 @@ def test_the_first_open_transaction_is_named() -> None:
     assert named([later, with_id]) == (
         " (transactional id 'shop', producer id 7, open since 1970-01-01T00:00:00Z, and 1 more)"
     )
-    assert named([later]).startswith(" (producer id 9, its last record of 1970-01-01T00:01:00Z (no coordinator names")
+    assert named([later]).startswith(" (producer id 9, its last record of 1970-01-01T00:01:00Z (no coordinator shows")
     assert f"record of {10**18} ms" in named([SHOP._replace(last_ms=10**18)])
