@@ -190,7 +190,7 @@ class CommittedPartition:
         return self.known.last(identity)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
-        """Return whether a sequence was seen, in the persisted and in the pushed state; see `LastSequences.seen`.
+        """Return two bools: True if a sequence was seen, persisted and pushed; see `LastSequences.seen`.
 
         The call changes nothing, so another thread may open the store at the same time.
         """
@@ -208,7 +208,8 @@ class CommittedPartition:
             until: last identity to return; None: no end.
 
         Returns:
-            The identities, and True if none can be missing: very many new ones are missing until the next snapshot.
+            The identities, and True if none can be missing. If very many were added since the last snapshot, some are
+            missing.
 
         Raises:
             StateError: the store is not open, or damaged.
@@ -296,7 +297,7 @@ class CommittedPartition:
 
     @property
     def _has_replayed_evictions(self) -> bool:
-        """Return True if the replay has brought evictions to a state from before them."""
+        """Return True if the replay applied evictions to a state older than these evictions."""
         return self._evicted_before not in (None, self.evicted)
 
     def _find(self, key: bytes) -> bytes | None:
@@ -340,8 +341,8 @@ class CommittedPartition:
         damaged, progress, evicted = self.known.map.load(batch, saved=False, since=self._time)
         if damaged >= 0:
             raise StateError(
-                f"{place_of(batch, damaged)}: not an entry that Ratchet wrote. "
-                "Is another program writing to this topic?"
+                f"{place_of(batch, damaged)}: the record is not an entry that Ratchet wrote. Check that no other "
+                "program writes to this topic"
             )
         self.progress, self.evicted = read_totals(batch, progress, evicted, (self.progress, self.evicted))
         if self._is_timed and batch.count:

@@ -123,7 +123,10 @@ class Edit(msgspec.Struct, frozen=True, omit_defaults=True):
         try:
             found = _EDIT_OF.decode(value)
             if len(key) != 1 + _NUMBER.size or found.version != VERSION:
-                raise StateError(f"an operator's change has version {found.version}; this Ratchet reads {VERSION}")
+                raise StateError(
+                    f"an operator's change has version {found.version}, and this version of Ratchet "
+                    f"reads {VERSION}. Run the newer version"
+                )
             _ = found.name
         except (ValueError, RecursionError) as error:  # msgspec's errors among them
             raise StateError(f"an operator's change cannot be read ({error})") from None
@@ -277,12 +280,12 @@ def remaining_entries(batch: RecordBatch) -> RecordBatch | None:
     named = np.flatnonzero(lengths > 0)
     first = np.zeros(batch.count, np.uint8)
     first[named] = batch.data[keys[named]]
-    said = np.flatnonzero((lengths == len(FORGET_ALL_KEY)) & (first == FORGET_ALL_KEY[0]))
-    if not len(said):
+    found = np.flatnonzero((lengths == len(FORGET_ALL_KEY)) & (first == FORGET_ALL_KEY[0]))
+    if not len(found):
         return None
     keep = first != ENTRY_PREFIX
-    keep[said[-1] :] = True
-    keep[said] = False
+    keep[found[-1] :] = True
+    keep[found] = False
     return batch.only(keep)
 
 

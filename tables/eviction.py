@@ -36,19 +36,19 @@ EVICT_MOST: Final = 10_000
 """Maximum number of identities evicted per transaction, in addition to one for each added identity; takes 1 ms."""
 SAMPLE: Final = 8
 SAMPLE_LEAST: Final = 4_096
-"""Factor and minimum size of the sample that displaces its least recently active identities.
+"""Slots sampled for each identity to displace, and minimum of the sample; its least recently active identities go.
 
-An evicted identity was thus less recently active than seven of eight; a map of up to four thousand is searched
-completely.
+A displaced identity was thus less recently active than seven of eight sampled ones. A map of up to 4,096 slots is
+searched completely.
 """
 SAMPLE_STORE: Final = 2
-"""Factor of the sample from the store, for identities outside of the map. These are less active anyway, and reading one
-costs 3 µs."""
+"""Store entries sampled for each identity to displace, when some are outside of the map. Those are less active anyway,
+and reading one costs 3 µs."""
 REFRESH_MOST_S: Final = 600
 REFRESH_PART: Final = 8
 """Fraction of `inactive_s` after which a duplicate's activity is written to the changelog, at most ten minutes.
 
-A duplicate counts as activity, and this keeps it from costing an entry each time.
+A duplicate counts as activity; without this pause each would cost a changelog entry.
 """
 NULLS_LAST_S: Final = 24 * 3600
 """Seconds that a tombstone stays in a compacted topic for late readers.
@@ -56,8 +56,8 @@ NULLS_LAST_S: Final = 24 * 3600
 It is Kafka's default of delete.retention.ms, and the minimum for a stream with bounds.
 """
 TIMED_SIZES: Final = (4, 6)
-"""Length modulo 8 of values that end with 4 bytes of seconds: after 8 bytes of a sequence, or after 10 bytes and
-multiples of eight."""
+"""Lengths modulo 8 of values that end with 4 bytes of seconds. Before these a plain value has 8 bytes, and a longer one
+10 bytes and a multiple of eight."""
 LOG_EVERY_S: Final = 60.0
 MAX_NAMES: Final = 3
 MAX_NAME_BYTES: Final = 60
@@ -195,7 +195,7 @@ class Eviction:
             self.log_evicted()
 
     def recognised_for_s(self, displaced: int) -> int | None:
-        """Return for how many seconds at least an identity was recognised after its last record.
+        """Return the minimum number of seconds that an identity was recognised after its last record.
 
         Args:
             displaced: number of identities displaced by all workers so far.

@@ -54,9 +54,9 @@ class JumpReport:
             return
         at = jumps.record
         log.warning(
-            "a sequence jumped by more than 2^40: all that this identity sends below it is a duplicate from now on. If "
-            "the number is wrong, let the producer go on above it or under another name, and, where text was read as "
-            'an integer, set sequence_form = "text" for the stream',
+            "a sequence jumped by more than 2^40: every later record of this identity with a lower sequence is a "
+            "duplicate. If the number is wrong, let the producer go on above it or under another name; if text was "
+            'read as an integer, set sequence_form = "text" for the stream',
             topic=batch.topic,
             partition=batch.partition,
             offset=int(batch.offsets[at]),

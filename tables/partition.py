@@ -79,7 +79,7 @@ class SequencePartition(CommittedPartition):
 
     @property
     def recognised_for_s(self) -> int | None:
-        """Return for how many seconds at least an identity was recognised here after its last record.
+        """Return the minimum number of seconds that an identity was recognised here after its last record.
 
         Returns:
             None if identities are kept for ever and none was displaced, or if other workers displaced some.
@@ -188,9 +188,9 @@ class SequencePartition(CommittedPartition):
         with only duplicates for long.
 
         Args:
-            at_ms: Kafka's append time of the entries of `changes`
-            judged_until_ms: input watermark in milliseconds since 1970: no earlier record awaits its verdict. None:
-                unknown, and no identity counts as inactive
+            at_ms: Kafka's append time of the entries of `changes`, in milliseconds since 1970
+            judged_until_ms: input watermark in milliseconds since 1970: every earlier record has its verdict. None: the
+                watermark is unknown, and no identity counts as inactive
 
         Raises:
             StoreDamaged: the store cannot be read, and is removed.

@@ -34,10 +34,10 @@ class Replay:
         self.unproven = 0
         """Age of the state before its replays: broker time of its newest entry, in seconds. 0: it is proven.
 
-        A later replay that applies nothing proves nothing: a standby's, and then its lane's, are of one state.
+        A later replay that applies no entry proves nothing: a lane's replay may continue the state of its standby.
         """
         self.has_ended = False
-        """True once the replay has reached the end of the changelog: entries applied since are newer than that."""
+        """True once the replay has reached the end of the changelog: entries applied later are newer than that end."""
 
     @property
     def earlier(self) -> int:
@@ -45,7 +45,7 @@ class Replay:
 
         The store keeps it, so that a restart does not take the state for a newer one.
 
-        Entries applied since are newer, and say nothing about tombstones that the state has missed.
+        Entries applied since then do not show if the state has missed tombstones.
         """
         return self.unproven or self._from
 
@@ -85,10 +85,10 @@ class Replay:
 
 
 def is_too_old(behind: int) -> bool:
-    """Return whether a state so many seconds old may have missed tombstones.
+    """Return True if a state with this age, in seconds, may have missed tombstones.
 
-    Kafka keeps the tombstone of an evicted identity or a deleted key only for a limited time. Afterwards it is missing
-    from the changelog, and the state would keep the identity or the key. A state from the future has a wrong time and
+    Kafka keeps the tombstone of an evicted identity or a deleted key only for a limited time. Later the changelog lacks
+    the tombstone, and an old state would keep the identity or the key. A state from the future has a wrong time and
     counts as too old.
     """
     return not -SKEW_S <= behind <= NULLS_LAST_S

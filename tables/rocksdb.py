@@ -20,8 +20,8 @@ BLOOM_BITS: Final = 10
 """Bits per identity in a Bloom filter: one in a hundred absent identities is searched on disk (RocksDB's wiki, Bloom
 filters)."""
 WRITE_BUFFER: Final = 16 << 20
-"""Bytes of a write buffer. A worker has a store for each of its partitions, and RocksDB fills two buffers of each: its
-default of 64 MiB would be more than the sequences themselves."""
+"""Bytes of a write buffer. A worker has a store for each of its partitions, and RocksDB fills two buffers for each. Its
+default of 64 MiB would take more memory than the sequences themselves."""
 
 FLUSH_WORTH: Final = 50_000
 """Minimum number of entries in RocksDB's log for `flush_much` to write a file.
@@ -76,7 +76,9 @@ class Database:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             files = {file.name for file in path.iterdir()}
         except OSError as error:
-            raise StateError(f"{path}: cannot be used: {error.strerror}. Choose another state_folder") from None
+            raise StateError(
+                f"{path}: the folder cannot be used: {error.strerror}. Choose another state_folder"
+            ) from None
         if "CURRENT" not in files and any(name.endswith((".sst", ".log")) for name in files):
             # RocksDB would start a new database, at the second try, with the contents of the old log alone.
             # It writes CURRENT before any of these, so a process killed while it made the database leaves
@@ -123,8 +125,10 @@ class Database:
 
     def _unreadable(self, error: Exception | str) -> StateError:
         if any(words in str(error) for words in _OUTSIDE):
-            return StateError(f"{self.path}: RocksDB cannot open it: {error}. Make room, or let this user write here")
-        return StoreDamaged(f"{self.path}: RocksDB cannot read it: {error}")
+            return StateError(
+                f"{self.path}: RocksDB cannot open the store: {error}. Free disk space, or let this user write there"
+            )
+        return StoreDamaged(f"{self.path}: RocksDB cannot read the store: {error}")
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of an entry; None: there is no such entry.
@@ -190,7 +194,9 @@ class Database:
         try:
             db.write(batch)
         except Exception as error:
-            raise StateError(f"{self.path}: RocksDB cannot write: {error}. Is the disk full?") from None
+            raise StateError(
+                f"{self.path}: RocksDB cannot write: {error}. Check that the disk has space and works"
+            ) from None
 
     @property
     def bytes(self) -> int | None:
@@ -211,7 +217,9 @@ class Database:
         try:
             self._db.flush(wait=False)
         except Exception as error:
-            raise StateError(f"{self.path}: RocksDB cannot write: {error}. Is the disk full?") from None
+            raise StateError(
+                f"{self.path}: RocksDB cannot write: {error}. Check that the disk has space and works"
+            ) from None
         self._in_log = 0
 
     def close(self) -> None:
@@ -237,7 +245,9 @@ class Database:
         try:
             shutil.rmtree(path)
         except OSError as error:
-            raise StateError(f"{path}: is damaged and cannot be removed: {error.strerror}. Remove it by hand") from None
+            raise StateError(
+                f"{path}: the store is damaged and cannot be removed: {error.strerror}. Remove it by hand"
+            ) from None
 
 
 def _is_empty(db: Rdict) -> bool:

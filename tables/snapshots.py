@@ -88,7 +88,7 @@ def read_store(path: Path, known: KnownIdentities, *, timed: bool, log: Any) -> 
     except StoreDamaged as error:
         log.error("the local store is damaged; it is removed, and rebuilt from the changelog", reason=str(error))
     except _WithoutTimes:
-        log.info("the local store does not know when its identities were active; it is rebuilt from the changelog")
+        log.info("the local store has no times of activity, which the stream needs; it is rebuilt from the changelog")
     except _WithoutCounts:
         log.info("the local store has not counted missing sequences; it is rebuilt from the changelog")
     except _OfNewerLayout:

@@ -9,7 +9,7 @@ Keys and values are those of the changelog, byte for byte:
     b"e"              evicted identities: see `kafka_ratchet.tables.totals.Evicted`
     b"o"              owner of the changelog: see `kafka_ratchet.transport.owner.Owner`
 
-but for the one that the changelog alone has (`kafka_ratchet.tables.edits`), and keys of the store's own:
+except for the entry that only the changelog has (`kafka_ratchet.tables.edits`). Further keys of the store alone:
 
     b"c"              8-byte big-endian changelog offset: the store contains everything below it; the number of
                       identities, 8 bytes too; and where the stream has bounds, the time, in seconds
@@ -78,7 +78,10 @@ class Store(Database):
         if len(value) == _STANDS_FOR_TIMED.size:
             return _STANDS_FOR_TIMED.unpack(value)
         if len(value) != _STANDS_FOR.size:
-            raise StoreDamaged(f"{self.path}: its changelog position has {len(value)} bytes")
+            raise StoreDamaged(
+                f"{self.path}: the entry of its changelog position has {len(value)} bytes instead of "
+                f"{_STANDS_FOR.size} or {_STANDS_FOR_TIMED.size}"
+            )
         return *_STANDS_FOR.unpack(value), None
 
     @property
@@ -98,7 +101,9 @@ class Store(Database):
         if value is None:
             return None
         if len(value) != _MISSING_BYTES:
-            raise StoreDamaged(f"{self.path}: its count of missing sequences has {len(value)} bytes")
+            raise StoreDamaged(
+                f"{self.path}: its count of missing sequences has {len(value)} bytes instead of {_MISSING_BYTES}"
+            )
         return int.from_bytes(value, "big")
 
     @property
@@ -114,7 +119,9 @@ class Store(Database):
         if value is None:
             return 0
         if len(value) != _SECONDS.size:
-            raise StoreDamaged(f"{self.path}: the age of its unproven replay has {len(value)} bytes")
+            raise StoreDamaged(
+                f"{self.path}: the age of its unproven replay has {len(value)} bytes instead of {_SECONDS.size}"
+            )
         return int(_SECONDS.unpack(value)[0])
 
     @property
@@ -159,7 +166,9 @@ class Store(Database):
         if value is None:
             return None
         if len(value) != _SIGHTED.size:
-            raise StoreDamaged(f"{self.path}: the leader epoch of its changelog has {len(value)} bytes")
+            raise StoreDamaged(
+                f"{self.path}: the leader epoch of its changelog has {len(value)} bytes instead of {_SIGHTED.size}"
+            )
         return Sighting(*_SIGHTED.unpack(value))
 
     def find(self, identities: list[bytes]) -> list[tuple[bytes, bytes]]:

@@ -118,11 +118,13 @@ class _CommittedStore(Store):
 
     async def backup_partition(self, *args: Any, **kwargs: Any) -> None:
         """Refuse a backup, because the changelog is the backup."""
-        raise StateError("the table of last sequences is backed up by its changelog")
+        raise StateError("Faust cannot back up the table of last sequences: the changelog is its backup")
 
     def restore_backup(self, *args: Any, **kwargs: Any) -> None:
         """Refuse to restore a backup, because the changelog is the backup."""
-        raise StateError("the table of last sequences is restored from its changelog")
+        raise StateError(
+            "Faust cannot restore the table of last sequences: each lane restores its partition from the changelog"
+        )
 
     def reset_state(self) -> None:
         """Do nothing, because Faust has no state here."""

@@ -50,7 +50,7 @@ class Progress(NamedTuple):
         """
         if len(value) != _PROGRESS.size or value[0] != _VERSION:
             raise StateError(
-                f"a progress entry of {len(value)} bytes, version {value[:1].hex()}; this Ratchet reads version 1"
+                f"a progress entry has {len(value)} bytes and version {value[:1].hex()}; this Ratchet reads version 1"
             )
         return cls(*_PROGRESS.unpack(value)[1:])
 
@@ -78,6 +78,7 @@ class Evicted(NamedTuple):
         """
         if len(value) != _EVICTED.size or value[0] != _VERSION:
             raise StateError(
-                f"a count of evictions of {len(value)} bytes, version {value[:1].hex()}; this Ratchet reads version 1"
+                f"a count of evictions has {len(value)} bytes and version {value[:1].hex()}; this Ratchet reads "
+                "version 1"
             )
         return cls(*_EVICTED.unpack(value)[1:])

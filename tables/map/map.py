@@ -106,7 +106,7 @@ class LastSequences:
         return LastSequence(int(self._undo[change - 1]) if change else pushed, pushed)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
-        """Return whether a sequence within the window was seen, in the persisted and in the pushed state.
+        """Return two bools: True if a sequence in the window was seen, in the persisted and in the pushed state.
 
         The window is the range below an identity's last sequence. The result is False if the sequence is outside of it,
         or no window is kept.

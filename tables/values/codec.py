@@ -72,10 +72,10 @@ class Codec:
         return f"{self.serializer} by {'str or int' if self.key_type is None else named}"
 
     earlier_form: str | None = None
-    """Form that an earlier version noted for the same entries; None: the same form."""
+    """Description of the same form as an earlier version recorded it; None: the same description."""
 
     def is_own(self, kept: Any, value: Any) -> bool:
-        """Return whether an entry with `earlier_form` belongs to this codec."""
+        """Return True if an entry with `earlier_form` belongs to this codec."""
         return False
 
     def check_key(self, key: Any) -> Any:
@@ -89,7 +89,10 @@ class Codec:
             return key
         if self.is_simple:
             wanted = "str or int" if self.key_type is None else self.key_type.__name__
-            raise TableError(f"table {self.table}: key {key!r:.100} is {kind.__name__}, not {wanted}; see key_type")
+            raise TableError(
+                f"table {self.table}: key {key!r:.100} is {kind.__name__}, not {wanted}. Convert the "
+                "key, or change key_type"
+            )
         try:
             # Equal keys have equal bytes: 5 and 5.0, and a frozenset, with another order in each process.
             found = msgspec.json.encode(self._keys.decode(msgspec.json.encode(key)), order="deterministic")
@@ -119,7 +122,8 @@ class Codec:
             return self._keys.decode(data)
         except msgspec.MsgspecError as error:
             raise TableError(
-                f"table {self.table}: {data!r:.100} is not a key: {error}. Was key_type changed?"
+                f"table {self.table}: {data!r:.100} is not a key: {error}. Was key_type changed? Give the table a "
+                "new name, or undo the change"
             ) from None
 
     def key(self, kept: Any) -> Any:

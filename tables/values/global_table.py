@@ -158,7 +158,7 @@ class GlobalTable(Mapping[Any, Any]):
         except (UnicodeDecodeError, msgspec.MsgspecError) as error:
             raise TableError(
                 f"table {self.name}: topic {self.topic} has the key {data!r:.100}, which is not of type "
-                f"{self.key_type}: {error}"
+                f"{self.key_type}: {error}. Correct key_type, or remove the key from the topic"
             ) from None
 
     def _value(self, key: bytes, data: bytes) -> Any:
@@ -175,7 +175,8 @@ class GlobalTable(Mapping[Any, Any]):
     def _now(self) -> Contents:
         if self.contents is None:
             error = StateError(
-                self.problem or f"table {self.name}: has not been read. It can be read inside an agent only"
+                self.problem
+                or f"table {self.name}: its topic has not been read here. Only an agent in a worker may read the table"
             )
             if (reader := AT_WORK.get()) is not None:
                 reader.fail(error)

@@ -1,4 +1,4 @@
-"""Ratchet's own table, the one without a name: each table's form and windows, and the stream time."""
+"""Ratchet's own table, which has no name: it stores each table's form and windows, and the stream time."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class PartitionTables:
         """Input offset where a table begins, by name, for tables new in the open transaction."""
         self._find, self._scan = self._noting(find), self._noting_scan(scan)
         self._failure: RatchetError | None = None
-        """Error of a look-up: a program that continues in spite of it must not commit."""
+        """Error of a look-up; it prevents the commit even if the program ignores it."""
         self.lent: dict[Any, tuple[Any, Encoded, TablePartition]] = {}
         self._tables: dict[bytes, TablePartition] = {}
         self._large_bytes = 0
@@ -77,7 +77,7 @@ class PartitionTables:
         self._of_others: dict[bytes, bytes | None] = {}
         """Entries of tables that the program no longer has, to be written to the store."""
         self.rolled_back: list[Callable[[], None]] = []
-        """Functions called at each rollback before values fall back, to end runs that still use them."""
+        """Functions called at each rollback, before the values are restored, to end runs that still use them."""
         self.late: dict[str, int] = {}
         """Number of writes dropped because their windows had expired, by table, as of the last commit."""
         self.committed: list[Callable[[], None]] = []
@@ -107,7 +107,7 @@ class PartitionTables:
         return scan_or_note
 
     def fail(self, error: RatchetError) -> None:
-        """Prevent the open transaction from committing, whatever the program does with this error."""
+        """Prevent the open transaction from committing, even if the program ignores this error."""
         self._failure = error
 
     def add(self, codec: Codec, default: Callable[[], Any] | None, kind: type[TablePartition] = TablePartition) -> None:

@@ -115,7 +115,9 @@ class Table(MutableMapping[Any, Any]):
         return self.here.get() or self._nowhere()
 
     def _nowhere(self) -> NoReturn:
-        raise TableError(f"table {self.name}: is read and written inside an agent of its stream only")
+        raise TableError(
+            f"table {self.name}: only an agent of the table's stream may read or write it, while it processes an event"
+        )
 
     def __getitem__(self, key: Any) -> Any:
         partition = self.here.get() or self._nowhere()

@@ -43,8 +43,15 @@ def prefix_of(table: str) -> bytes:
 class _Gone(dict[Any, Any]):
     """Values of an ended run, which refuse all access because its transaction was rolled back."""
 
+    def __init__(self, table: str) -> None:
+        super().__init__()
+        self._table = table
+
     def __missing__(self, key: Any, instead: object = None) -> NoReturn:
-        raise TableError("the run of this agent is over: its transaction was rolled back, and another one has begun")
+        raise TableError(
+            f"table {self._table}: the agent's transaction was rolled back, and a new run of the agent processes its "
+            "events again. Let the old run end: it can no longer read or write the table"
+        )
 
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
         self.__missing__(key)
@@ -63,8 +70,8 @@ class _Shut(dict[Any, Any]):
 
     def __contains__(self, key: object) -> NoReturn:
         raise TableError(
-            "wrote to a table without a current event (as after a time-out between two events), or in a task that it "
-            "has started. Write only in the agent's own task, while it has an event"
+            "an agent wrote to a table without a current event (as after a time-out between two events), or in a "
+            "task that it has started. Write only in the agent's own task, while it processes an event"
         )
 
     def keys(self) -> NoReturn:
@@ -122,8 +129,8 @@ class TablePartition:
         other = type(self)(self.codec, self.default, self.lent, self.find, self.scan)
         if self.writable is not _SHUT:
             other.writable = other.before
-        other.values, self.values = self.values, _Gone()
-        self.before = self.writable = _Gone()
+        other.values, self.values = self.values, _Gone(self.codec.table)
+        self.before = self.writable = _Gone(self.codec.table)
         return other
 
     def begin(self, windows: str | None) -> None:
@@ -280,8 +287,8 @@ class TablePartition:
         """
         if not self.codec.is_same(self.codec.keep(value), data):
             raise TableError(
-                f"table {self.codec.table}: the value of key {self.codec.key(kept)!r:.100} was changed in place, not "
-                f"assigned back: write {self.codec.table}[key] = value after the change"
+                f"table {self.codec.table}: the value of key {self.codec.key(kept)!r:.100} was changed in place and "
+                f"not assigned back: write {self.codec.table}[key] = value after the change"
             )
 
     def keys(self) -> Iterator[Any]:

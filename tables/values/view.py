@@ -31,12 +31,12 @@ class ViewedTable(Protocol):
 
 
 def close_views(table: ViewedTable) -> str:
-    """Make all look-ups in views of a table fail from now on, because this worker lacks the table's state.
+    """Make all look-ups in views of a table fail from now on, because a replay lacks the table's former state.
 
     Returns:
         Sentence of the error.
     """
-    problem = f"the view of table {table.name}: is changed by the transactions of another stream"
+    problem = f"the view of table {table.name} cannot be read here: another stream's transactions change the table"
 
     def closed(changelog: str, number: int) -> CommittedTable:
         raise StateError(problem)
@@ -59,7 +59,9 @@ class TableView:
     def _value(self, key: Any) -> Any:
         reader, elsewhere = AT_WORK.get(), self.table.elsewhere
         if reader is None or elsewhere is None:
-            raise TableError(f"the view of table {self.table.name}: is read inside an agent only")
+            raise TableError(
+                f"the view of table {self.table.name}: only an agent may read it, while it processes an event"
+            )
         kept = self.table.codec.check_key(key)
         try:
             return elsewhere(*reader.place).value(kept)
@@ -86,10 +88,12 @@ class TableView:
         return self._value(key) is not ABSENT
 
     def __iter__(self) -> NoReturn:
-        raise TableError(f"the view of table {self.table.name}: cannot be listed. Look up one key at a time")
+        raise TableError(f"the view of table {self.table.name} cannot be listed. Look up one key at a time")
 
     def _read_only(self, *args: Any) -> NoReturn:
-        raise TableError(f"the view of table {self.table.name}: is read-only. Agents of the table's stream write to it")
+        raise TableError(
+            f"the view of table {self.table.name} is read-only. Write to the table in an agent of its own stream"
+        )
 
     __setitem__ = __delitem__ = _read_only
 

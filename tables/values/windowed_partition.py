@@ -112,7 +112,7 @@ class WindowedPartition(TablePartition):
         self.report = LateReport()
 
     def again(self) -> WindowedPartition:
-        """See `TablePartition.again`."""
+        """Return a partition with the same values and windows for the next run; this one refuses further access."""
         changed = list(self.before)
         other = super().again()
         assert isinstance(other, WindowedPartition)  # noqa: S101 - it is of the same type
@@ -155,7 +155,7 @@ class WindowedPartition(TablePartition):
 
     @property
     def stream_time(self) -> int:
-        """Return the stream time of the current event; outside of events, that of the last one."""
+        """Return the stream time of the current event; without a current event, the stream time of the last one."""
         event = EVENT.get()
         return stream_time(self._own()) if event is None else event.stream_time
 
@@ -176,7 +176,7 @@ class WindowedPartition(TablePartition):
         return ABSENT if place.start < self.first_kept else super().get(place)
 
     def set(self, key: Any, value: Any) -> None:
-        """See `TablePartition.set`.
+        """Set the value of a key in the open transaction.
 
         Raises:
             TableError: the key does not come from the table's windows.
@@ -184,7 +184,7 @@ class WindowedPartition(TablePartition):
         super().set(self._place(key), value)
 
     def delete(self, key: Any) -> None:
-        """See `TablePartition.delete`.
+        """Remove a key in the open transaction.
 
         Raises:
             TableError: the key does not come from the table's windows.
@@ -236,7 +236,7 @@ class WindowedPartition(TablePartition):
             yield from self.in_window(start)
 
     def expire(self) -> None:
-        """See `TablePartition.expire`."""
+        """Remove the entries of expired windows at the end of a transaction."""
         now = stream_time(self._own())
         if not self._is_begun or self.window.expires is None or now == NO_TIME:
             return
@@ -267,19 +267,19 @@ class WindowedPartition(TablePartition):
         return value
 
     def take_over(self, kept: Any, value: Any) -> None:
-        """See `TablePartition.take_over`."""
+        """Store a value from the changelog, and add its key to the index."""
         self.values[kept] = value
         if value is ABSENT:
             self.dropped.append(kept)
         self.index.add(kept)
 
     def clear(self) -> None:
-        """See `TablePartition.clear`."""
+        """Forget all values and windows."""
         super().clear()
         self.index, self.dropped, self._first_stored = WindowIndex(), [], NEVER
 
     def saved(self, *, trim: bool) -> None:
-        """See `TablePartition.saved`."""
+        """Mark all persisted values as contained in the store. trim: True to keep only uncommitted changes."""
         for kept in self.dropped:
             if self.values.get(kept) is ABSENT and kept not in self.before:
                 del self.values[kept]

@@ -186,8 +186,8 @@ class WindowedTable:
 
     def _no_event(self) -> NoReturn:
         raise TableError(
-            f"table {self.name}: there is no current event with a timestamp to choose the windows. Outside "
-            "`async for`, read it by windows(), items(window)"
+            f"table {self.name}: there is no current event with a timestamp to choose the windows. Outside of `async "
+            "for`, read the table with windows() and items(window)"
         )
 
     def _no_window(self, timestamp: int) -> NoReturn:
@@ -200,7 +200,7 @@ class WindowedTable:
             )
         raise TableError(
             f"{place}table {self.name}: the event has no timestamp ({NO_TIMESTAMP}), so it falls into no window. Have "
-            "the producer set one; or ask the table's has_time before you use a window, or make such events dead "
+            "the producer set one; or check the table's has_time before you use a window; or make such events dead "
             'letters with on_error="dead-letter"'
         )
 

@@ -69,7 +69,7 @@ class WindowKey(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Windows of one size, each starting one step after the one before.
+    """Windows of one size, each starting one step after the preceding window.
 
     Args:
         size: length of a window in milliseconds.
@@ -154,7 +154,7 @@ class WindowCodec(Codec):
         self.window, self.is_simple, self.kinds = window, False, frozenset({WindowKey})
 
     def check_key(self, key: Any) -> Any:
-        """See `Codec.check_key`."""
+        """Return the key (key, WindowRange) as the table stores it: a `WindowKey`."""
         if type(key) is WindowKey:
             return key
         if isinstance(key, tuple) and len(key) == 2 and isinstance(key[1], tuple) and len(key[1]) == 2:
@@ -171,17 +171,17 @@ class WindowCodec(Codec):
         return WindowKey(start, self.inner.check_key(key))
 
     def key_bytes(self, kept: Any) -> bytes:
-        """See `Codec.key_bytes`."""
+        """Return the bytes of a key: its window's start, then the key."""
         return pack_start(kept.start) + self.inner.key_bytes(kept.key)
 
     def kept_key(self, data: bytes) -> Any:
-        """See `Codec.kept_key`."""
+        """Return a `WindowKey` from a key's bytes."""
         if len(data) < START_BYTES:
             raise TableError(f"table {self.table}: {data!r:.100} is not a key with a window")
         return WindowKey(_START.unpack_from(data)[0] - _ZERO, self.inner.kept_key(data[START_BYTES:]))
 
     def key(self, kept: Any) -> Any:
-        """See `Codec.key`."""
+        """Return the program's key, (key, WindowRange), from a `WindowKey`."""
         return self.inner.key(kept.key), self.window.range_of(kept.start)
 
     def window_of(self, data: bytes) -> WindowRange:

@@ -133,7 +133,7 @@ async def test_a_timer_that_catches_its_cancellation_was_not_called() -> None:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            with pytest.raises(TableError, match="the run of this agent is over"):
+            with pytest.raises(TableError, match="the agent's transaction was rolled back"):
                 partition.totals["all"] = 1
 
     partition.timers = PartitionTimers([Timer(stubborn, 10)], [partition.totals], partition.tables, lambda: 10.0)
@@ -158,7 +158,7 @@ async def test_a_timer_of_a_worker_goes_on_after_an_error_that_is_logged_with_it
 
     @app.timer(interval=3)
     async def every_three() -> None:
-        with pytest.raises(TableError, match="is read and written inside an agent"):
+        with pytest.raises(TableError, match="only an agent of the table's stream may read or write it"):
             table["a"] += 1
         with pytest.raises(SendRefused, match="only inside an agent"):
             await topic.send(value=1)

@@ -219,11 +219,11 @@ NUMBER = (7).to_bytes(8, "big")
         pytest.param(b"ia", b"", "not an entry that Ratchet wrote", id="empty sequence"),
         pytest.param(b"ia", b"\xff" * 8, "not an entry that Ratchet wrote", id="negative sequence"),
         pytest.param(b"ia", NUMBER + bytes(4), "not an entry that Ratchet wrote", id="the store's form"),
-        pytest.param(b"e", Evicted(1, 2).pack()[:-1], "count of evictions of 16 bytes", id="short count of evictions"),
-        pytest.param(b"e", None, "count of evictions of 0 bytes", id="no count of evictions"),
-        pytest.param(b"p", Progress(1, 2, 3, 4).pack()[:-1], "progress entry of 56 bytes", id="short progress"),
+        pytest.param(b"e", Evicted(1, 2).pack()[:-1], "count of evictions has 16 bytes", id="short count of evictions"),
+        pytest.param(b"e", None, "count of evictions has 0 bytes", id="no count of evictions"),
+        pytest.param(b"p", Progress(1, 2, 3, 4).pack()[:-1], "progress entry has 56 bytes", id="short progress"),
         pytest.param(b"p", b"\4" + Progress(1, 2, 3, 4).pack()[1:], "version 04; this Ratchet", id="newer progress"),
-        pytest.param(b"p", None, "progress entry of 0 bytes", id="progress tombstone"),
+        pytest.param(b"p", None, "progress entry has 0 bytes", id="progress tombstone"),
     ],
 )
 def test_an_entry_that_is_not_ours_halts_the_partition(

@@ -240,7 +240,7 @@ def test_a_store_without_times_is_rebuilt_when_bounds_come_and_serves_when_they_
     with capture_logs() as lines:
         one.crash()
     assert [line["event"] for line in lines] == [
-        "the local store does not know when its identities were active; it is rebuilt from the changelog"
+        "the local store has no times of activity, which the stream needs; it is rebuilt from the changelog"
     ]
     # The changelog knew: b"i" was active 91 seconds ago, b"c" 31.
     assert one.work(record(b"e", 1), after_s=31) == ([0], [b"i"])

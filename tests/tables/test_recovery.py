@@ -68,6 +68,6 @@ def test_totals_are_those_of_the_last_entries() -> None:
     assert read_totals(batch, 0, -1, before) == (done, before[1])
     assert read_totals(batch, 0, 1, before) == (done, gone)
     with pytest.raises(
-        StateError, match=r"changelog, partition 3, offset \d+: a progress entry of 1 bytes, version ff"
+        StateError, match=r"changelog, partition 3, offset \d+: a progress entry has 1 bytes and version ff"
     ):
         read_totals(batch, 2, -1, before)

@@ -171,7 +171,7 @@ def test_the_store_before_it_is_damaged(flushed: Path, tmp_path: Path) -> None:
 def test_a_damaged_store_is_never_trusted(flushed: Path, tmp_path: Path, damage: Callable[[Path], None]) -> None:
     folder = Path(shutil.copytree(flushed, tmp_path / "block-8"))
     damage(folder)
-    with pytest.raises(StoreDamaged, match="RocksDB cannot read it") as raised:
+    with pytest.raises(StoreDamaged, match="RocksDB cannot read the store") as raised:
         read(folder)
     assert str(raised.value).startswith(f"{folder}: ")
     for _ in range(2):
@@ -195,7 +195,7 @@ def test_a_damaged_store_is_never_trusted_when_it_is_asked_about_each_identity(
         assert [state.last(name).persisted for name in NAMES] == RIGHT
     else:
         again = [Sent(key=name, headers=(("ratchet-sequence", b"1"),)) for name in NAMES]
-        with pytest.raises(StoreDamaged, match="RocksDB cannot read it"):
+        with pytest.raises(StoreDamaged, match="RocksDB cannot read the store"):
             judged(state, fetched(again), reader_for(SequenceSource.parse("header:ratchet-sequence")))
         state.open()
         assert (len(state), state.position) == (0, 0)

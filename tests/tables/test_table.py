@@ -116,6 +116,6 @@ async def test_faust_has_nothing_to_recover(table: SequenceTable) -> None:
     table.data.set_persisted_offset(partition, 99)
     table.apply_changelog_batch([])
     table.reset_state()
-    with pytest.raises(StateError, match="backed up by its changelog"):
+    with pytest.raises(StateError, match="the changelog is its backup"):
         await table.data.backup_partition(partition)
     assert table[b"a"] == 7

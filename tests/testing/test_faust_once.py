@@ -31,7 +31,7 @@ def test_a_topic_with_a_rule_over_partitions(ratchet_broker: str) -> None:
     assert_once(
         f"{WORDS}:alone", events, bootstrap=ratchet_broker, points=("committed:2",), partitions=2, settings=settings
     )
-    with pytest.raises(SettingsError, match=f"topic {numbers}: has records already"):
+    with pytest.raises(SettingsError, match=f"topic {numbers} has records already"):
         assert_once(f"{WORDS}:alone", events, bootstrap=ratchet_broker, points=("committed:2",), partitions=2)
 
 

@@ -214,7 +214,7 @@ def test_what_a_worker_would_refuse_is_refused() -> None:
         run(two_streams(of_one=False), {"one": [1]})
     app = two_streams(of_one=True)
     assert run(app, {"one": [1]}).tables == {"kept": {1: 1}}
-    with pytest.raises(AgentFailed, match="table kept: is read and written inside an agent of its stream only"):
+    with pytest.raises(AgentFailed, match="table kept: only an agent of the table's stream may read or write it"):
         run(app, {"two": [1]})
 
 
@@ -284,8 +284,8 @@ def test_a_view_has_what_the_table_of_another_stream_has_committed() -> None:
     ("look", "said"),
     [
         (lambda totals, lists, user: lists[user], "raised KeyError: 'ann'"),
-        (lambda totals, lists, user: totals.__setitem__(user, 1), "the view of table totals: is read-only"),
-        (lambda totals, lists, user: list(totals), "the view of table totals: cannot be listed"),
+        (lambda totals, lists, user: totals.__setitem__(user, 1), "the view of table totals is read-only"),
+        (lambda totals, lists, user: list(totals), "the view of table totals cannot be listed"),
         (lambda totals, lists, user: totals[1.5], "table totals: key 1.5 is float"),
     ],
 )

@@ -279,7 +279,7 @@ def test_what_cannot_be_done_says_what_to_do() -> None:
     assert "raised KeyError: 'k'" in raised(lambda _, windowed: windowed["k"].value())
     assert "is a set of windows, not a value" in raised(lambda _, windowed: windowed.__setitem__("k", windowed["l"]))
     assert "not str or int" in raised(lambda _, windowed: windowed.__setitem__(1.5, 1))
-    with pytest.raises(TableError, match="inside an agent"):
+    with pytest.raises(TableError, match="only an agent of the table's stream"):
         _ = Table("t").tumbling(60).late
 
 
