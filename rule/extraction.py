@@ -238,7 +238,7 @@ def _function(name: str) -> Callable[[RecordBatch, int], int | str]:
         if found is None:
             return None
         if isinstance(found, bool) or not isinstance(found, int):
-            raise TypeError(f"returned a {type(found).__name__}")
+            raise TypeError(f"the extractor returned a {type(found).__name__} instead of an int or None")
         return int.__int__(found)  # a subclass may compare as it likes
 
     def read(batch: RecordBatch, index: int) -> int | str:
@@ -263,9 +263,13 @@ def imported(name: str, setting: str) -> Callable[[Record], Any]:
         found: Callable[[Record], Any] = getattr(importlib.import_module(module), function)
     except Exception as error:
         # The user's module is run here, and may raise anything.
-        raise SettingsError(f"{setting} function:{name}: cannot be imported: {error!r}") from error
+        raise SettingsError(
+            f"{setting} function:{name}: cannot be imported: {error!r}. Correct the name, or install the module"
+        ) from error
     if not callable(found):
-        raise SettingsError(f"{setting} function:{name}: is a {type(found).__name__}, not a function")
+        raise SettingsError(
+            f"{setting} function:{name}: is a {type(found).__name__}, not a function. Name a function of the module"
+        )
     return found
 
 
@@ -365,7 +369,7 @@ def identities_of(batch: RecordBatch, spans: Spans, reasons: NDArray[np.uint8]) 
 
     Args:
         batch: the batch.
-        spans: location of the header in each record.
+        spans: location of the header in each record, as `find_headers` returns it.
         reasons: uint8[records]; NONE is replaced by the reason if an identity is missing.
     """
     found = Identities(batch.data, *spans, least=1)
@@ -461,6 +465,6 @@ def _identity_function(name: str) -> Callable[[RecordBatch, int], bytes | str]:
                 return "identity-not-text"
         if isinstance(found, bytes):
             return b"".join((found,))
-        raise TypeError(f"returned a {type(found).__name__}")
+        raise TypeError(f"the extractor returned a {type(found).__name__} instead of a str, bytes or None")
 
     return lambda batch, index: call_extractor(made, name, batch, index) or "identity-missing"

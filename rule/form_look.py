@@ -1,4 +1,4 @@
-"""Record by record check of the form of sequences: verify's own version of `kafka_ratchet.rule.number_forms`."""
+"""Check of the form of sequences, record by record: verify's own version of `kafka_ratchet.rule.number_forms`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Dismisses = Callable[[int, int, int], bool]
 def number_look() -> tuple[Callable[[int, int], int], Dismisses]:
     """Return the two functions that examine eight-byte numbers.
 
-    The first function has a number and the last one of its identity as arguments, and returns the form that the number
-    seems to have; 0: none. The second function has a form, a doubtful number and a neighbour as arguments, and returns
-    whether the neighbour suggests that the numbers are big-endian. Both are nested functions that do not need this
-    package, so that Spark can send them to its executors.
+    The first function takes a number and the identity's last number, and returns the form that the number seems to
+    have; 0: no other form. The second function takes a form, a doubtful number and a neighbouring record's number, and
+    returns True if the neighbour suggests that the numbers are big-endian after all. Both are nested functions that do
+    not need this package, so that Spark can send them to its executors.
     """
     little, floating, near, far, step_most = forms.LITTLE, forms.FLOATING, forms.NEAR, forms.FAR, forms.STEP
     first_byte, short, least, double_step = forms.FIRST_BYTE, forms.SHORT, forms.LEAST, forms.DOUBLE_STEP
@@ -36,7 +36,7 @@ def number_look() -> tuple[Callable[[int, int], int], Dismisses]:
         return int(found) if 1 <= found < 1 << 53 and found == int(found) else -1
 
     def goes_on(number: int, last: int) -> bool:
-        """Return whether a number is close to the last one as little-endian, but far from it as big-endian."""
+        """Return True if a number is close to the last one as little-endian, but far from it as big-endian."""
         step = swapped(number) - swapped(last)
         if swapped(last) < 0 or step <= 0:
             return False

@@ -65,7 +65,7 @@ def _double(bits: np.int64) -> Any:
 
 @compiled(inline="always")
 def _goes_on(number: np.int64, last: np.int64) -> bool:
-    """Return whether a number is close to the last one as little-endian, but far from it as big-endian."""
+    """Return True if a number is close to the last one as little-endian, but far from it as big-endian."""
     little, little_last = _reversed(number), _reversed(last)
     if little < 0 or little_last < 0 or little <= little_last:
         return False
@@ -88,7 +88,7 @@ def _integer(data: U8, start: int) -> Any:
 
 @compiled()
 def _is_decimal(data: U8, start: int) -> bool:
-    """Return whether eight bytes are digits, or a minus and digits."""
+    """Return True if eight bytes are digits, or a minus and digits."""
     for q in range(start + 1 if data[start] == MINUS else start, start + 8):
         if data[q] < 48 or data[q] > 57:
             return False
@@ -104,7 +104,7 @@ def _is_printable(data: U8, start: int) -> bool:
 
 
 @compiled(inline="always")
-def _speaks_for_it(number: np.int64, other: np.int64) -> bool:
+def _is_close_as_big_endian(number: np.int64, other: np.int64) -> bool:
     """Return True if a neighbour's integer is close as big-endian, but not as little-endian."""
     if number == other or number < 0 or other < 0:
         return False
@@ -115,23 +115,23 @@ def _speaks_for_it(number: np.int64, other: np.int64) -> bool:
 
 
 @compiled(inline="always")
-def _counts_beside(number: np.int64, other: np.int64) -> bool:
-    """Return True if a neighbour's integer differs by a few, and is no double."""
+def _counts_nearby(number: np.int64, other: np.int64) -> bool:
+    """Return True if a neighbour's integer differs only a little, and does not look like a double."""
     return bool(number != other and abs(number - other) <= DOUBLE_STEP and _double(_reversed(other)) < 0)
 
 
 @compiled()
-def _is_among_its_like(data: U8, starts: I64, lengths: I64, row: int, recent: I64, form: int) -> bool:
+def _fits_neighbours(data: U8, starts: I64, lengths: I64, row: int, recent: I64, form: int) -> bool:
     """Return True if the integers of nearby or recent records suggest that a record's integer is big-endian."""
     number = _integer(data, starts[row])
     for i in range(max(row - NEIGHBOURS, 0), min(row + NEIGHBOURS + 1, len(starts))):
         if lengths[i] == 8:
             other = _integer(data, starts[i])
-            if _speaks_for_it(number, other) if form == LITTLE else _counts_beside(number, other):
+            if _is_close_as_big_endian(number, other) if form == LITTLE else _counts_nearby(number, other):
                 return True
     if row < NEIGHBOURS:
         for other in recent:
-            if _speaks_for_it(number, other) if form == LITTLE else _counts_beside(number, other):
+            if _is_close_as_big_endian(number, other) if form == LITTLE else _counts_nearby(number, other):
                 return True
     return False
 
@@ -182,13 +182,13 @@ def scan(data: U8, starts: I64, lengths: I64, verdicts: U8, invalid: int, agains
         if last < 0 or verdicts[i] == invalid:
             continue
         if abs(found - last) >= FAR:
-            if _goes_on(found, last) and not _is_among_its_like(data, starts, lengths, i, recent, LITTLE):
+            if _goes_on(found, last) and not _fits_neighbours(data, starts, lengths, i, recent, LITTLE):
                 return i, LITTLE
         # The sign and the exponent of a double stand in its last byte and a half.
         elif found < last and ONE_BYTE <= data[start + 7] <= MOST_BYTE:
             after, before = _double(_reversed(found)), _double(_reversed(last))
             if before > 0 and 0 < after - before <= DOUBLE_STEP:
-                if not _is_among_its_like(data, starts, lengths, i, recent, FLOATING):
+                if not _fits_neighbours(data, starts, lengths, i, recent, FLOATING):
                     return i, FLOATING
     return NO_ROW, 0
 

@@ -37,7 +37,7 @@ _NAME: Final = re.compile(r'"([^"\\]*)"|([^."\\]+)')
 
 @dataclass(frozen=True, slots=True)
 class IdentityPart:
-    """One part of an identity.
+    """Part of an identity.
 
     Args:
         kind: source of the part.
@@ -70,11 +70,12 @@ class IdentityPart:
 class Identity:
     """Identity of a record, which its sequence belongs to; state is always kept per input partition.
 
-    PARTITION  one sequence per partition (the ValueTransformer approach)
+    PARTITION  one sequence per input partition
     KEY        one sequence per record key
     PRODUCER   one sequence per producer name, from the header `ratchet-producer` (PIP-6)
 
-    `parse` reads further ones. An identity of several parts consists of all of them, see `joined`.
+    `parse` also accepts headers, fields, functions and lists of parts. An identity of several parts contains all of
+    them, see `joined`.
     """
 
     parts: tuple[IdentityPart, ...]
@@ -163,7 +164,7 @@ def _texts(given: str) -> list[str]:
             f'{given!r} starts like a list but is not a valid one; write ["header:a", "header:b"]'
         ) from None
     if not all(isinstance(text, str) for text in found):
-        raise ValueError(f"{given!r} has an element other than text")
+        raise ValueError(f"{given!r} has an element other than text; write a list of texts")
     return list(found)
 
 
@@ -260,8 +261,8 @@ class SequenceSource:
             case "header" | "field" | "function":
                 return cls(kind, _place(kind, name, text))
         if not name:
-            raise ValueError(f"{text!r} names no place; write {_PLACES}, or none")
-        raise ValueError(f"{kind!r} is not a place for a sequence; write {_PLACES}, or none")
+            raise ValueError(f"{text!r} names no part of a record; write {_PLACES}, or none")
+        raise ValueError(f"a sequence cannot be read from {kind!r}; write {_PLACES}, or none")
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}" if self.name else self.kind
@@ -274,7 +275,7 @@ def _place(kind: str, name: str, text: str) -> str:
         ValueError: the name is invalid.
     """
     if not name:
-        raise ValueError(f"{text!r} names no place; write {_PLACES}")
+        raise ValueError(f"{text!r} names no part of a record; write {_PLACES}")
     if not name.isprintable():
         raise ValueError(f"{name!r} has characters that cannot be printed; use another name")
     if kind == "field":

@@ -18,9 +18,9 @@ The map is open addressing with linear probing in plain numpy arrays, one slot p
     sizes    int64[5]       USED slots, ARENA bytes in use, CHANGED slots, KNOWN identities (persisted), TOUCHED
                             slots (those with `active`)
 
-An evicted identity keeps its slot, with -1 for its sequence, as one that was pushed and rolled back does. So it is
-not looked up in a store that still has it. `kafka_ratchet.rule.windows` has the rule of streams that keep
-more, `kafka_ratchet.tables.map` the passes that commit, grow, age and store the map.
+An evicted identity keeps its slot, with -1 for its sequence, as does a new identity after a rollback. So the worker
+does not look it up in a store that still has it. `kafka_ratchet.rule.windows` has the rule of streams that keep more
+state, `kafka_ratchet.tables.map` the passes that commit, grow, age and store the map.
 
 `hash_of` is seeded per map, so that chosen keys cannot all land in one place. The functions never raise and change
 only the given arrays; tests/tables/map/plain_judge.py is their oracle.
@@ -41,16 +41,16 @@ FRESH, DUPLICATE, INVALID, TOO_LATE, CONFLICT = range(5)
 """Verdicts, uint8. TOO_LATE and CONFLICT occur only if a stream has the settings for them."""
 
 JUMP = 1 << 40
-"""Minimum rise above an identity's last sequence to report as a jump. Counting a million records a second takes 12 days
-for it."""
+"""Minimum rise above an identity's last sequence to report as a jump. A counter of a million records a second takes 12
+days to rise so far."""
 
 FILE_STEPS_MOST = 1 << 10
 FILE_BYTE_MOST = 1 << 32
 """Bounds of a step between files, which is no jump. In a set of files each file has 2^40 sequences, one for each of its
 bytes (`kafka_ratchet.producers.file_set`), so the first record of the next file may be more than JUMP above the last
 one of this file. A partition may lack records of a thousand files, and its first record of a file begins within four
-gigabytes. A random number is within both bounds once in two million; milliseconds after a time in seconds are not
-before 2039."""
+gigabytes. A random number is within both bounds once in two million; a time in milliseconds after one in seconds is not
+within them before 2039."""
 
 FIRST_MOST = 1 << 61
 """Maximum first sequence of an identity. A higher one is reported, because there is no last one to compare it with.
@@ -66,7 +66,7 @@ U32 = NDArray[np.uint32]
 
 @compiled()
 def is_jump(last: np.int64, sequence: np.int64) -> np.bool:
-    """Return whether a rising sequence is a jump from the last one (-1: none), which is to be reported."""
+    """Return True if a rising sequence is a jump from the last one (-1: none), which is to be reported."""
     if last < 0:
         return sequence > FIRST_MOST
     is_far = sequence // JUMP - last // JUMP > FILE_STEPS_MOST or sequence % JUMP > FILE_BYTE_MOST

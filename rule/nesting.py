@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 def is_too_deep(value: bytes) -> bool:
-    """Return whether JSON text opens more than `NESTING_MOST` objects and lists at once."""
+    """Return True if JSON text opens more than `NESTING_MOST` objects and lists at once."""
     if len(value) <= SHALLOW_BYTES or value.count(b"[") + value.count(b"{") <= NESTING_MOST:
         return False
     bare = np.frombuffer(_STRINGS.sub(b"", value), np.uint8)

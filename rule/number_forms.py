@@ -17,7 +17,8 @@ LITTLE, FLOATING, LETTERS, HEXADECIMAL = 1, 2, 3, 4
 NEAR, FAR = 1 << 48, 1 << 56
 """Bounds of the distance to the last sequence: below NEAR in the suspected form, and from FAR on as it is read.
 
-An old number sent again is also far below the last one: ids that contain a time (snowflakes) by 198 days at least.
+A repeated old number may also be far below the last one. Among ids that contain a time (snowflakes), FAR is 198 days or
+more.
 """
 STEP, FIRST_BYTE = 256, 1 << 56
 """Bounds of a step at the beginning of a little-endian counter, where the numbers also rise if read as big-endian."""
@@ -27,7 +28,7 @@ reading."""
 NEXT_TO, NEAR_NEIGHBOUR = 1 << 48, 1 << 53
 """Bounds of the distance to a neighbour; the second one if the neighbour is not close as little-endian."""
 DOUBLE_STEP = 8
-"""Maximum step between floating point numbers that count."""
+"""Maximum step between two sequences of a counter written as floating-point numbers."""
 SHORT = 1 << 52
 """Bound of a little-endian counter or time, for numbers that a big-endian reading makes negative."""
 LEAST = -(1 << 63)
@@ -63,22 +64,24 @@ class Doubt(NamedTuple):
 
 
 def is_hexadecimal(text: bytes) -> bool:
-    """Return whether a text is a hexadecimal number with digits and letters, and no decimal number with an exponent."""
+    """Return True if a text is a hexadecimal number with digits and letters, and no decimal number with an exponent."""
     return _HEX.fullmatch(text) is not None
 
 
-KEEP: Final = 'If they are big-endian integers all the same, set sequence_form = "integer"'
+KEEP: Final = 'If the sequences are big-endian integers all the same, set sequence_form = "integer"'
 TEXT_FORM: Final = 'set sequence_form = "text", which makes dead letters of other numbers'
 SENTENCES: Final = {
     LITTLE: "the header {name} has the bytes {bytes}, which is {little}{after} as a little-endian number and {read} as "
-    'a big-endian one. Read so, new records look like duplicates. Set sequence_form = "little-endian". ' + KEEP,
+    'a big-endian one. Read as big-endian, new records look like duplicates. Set sequence_form = "little-endian". '
+    + KEEP,
     FLOATING: "the header {name} has the bytes {bytes}, which is a little-endian floating point number. Read as an "
     "integer, {read}, new records look like duplicates. Have the producer write whole numbers, or set sequence = "
     f'"function:MODULE:NAME". {KEEP}',
-    LETTERS: "the header {name} has the text {text!r}, which would be read as the integer {read}, and all that follows "
-    f'would look like duplicates. To read such texts, set sequence = "function:MODULE:NAME"; or {TEXT_FORM}. {KEEP}',
-    HEXADECIMAL: "the header {name} has the text {text!r}, and others have digits only: they are hexadecimal numbers, "
-    "and those of digits would be read as decimal ones. To read them, set sequence = "
+    LETTERS: "the header {name} has the text {text!r}, which would be read as the integer {read}, and all later "
+    'records would look like duplicates. To read such texts, set sequence = "function:MODULE:NAME"; or '
+    f"{TEXT_FORM}. {KEEP}",
+    HEXADECIMAL: "the header {name} has the text {text!r}, and others have digits only: the sequences are "
+    "hexadecimal, and those of digits would be read as decimal numbers. To read hexadecimal ones, set sequence = "
     f'"function:MODULE:NAME"; or {TEXT_FORM}',
 }
 """Sentences about a doubt, by form."""

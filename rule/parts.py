@@ -48,7 +48,7 @@ def eight_bytes(data: U8, start: int, is_little: bool) -> np.int64:
 
 @compiled(inline="always")
 def is_decimal(data: U8, start: int, length: int) -> bool:
-    """Return whether bytes are decimal digits, perhaps after a minus."""
+    """Return True if bytes are decimal digits, perhaps after a minus."""
     first = start + 1 if length > 1 and data[start] == 45 else start
     for q in range(first, start + length):
         if data[q] < 48 or data[q] > 57:
@@ -58,7 +58,7 @@ def is_decimal(data: U8, start: int, length: int) -> bool:
 
 @compiled(inline="always")
 def number_of(data: U8, start: int, length: int, form: int) -> tuple[np.int64, int]:
-    """Return the sequence in some bytes, or -1 with the reason for none.
+    """Return the sequence in some bytes and NONE; or -1, and the reason why the bytes are no sequence.
 
     In the form GUESS, eight bytes of decimal text (digits, or a minus and digits) count as text; any other eight bytes
     count as a big-endian integer.
@@ -107,7 +107,7 @@ def read_sequences(
 
 @compiled(inline="always")
 def same_text(data: U8, at: int, names: U8, start: int, length: int) -> bool:
-    """Return whether a range of bytes equals a name."""
+    """Return True if a range of bytes equals a name."""
     if length > 0 and data[at + length - 1] != names[start + length - 1]:
         return False  # the end first: names of one program begin alike
     for q in range(length):

@@ -46,10 +46,14 @@ class Setting(NamedTuple):
 
 
 SETTINGS: Final = {
-    "identity": Setting("whose sequence it is: producer, key, partition, header:NAME, or several", "always", "rule"),
-    "sequence": Setting("header:NAME; or none, where an identity is an id of its record", "always", "rule"),
+    "identity": Setting(
+        "identity that sequences belong to: producer, key, partition, header:NAME, or several", "always", "rule"
+    ),
+    "sequence": Setting("header:NAME; or none, if each identity is the id of one record", "always", "rule"),
     "sequence_form": Setting("form of a sequence in a header", "always", "rule"),
-    "reorder_window": Setting("sequences below the last one that may come late, each once", "if set", "judging"),
+    "reorder_window": Setting(
+        "number of sequences below the last one that may come late, each once", "if set", "judging"
+    ),
     "late": Setting("result of a record below the window", "if set", "judging"),
     "conflicts": Setting("result of a record with the last sequence and another value", "if set", "judging", False),
     "dense": Setting("sequences without holes, so that missing ones are counted", "if set", "judging", False),
@@ -155,7 +159,7 @@ def check_window(size: int) -> int:
         ValueError: the window is outside of its bounds.
     """
     if not 0 <= size <= WINDOW_MOST:
-        raise ValueError(f"reorder_window {size} is not between 0 and {WINDOW_MOST}")
+        raise ValueError(f"reorder_window {size} is not between 0 and {WINDOW_MOST}. Write such a number")
     return size
 
 

@@ -12,7 +12,7 @@ INVALID: Final = "invalid"
 TOO_LATE: Final = "too-late"
 CONTENT_DIFFERS: Final = "content-differs"
 BY_NUMBER: Final = (FRESH, DUPLICATE, INVALID, TOO_LATE, CONTENT_DIFFERS)
-"""Words by number of the verdict in `kafka_ratchet.rule.kernels`. Headers store them, so they never change."""
+"""Words of the verdicts, by their number in `kafka_ratchet.rule.kernels`. Headers store them, so they never change."""
 
 UNJUDGED: Final = "unjudged"
 """Word for a record forwarded while deduplication was off."""

@@ -33,8 +33,8 @@ FINGERPRINT_SEED: Final = np.uint64(0x52617463686574)
 NULL_SEED: Final = np.uint64(0x6E756C6C)
 """Fixed seeds, because a fingerprint is stored in the changelog.
 
-So two values with the same fingerprint can be constructed; but a second value sent by mistake has another one. A null
-has a seed of its own, so that it differs from an empty value.
+So two values with the same fingerprint can be constructed, but two values that differ by mistake have different ones. A
+null has a seed of its own, so that its fingerprint differs from that of an empty value.
 """
 
 
@@ -42,7 +42,7 @@ class Kept(NamedTuple):
     """Deduplication options of a map: which further state it keeps of each identity.
 
     Args:
-        window: number of sequences below the last one for which it is kept whether they were seen; 0: none.
+        window: number of sequences below the last one that the map marks as seen or unseen; 0: none.
         fingerprints: whether to keep a fingerprint of the value with the last sequence.
         dense: whether to keep the first sequence, and the number of sequences seen since.
     """
@@ -82,7 +82,7 @@ class Extras(NamedTuple):
 
     @classmethod
     def of(cls, kept: Kept, slots: int) -> Extras:
-        """Return columns with so many slots and undefined content."""
+        """Return columns with `slots` rows of undefined content."""
         return cls(
             np.empty((slots if kept.words else 0, kept.words), np.uint64),
             np.empty(slots if kept.fingerprints else 0, np.uint64),
@@ -166,7 +166,7 @@ def put_back(extras: Extras, slot: int, last: int, to: int) -> None:
 
 @compiled()
 def missing(first: int, last: int, count: int) -> np.int64:
-    """Return the number of missing sequences of an identity, from its columns."""
+    """Return the number of missing sequences of an identity, from its row of `Extras` and its last sequence."""
     start = first if first >= 0 else ~first
     return np.int64(last - start - (count - 1))
 

@@ -326,9 +326,9 @@ def test_a_source_reads_what_it_prints(text: str) -> None:
         ("key", "the record key cannot be the sequence"),
         ("key:", "the record key cannot be the sequence"),
         ("key:x", "the record key cannot be the sequence"),
-        ("", "names no place"),
-        ("header", "names no place"),
-        ("header:", "names no place"),
+        ("", "names no part of a record"),
+        ("header", "names no part of a record"),
+        ("header:", "names no part of a record"),
         ("field:a..b", "empty part"),
         ("field:.a", "empty part"),
         ("field:a.", "empty part"),
@@ -346,7 +346,7 @@ def test_a_source_reads_what_it_prints(text: str) -> None:
         ("function:module:", "is not a function"),
         ("function:os.system('x'):f", "is not a function"),
         ("function:../module:f", "is not a function"),
-        ("topic:x", "is not a place for a sequence"),
+        ("topic:x", "a sequence cannot be read from 'topic'"),
     ],
 )
 def test_a_source_that_cannot_be(text: str, sentence: str) -> None:

@@ -48,7 +48,7 @@ def test_identity_of_one_word_is_told_as_before(tmp_path: Path, word: str) -> No
         ('identity = ["key", 3]', "streams.events.identity: write a text, or a list of texts"),
         ('identity = "[3]"', "has an element other than text"),
         ('identity = "[a"', "starts like a list but is not a valid one"),
-        ('identity = "header:"', "'header:' names no place"),
+        ('identity = "header:"', "'header:' names no part of a record"),
         ('identity = "field:a..b"', "'a..b' has an empty part"),
         ('identity = "function:os"', "'os' is not a function"),
         ('identity = ["header:a", ""]', "'' is not an identity"),
