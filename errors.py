@@ -55,7 +55,7 @@ class RatchetError(Exception):
 
 
 class SetupError(RatchetError):
-    """Environment that lacks something Ratchet needs, or where a part could not be started."""
+    """Machine that lacks something Ratchet needs, or on which a part of Ratchet could not be started."""
 
 
 class SettingsError(RatchetError):
@@ -71,7 +71,7 @@ class BrokerUnavailable(RatchetError):
 
 
 class KafkaRefused(BrokerUnavailable):
-    """Login rejected by Kafka, or certificate rejected by either side. Another try does not help."""
+    """Login rejected by Kafka, or certificate rejected by either side. Retrying does not help."""
 
 
 class TopicError(RatchetError):
@@ -87,7 +87,7 @@ class TopicReplaced(TopicError):
 
 
 class PartitionsDiffer(TopicError):
-    """Topic with another partition count than it must have."""
+    """Topic with a partition count other than the required one."""
 
 
 class TopicTaken(TopicError):
@@ -143,7 +143,7 @@ class BatchTooLarge(TransportError):
 
 
 class PositionLost(TransportError):
-    """Offset to read next that is outside the partition's present records."""
+    """Next offset to read, which lies outside the partition's present records."""
 
 
 class LogTruncated(TransportError):
@@ -172,7 +172,7 @@ class RecordRefused(TransportError):
 
 
 class ProducerFenced(TransportError):
-    """Takeover of a producer's name by a newer producer. The older one sends nothing any more."""
+    """Takeover of a producer's name by a newer producer. Kafka accepts nothing more from the older one."""
 
 
 class TransactionError(TransportError):
@@ -228,7 +228,7 @@ class OwnerDiffers(StateError):
 
 
 class PolicyLost(StateError):
-    """Policy topic that ends at an offset below the policies last applied to a partition.
+    """Policy topic that lost its end, with a policy already applied to a partition.
 
     The present policy is unknown.
     """

@@ -1,6 +1,6 @@
 """Events that arrive more than once count exactly once: from the producer to the result table.
 
-The public names, each imported when it is first asked for: whoever needs the producer only does not load an engine.
+Each public name is imported at its first use, so that a program with only a producer does not load an engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m kafka_ratchet` is `ratchet`."""
+"""Entry point of `python -m kafka_ratchet`, which runs the command `ratchet`."""
 
 from kafka_ratchet.app.cli import main
 

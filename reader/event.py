@@ -1,4 +1,4 @@
-"""One record, as a program of one's own gets it."""
+"""Record of a topic, as the reader passes it to the user's program."""
 
 from __future__ import annotations
 

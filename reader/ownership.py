@@ -127,7 +127,8 @@ class Ownership:
     def look_again(self) -> list[int]:
         """Read from the database which partitions this process still holds, and their positions.
 
-        A position that moved under our own generation was moved by a commit with a lost answer.
+        If a position moved but the generation is still this process's, its own commit succeeded although the answer was
+        lost.
 
         Returns:
             the partitions that another process has taken over

@@ -134,9 +134,9 @@ class Positions:
         rules = ", ".join(database.rules_of(TABLE)) or "no trigger, rule or policy that can be seen"
         return PositionNotStored(
             f"{self._where}: table {TABLE} has not stored the position of reader {self._reader!r}, topic "
-            f"{self._topic!r}, partitions {', '.join(map(str, partitions))}, as given; without it the rows would count "
-            f"twice. The table has: {rules}. Nothing of the transaction was kept. Drop the one that refuses or changes "
-            "rows of the table, then start the reader again"
+            f"{self._topic!r}, partitions {', '.join(map(str, partitions))}, as the reader gave it; without that "
+            f"position the rows would count twice. The table has: {rules}. Nothing of the transaction was kept. Drop "
+            "the trigger, rule or policy that refuses or changes rows of the table, then start the reader again"
         )
 
     def take_over(self, database: Database, partitions: Sequence[int], topic_id: str) -> dict[int, Held]:

@@ -142,7 +142,7 @@ class Reader:
     ) -> None:
         if not NAME.fullmatch(name):
             raise SettingsError(
-                f"reader name {name!r}: use a letter or digit, then at most 199 of them, '.', '_' or '-'"
+                f"reader name {name!r}: use a letter or digit, then at most 199 letters, digits, '.', '_' or '-'"
             )
         if start not in ("earliest", "latest"):
             raise SettingsError(f"start {start!r} is invalid. Write earliest or latest")
@@ -339,8 +339,8 @@ class Reader:
             self._partitions.count = self._topic.same_shape(self._partitions.shape.id).partitions
         elif ends is not None and time.monotonic() - self._heard_at > self._timeout_s and self._group is None:
             raise BrokerUnavailable(
-                f"Kafka returned no record of topic {self.topic!r} for {self._timeout_s:g} s, although its end is "
-                "not reached. Check that the leaders of its partitions run"
+                f"Kafka returned no record of topic {self.topic!r} for {self._timeout_s:g} s, although the topic's "
+                "end is not reached. Check that the leaders of its partitions run"
             )
 
     def _has_reached(self, ends: Mapping[int, int]) -> bool:

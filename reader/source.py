@@ -187,10 +187,10 @@ class Source:
         """Return the error for a batch that librdkafka does not read to its end."""
         return BatchUnread(
             f"topic {self._topic!r} partition {partition}: committed records stand at offsets {offset} to {end - 1}, "
-            f"and librdkafka requests offset {offset} again and again without giving one. It does not read the batch "
-            "there to its end, such as a gzip batch of several members. Nothing was left out: the database's position "
-            "is this offset. Enter the rest of the batch by hand, or copy the topic by a client that reads it "
-            "(`ratchet worker` does); `ratchet reader resume` goes on after it"
+            f"and librdkafka requests offset {offset} again and again without returning a record. It does not read "
+            "that batch to its end, such as a gzip batch of several members. No record was skipped: the database's "
+            "position is this offset. Enter the rest of the batch by hand, or copy the topic by a client that reads "
+            "the batch (`ratchet worker` does); `ratchet reader resume` goes on after it"
         )
 
     def _require_lost(self, partition: int | None, position: int | None) -> None:

@@ -42,7 +42,7 @@ class Standing:
 
     @property
     def lag(self) -> int | None:
-        """Return the offsets left to read, markers and rolled-back records included; None: unknown."""
+        """Return the number of offsets left to read, markers and rolled-back records included; None: unknown."""
         if self.end is None or self.is_other_topic:
             return None
         return max(0, self.end - self.stored.next)
@@ -55,13 +55,15 @@ class Standing:
         if not self.has_leader:
             return "no-leader", f"{place}: the partition has no leader. Bring a replica back"
         if end is None:
-            return "topic-missing", f"{place}: there is no such topic or partition. Was it deleted?"
+            return "topic-missing", f"{place}: the topic or the partition does not exist. Was it deleted?"
         if self.is_other_topic:
-            return "halted", f"{place}: the topic was deleted and created again. `ratchet reader resume` decides"
+            return "halted", (
+                f"{place}: the topic was deleted and created again. Choose where to go on with `ratchet reader resume`"
+            )
         if begin is not None and not begin <= row.next <= end:
             return "halted", (
-                f"{place}: offset {row.next:,} is to be read next, but the topic holds {begin:,} to {end:,}. "
-                "`ratchet reader resume` decides"
+                f"{place}: offset {row.next:,} is to be read next, but the topic holds {begin:,} to {end:,}. Choose "
+                "where to go on with `ratchet reader resume`"
             )
         if not self.lag:
             return None
@@ -171,7 +173,9 @@ def resume(
         DatabaseUnavailable, BrokerUnavailable: no answer.
     """
     if not NAME.fullmatch(name):
-        raise SettingsError(f"reader name {name!r} is not a valid name of a reader. Correct it")
+        raise SettingsError(
+            f"reader name {name!r} is invalid. Use a letter or digit, then at most 199 letters, digits, '.', '_' or '-'"
+        )
     reading = TopicReading(topic, options, timeout_s)
     shape = reading.shape()
     offsets = _offsets(reading, source, shape.partitions)

@@ -1,7 +1,7 @@
 """Detector of batches that librdkafka fetches again and again without reading them to their end.
 
 Kafka accepts a gzip batch of several members. librdkafka gives the records of the first member, then requests the
-rest without end and reports no error. Its statistics show that: requests, and no movement.
+rest without end and reports no error. Its statistics show that, as requests without progress.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ class TopicReading:
         )
 
     def _ask(self, client: Consumer, partitions: Sequence[int], at: int) -> dict[int, Answer]:
-        """Request the offsets at a time, OFFSET_BEGINNING or OFFSET_END."""
+        """Request each partition's offset. at: OFFSET_BEGINNING, OFFSET_END, or a time in milliseconds since 1970."""
         places = [TopicPartition(self.topic, each, at) for each in partitions]
         try:
             answers = client.offsets_for_times(places, timeout=LEADERS_S) if places else []

@@ -68,8 +68,7 @@ class Transaction:
 
         Returns:
             batch with the columns key and value (binary), headers (list of structs of key and value), timestamp
-            (timestamp in ms,
-            UTC; null without one), partition (int32), offset (int64).
+            (timestamp in ms, UTC; null without one), partition (int32), offset (int64).
 
         Raises:
             ModuleNotFoundError: pyarrow is not installed.

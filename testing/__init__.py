@@ -1,6 +1,7 @@
-"""Test kit for programs: without Kafka (`run`), and in killed worker processes on a real Kafka.
+"""Test kit for programs: `run` needs no Kafka; `assert_once` and `Worker` need one.
 
-`assert_once` and `Worker` are for the latter; `kafka_ratchet.testing.fixtures` contains fixtures for pytest.
+`Worker` runs a program in a worker process, and `assert_once` kills that process again and again;
+`kafka_ratchet.testing.fixtures` contains fixtures for pytest.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class FaustWorker(Worker):
 
     @classmethod
     def check_program(cls, program: str, partitions: int) -> None:
-        """See `Worker.check_program`."""
+        """Require that `run` and a worker give the same result; see `Worker.check_program`."""
         _, hosted = hosted_program(program)
         meets = [name for name, stream in hosted.engine.streams.items() if stream.topic is not None]
         meets += [name for name, topic in hosted.inputs.items() if topic in hosted.engine.topics]
@@ -112,7 +112,7 @@ class FaustWorker(Worker):
         for topic in self._inputs:
             if topic in there and ends(self.bootstrap, topic):
                 raise SettingsError(
-                    f"topic {topic}: has records already, and the Faust program reads it from its beginning. Give the "
+                    f"topic {topic} has records already, and the Faust program reads it from its beginning. Give the "
                     "test a Kafka of its own"
                 )
         super()._create_inputs()
@@ -123,7 +123,7 @@ class FaustWorker(Worker):
             return {"WEB_PORT": str(found.getsockname()[1])}
 
     def repeats(self, stream: str) -> int:
-        """See `Worker.repeats`."""
+        """Return how often each record may be sent; see `Worker.repeats`."""
         return 2 if stream in judged_topics(self._given) else 1
 
     def expected(self, published: Mapping[str, Sequence[Record]]) -> Ran:
@@ -138,7 +138,7 @@ class FaustWorker(Worker):
 
     @property
     def sent_topics(self) -> list[str]:
-        """See `Worker.sent_topics`."""
+        """Return the topics that agents send to; see `Worker.sent_topics`."""
         return [topic for topic in self.hosted.engine.topics if topic not in self.hosted.inputs.values()]
 
     def outputs(self) -> list[list[Output]]:

@@ -64,7 +64,7 @@ def _end(consumer: Consumer, place: TopicPartition) -> int:
 
     found, failures = ask_offsets(ask, [place.partition], lambda _: PATIENCE_S)
     if failures:
-        raise FaultRunFailed(f"{place.topic}-{place.partition}: no leader has returned its end offset")
+        raise FaultRunFailed(f"{place.topic}, partition {place.partition}: no leader has returned its end offset")
     return found[place.partition]
 
 

@@ -104,7 +104,7 @@ class Worker:
         self.published: dict[str, list[Record]] = {}
         self._folder = folder
         self._process: ChildProcess | None = None
-        self._said = 0
+        self._log_start = 0
         chosen = self._settings(settings or {})
         self._inputs, self._steps = self._topics(chosen)
         """Topics of the published streams, and those of internal streams."""
@@ -193,7 +193,7 @@ class Worker:
         environment |= {VARIABLE: crash_at, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         environment |= self._environment()
         program = [self._option, self._argument] if self._argument else []
-        self._said = len(self.text())
+        self._log_start = len(self.text())
         self._process = ChildProcess(self._folder, self.name, *arguments, *program, environment=environment)
 
     def _environment(self) -> dict[str, str]:
@@ -217,7 +217,7 @@ class Worker:
         Raises:
             FaultRunFailed: the worker ended before, or the time limit was exceeded.
         """
-        there = what if callable(what) else lambda: what in self.text()[self._said :]
+        there = what if callable(what) else lambda: what in self.text()[self._log_start :]
         deadline = time.monotonic() + PATIENCE_S
         while True:
             is_running = self.process.is_running  # read first: its last messages come before its end

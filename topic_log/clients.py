@@ -54,7 +54,7 @@ def all_topics(admin: AdminClient) -> dict[str, TopicMetadata]:
     try:
         return dict(admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics)
     except KafkaException as error:
-        raise BrokerUnavailable(f"Kafka did not list its topics: {error.args[0].str()}") from None
+        raise BrokerUnavailable(f"Kafka did not list its topics: {error.args[0].str()}. Check that it runs") from None
 
 
 def partition_counts(admin: AdminClient, topics: list[str]) -> dict[str, int]:
@@ -67,11 +67,11 @@ def partition_counts(admin: AdminClient, topics: list[str]) -> dict[str, int]:
     return {topic: len(known[topic].partitions) for topic in topics if topic in known and known[topic].partitions}
 
 
-def partition_count(asked: Consumer, topic: str, timeout_s: float = ADMIN_TIMEOUT_S) -> int:
+def partition_count(client: Consumer, topic: str, timeout_s: float = ADMIN_TIMEOUT_S) -> int:
     """Return the number of partitions of one topic, without creating it; 0: no such topic.
 
     Args:
-        asked: client from `consumer`; another client might create the topic by the request
+        client: consumer from the function `consumer`; another client might create the topic by the request
         topic: name of the topic
         timeout_s: maximum seconds to wait for the answer
 
@@ -80,9 +80,11 @@ def partition_count(asked: Consumer, topic: str, timeout_s: float = ADMIN_TIMEOU
         TopicError: Kafka refuses to describe the topic.
     """
     try:
-        found = asked.list_topics(topic, timeout=timeout_s).topics.get(topic)
+        found = client.list_topics(topic, timeout=timeout_s).topics.get(topic)
     except KafkaException as failure:
-        raise BrokerUnavailable(f"Kafka did not answer whether topic {topic} exists: {failure.args[0].str()}") from None
+        raise BrokerUnavailable(
+            f"Kafka did not answer if topic {topic} exists: {failure.args[0].str()}. Check that it runs"
+        ) from None
     if found is None or (found.error is not None and found.error.code() in MISSING):
         return 0
     if found.error is not None and not found.partitions:
@@ -136,12 +138,12 @@ def open_consumer(options: Options, group: str, *, committed: bool = True) -> Co
 
 
 def offset_ranges(
-    asked: Consumer, topic: str, partitions: int, timeout_s: float = ADMIN_TIMEOUT_S, settle_s: float = 0.0
+    client: Consumer, topic: str, partitions: int, timeout_s: float = ADMIN_TIMEOUT_S, settle_s: float = 0.0
 ) -> list[OffsetRange]:
     """Return the offset range of each partition of a topic, with two requests in total.
 
     Args:
-        asked: client from `consumer`.
+        client: consumer from the function `consumer`.
         topic: name of the topic.
         partitions: number of partitions.
         timeout_s: maximum seconds to wait for an answer.
@@ -150,11 +152,11 @@ def offset_ranges(
     Raises:
         BrokerUnavailable: Kafka did not answer in time, or does not know a partition.
     """
-    return [*ranges_of(asked, topic, range(partitions), timeout_s, settle_s).values()]
+    return [*ranges_of(client, topic, range(partitions), timeout_s, settle_s).values()]
 
 
 def ranges_of(
-    asked: Consumer,
+    client: Consumer,
     topic: str,
     partitions: Collection[int],
     timeout_s: float = ADMIN_TIMEOUT_S,
@@ -162,20 +164,20 @@ def ranges_of(
 ) -> dict[int, OffsetRange]:
     """Return the offset ranges of some partitions, by their number, in the given order."""
     firsts, ends = (
-        offsets_at(asked, topic, partitions, at, timeout_s, settle_s) for at in (OFFSET_BEGINNING, OFFSET_END)
+        offsets_at(client, topic, partitions, at, timeout_s, settle_s) for at in (OFFSET_BEGINNING, OFFSET_END)
     )
     return {n: OffsetRange(first, end) for n, first, end in zip(partitions, firsts, ends, strict=True)}
 
 
 def offsets_at(
-    asked: Consumer, topic: str, partitions: Collection[int], at: int, timeout_s: float, settle_s: float = 0.0
+    client: Consumer, topic: str, partitions: Collection[int], at: int, timeout_s: float, settle_s: float = 0.0
 ) -> list[int]:
     """Return the first or last offset of some partitions of a topic, in the given order, with one request.
 
     Several topics in one request would cost more: librdkafka searches each partition in the list of all.
 
     Args:
-        asked: client from `consumer`
+        client: consumer from the function `consumer`
         topic: name of the topic
         partitions: numbers of the partitions
         at: OFFSET_BEGINNING or OFFSET_END, which ListOffsets accepts instead of a timestamp
@@ -185,17 +187,17 @@ def offsets_at(
     Raises:
         BrokerUnavailable: see `offset_ranges`.
     """
-    found = _asked_offsets(asked, topic, partitions, at, timeout_s, settle_s)
+    found = _request_offsets(client, topic, partitions, at, timeout_s, settle_s)
     return [found[number] for number in partitions]
 
 
 def offsets_from(
-    asked: Consumer, topic: str, held: Mapping[int, OffsetRange], ms: int, timeout_s: float
+    client: Consumer, topic: str, held: Mapping[int, OffsetRange], ms: int, timeout_s: float
 ) -> dict[int, int]:
     """Return the first offset of each partition at or after a time; the partition's end if all records are older.
 
     Args:
-        asked: client from `consumer`.
+        client: consumer from the function `consumer`.
         topic: name of the topic.
         held: offset ranges by partition.
         ms: the time, in milliseconds since 1970.
@@ -205,11 +207,11 @@ def offsets_from(
         BrokerUnavailable: see `offset_ranges`.
     """
     ends = {number: span.end for number, span in held.items()}
-    return _asked_offsets(asked, topic, held, ms, timeout_s, 0.0, ends)
+    return _request_offsets(client, topic, held, ms, timeout_s, 0.0, ends)
 
 
-def _asked_offsets(
-    asked: Consumer,
+def _request_offsets(
+    client: Consumer,
     topic: str,
     partitions: Collection[int],
     at: int,
@@ -220,7 +222,7 @@ def _asked_offsets(
     """Request the offset of each partition until Kafka has returned all of them.
 
     Args:
-        asked: see `offsets_at`.
+        client: see `offsets_at`.
         topic: see `offsets_at`.
         partitions: see `offsets_at`.
         at: OFFSET_BEGINNING, OFFSET_END, or a time in milliseconds since 1970.
@@ -228,17 +230,17 @@ def _asked_offsets(
         settle_s: see `offset_ranges`.
         ends: result for each partition without a record at or after that time, instead of OFFSET_END.
     """
-    asked_before = False
+    has_failed = False
 
     def ask(missing: list[int]) -> dict[int, Answer]:
-        nonlocal asked_before
-        if asked_before:
+        nonlocal has_failed
+        if has_failed:
             # librdkafka caches a starting broker's metadata of the topic, and may not refresh it by itself.
             with suppress(KafkaException):
-                asked.list_topics(topic, timeout=MEET_S)
-        asked_before = True
+                client.list_topics(topic, timeout=MEET_S)
+        has_failed = True
         try:
-            answers = asked.offsets_for_times([TopicPartition(topic, n, at) for n in missing], timeout=timeout_s)
+            answers = client.offsets_for_times([TopicPartition(topic, n, at) for n in missing], timeout=timeout_s)
         except KafkaException as failure:
             return dict.fromkeys(missing, failure.args[0])
         found: dict[int, Answer] = {}
@@ -259,7 +261,7 @@ def _asked_offsets(
     offsets, failures = ask_offsets(ask, partitions, patience_s)
     for partition, error in failures.items():
         why = no_offset(error, explained)
-        raise BrokerUnavailable(f"{topic} partition {partition}: its offsets cannot be read: {why}")
+        raise BrokerUnavailable(f"{topic}, partition {partition}: its offsets cannot be read: {why}")
     return offsets
 
 
@@ -325,14 +327,14 @@ class Consumers:
 
 
 def committed_positions(
-    asked: Consumer, places: Collection[TopicPartition], timeout_s: float = ADMIN_TIMEOUT_S
+    client: Consumer, places: Collection[TopicPartition], timeout_s: float = ADMIN_TIMEOUT_S
 ) -> list[TopicPartition]:
     """Return the group's committed offset of each partition; -1001: there is none.
 
     librdkafka also returns -1001, with an error, if it has no answer for a partition. The request is then repeated.
 
     Args:
-        asked: client from `consumer`.
+        client: consumer from the function `consumer`.
         places: topics and partitions.
         timeout_s: maximum seconds to wait for answers.
 
@@ -342,7 +344,7 @@ def committed_positions(
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            found = asked.committed(list(places), timeout=timeout_s) if places else []
+            found = client.committed(list(places), timeout=timeout_s) if places else []
         except KafkaException as error:
             raise BrokerUnavailable(f"committed offsets cannot be read: {explained(error.args[0])}") from None
         wrong = next((each for each in found if each.error is not None), None)

@@ -46,7 +46,7 @@ Progress = Callable[[int, int], None]
 
 
 def records(
-    asked: Consumer,
+    client: Consumer,
     topic: str,
     partition: int = 0,
     begin: int = OFFSET_BEGINNING,
@@ -58,7 +58,7 @@ def records(
     """Read one partition from an offset to its end; see `records_between`.
 
     Args:
-        asked: see `records_between`.
+        client: see `records_between`.
         topic: see `records_between`.
         partition: number of the partition.
         begin: first offset to read.
@@ -66,11 +66,11 @@ def records(
         end: offset after the last one to read; None: the end that the reader reaches.
         second: see `records_between`.
     """
-    yield from _Reading(asked, topic, {partition: begin}, {partition: end}, timeout_s, second).records()
+    yield from _Reading(client, topic, {partition: begin}, {partition: end}, timeout_s, second).records()
 
 
 def records_between(
-    asked: Consumer,
+    client: Consumer,
     topic: str,
     spans: Mapping[int, OffsetRange],
     *,
@@ -84,7 +84,7 @@ def records_between(
     predecessor until its followers have caught up, so a partition is read until its given end.
 
     Args:
-        asked: client from `clients.consumer`, which must read nothing else during this.
+        client: consumer from `clients.consumer`, which must read nothing else during this.
         topic: name of the topic.
         spans: offsets to read, by partition.
         timeout_s: maximum seconds without a message from Kafka.
@@ -99,7 +99,7 @@ def records_between(
     held = {number: span for number, span in spans.items() if span.first < span.end}
     begins = {number: span.first for number, span in held.items()}
     ends = {number: span.end for number, span in held.items()}
-    reading = _Reading(asked, topic, begins, ends, timeout_s, second)
+    reading = _Reading(client, topic, begins, ends, timeout_s, second)
     if progress is None:
         yield from reading.records()
         return
@@ -119,19 +119,19 @@ class _Reading:
 
     def __init__(
         self,
-        asked: Consumer,
+        client: Consumer,
         topic: str,
         begins: Mapping[int, int],
         ends: Mapping[int, int | None],
         timeout_s: float,
         second: SecondRead | None,
     ) -> None:
-        self._asked, self._topic, self._timeout_s, self._second = asked, topic, timeout_s, second
+        self._client, self._topic, self._timeout_s, self._second = client, topic, timeout_s, second
         self._positions, self._left = dict(begins), dict(ends)
         self._refused: dict[int, KafkaError] = {}
         """Partitions that librdkafka refuses to read from their position, with the error. It may skip the batch, or
         request an offset past the end, so everything after the error is discarded until the position is set again."""
-        self._heard_at = self._tried_at = 0.0
+        self._answered_at = self._tried_at = 0.0
 
     @property
     def reached(self) -> int:
@@ -147,24 +147,24 @@ class _Reading:
         if not self._left:
             return
         self._assign()
-        self._heard_at = self._tried_at = time.monotonic()
+        self._answered_at = self._tried_at = time.monotonic()
         while self._left:
-            messages = self._asked.consume(AT_A_TIME, CONSUME_S)
+            messages = self._client.consume(AT_A_TIME, CONSUME_S)
             for message in messages:
                 if self._takes(message):
                     yield message
-                    self._heard_at = time.monotonic()  # the caller's own work is no silence of Kafka
+                    self._answered_at = time.monotonic()  # the caller's own work is no silence of Kafka
             yield from self._second_records()
             if moved is not None and messages:
                 moved()
-            if time.monotonic() - self._heard_at > self._timeout_s:
+            if time.monotonic() - self._answered_at > self._timeout_s:
                 raise BrokerUnavailable(
-                    f"{self._topic} partition {min(self._left)}: Kafka sent nothing for {self._timeout_s:g} s; check "
-                    "that it runs"
+                    f"{self._topic}, partition {min(self._left)}: Kafka sent nothing for {self._timeout_s:g} s. "
+                    "Check that it runs"
                 )
 
     def _assign(self) -> None:
-        self._asked.assign([TopicPartition(self._topic, number, self._positions[number]) for number in self._left])
+        self._client.assign([TopicPartition(self._topic, number, self._positions[number]) for number in self._left])
 
     def _takes(self, message: Message) -> bool:
         """Move the position to a message, and return whether the message is a record to yield."""
@@ -195,7 +195,7 @@ class _Reading:
 
     def _move(self, number: int, offset: int) -> bool:
         """Move a position past a record, and return whether the record is before the end."""
-        self._heard_at, end = time.monotonic(), self._left[number]
+        self._answered_at, end = time.monotonic(), self._left[number]
         self._positions[number] = offset + 1
         if end is not None and offset >= end - 1:
             self._finish(number, end)
@@ -203,7 +203,7 @@ class _Reading:
 
     def _finish(self, number: int, end: int) -> None:
         del self._left[number]  # not paused: it would still be when this client reads it again
-        self._heard_at, self._positions[number] = time.monotonic(), end
+        self._answered_at, self._positions[number] = time.monotonic(), end
 
     def _second_records(self) -> Iterator[Message]:
         """Yield records that the second client reads from batches where librdkafka is stuck."""
@@ -211,7 +211,7 @@ class _Reading:
             return
         refused, self._refused = self._refused, {}
         stuck = refused.keys() & self._left.keys()
-        if not stuck and time.monotonic() - max(self._heard_at, self._tried_at) > STUCK_S:
+        if not stuck and time.monotonic() - max(self._answered_at, self._tried_at) > STUCK_S:
             stuck = {number for number in self._left if self._positions[number] >= 0}
         for number in sorted(stuck):
             found = self._second(self._topic, number, self._positions[number])
@@ -228,7 +228,7 @@ class _Reading:
         for each in messages:
             if number in self._left and self._move(number, each.offset() or 0):
                 yield each
-        self._heard_at = time.monotonic()
+        self._answered_at = time.monotonic()
         if number in self._left:
             self._positions[number] = following
             if (end := self._left[number]) is not None and following >= end:
@@ -239,10 +239,10 @@ def _unreadable(topic: str, partition: int | None, error: KafkaError) -> Transpo
     """Return the error for a partition that librdkafka stops reading."""
     if error.code() == OUT_OF_RANGE:
         return PositionLost(
-            f"{topic} partition {partition}: records were deleted before they were read, by retention or by hand "
+            f"{topic}, partition {partition}: records were deleted before they were read, by retention or by hand "
             f"({error.str()}). Run the command again"
         )
-    return TransportError(f"{topic} partition {partition} cannot be read: {explained(error)}")
+    return TransportError(f"{topic}, partition {partition}: cannot be read: {explained(error)}")
 
 
 def second_read(options: Options, batch_most: int, *, committed: bool = True) -> SecondRead | None:

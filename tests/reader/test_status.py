@@ -24,7 +24,7 @@ def standing(*, next: int = 5, owner: str = "ab" * 16, silent_s: int | None = No
     [
         ({"end": None, "has_leader": False}, "no-leader", "the partition has no leader"),
         ({"end": None}, "topic-missing", "Was it deleted?"),
-        ({"is_other_topic": True}, "halted", "deleted and created again. `ratchet reader resume` decides"),
+        ({"is_other_topic": True}, "halted", "created again. Choose where to go on with `ratchet reader resume`"),
         ({"beginning": 7}, "halted", "offset 5 is to be read next, but the topic holds 7 to 9"),
         ({"next": 12}, "halted", "offset 12 is to be read next, but the topic holds 0 to 9"),
         ({"stable_end": 5}, "open-transaction", "4 offsets wait for an open transaction"),

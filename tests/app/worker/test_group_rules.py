@@ -52,7 +52,7 @@ def test_a_worker_with_another_identity_is_refused_until_the_others_are_gone(bro
         running.start()
         running.wait_for(lambda: running.text().count("lane runs") == 2, "two lanes")
         refused.start()
-        refused.wait_for(lambda: "the group does not take this worker" in refused.text(), "the refusal")
+        refused.wait_for(lambda: "the group refuses this worker" in refused.text(), "the refusal")
         assert "streams.s.identity is 'producer' there and 'key' here" in refused.text()
         publish(broker, app, 1)
         running.wait_for(lambda: sites[0].position(f"{app}.in") == 2, "the commits")

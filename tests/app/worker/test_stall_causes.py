@@ -52,7 +52,7 @@ WORDS: Final = {
     "writing": r"writing\.out: this user may not",
     "input-gone": "the topic does not exist any more",
     "output-gone": "the topic does not exist any more",
-    "replaced": r"another one of id|replaced\.in \(id .*\) now",
+    "replaced": r"belongs to topic id|replaced\.in \(id .*\) now",
     "small": "max.message.bytes",
     "agent": "offset 0: agent keeps",
 }
