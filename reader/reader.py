@@ -158,7 +158,7 @@ class Reader:
         self._partitions = Partitions(name, group, self._topic, self._positions, self._ours, store.where)
         self._partitions.limit_s = timeout_s
         self._transaction: Transaction | None = None
-        self._watched_at = self._heard_at = 0.0
+        self._watched_at = self._answered_at = 0.0
         self._loop = 0
         """Number of loops over transactions begun; the newest one counts."""
         self._stopped = threading.Event()
@@ -257,7 +257,7 @@ class Reader:
         self._partitions.limit_s = None if ends is None else self._timeout_s
         self._roll_back()  # also an interrupted begin that the reader does not know of
         self._ours.database.rollback()  # also an interrupted begin that the reader does not know of
-        self._heard_at = time.monotonic()
+        self._answered_at = time.monotonic()
         try:
             while not self._stopped.is_set():
                 if loop != self._loop:
@@ -271,7 +271,7 @@ class Reader:
                     transaction = self._next(ends)
                     if transaction is not None:
                         yield transaction
-                        self._heard_at = time.monotonic()
+                        self._answered_at = time.monotonic()
                         if transaction.is_open:
                             transaction.try_commit()
                 except (PositionLost, BatchUnread):
@@ -324,7 +324,7 @@ class Reader:
         """Return the next transaction; None if no record has come yet."""
         fetched = self._partitions.source.fetch(self._max_records, POLL_S)
         if fetched.positions:
-            self._heard_at = time.monotonic()
+            self._answered_at = time.monotonic()
         if fetched.events:
             return self._begin(fetched, self._topic.ask())
         self._while_idle(fetched, ends)
@@ -337,7 +337,7 @@ class Reader:
         elif time.monotonic() - self._watched_at > WATCH_S:
             self._watched_at = time.monotonic()
             self._partitions.count = self._topic.same_shape(self._partitions.shape.id).partitions
-        elif ends is not None and time.monotonic() - self._heard_at > self._timeout_s and self._group is None:
+        elif ends is not None and time.monotonic() - self._answered_at > self._timeout_s and self._group is None:
             raise BrokerUnavailable(
                 f"Kafka returned no record of topic {self.topic!r} for {self._timeout_s:g} s, although the topic's "
                 "end is not reached. Check that the leaders of its partitions run"

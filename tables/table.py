@@ -73,11 +73,11 @@ class Sequences:
         return {number: last for number, last in found.items() if last.pushed >= 0 or last.persisted >= 0}
 
 
-def _refused(*args: Any, **kwargs: Any) -> Any:
+def _refuse_write(*args: Any, **kwargs: Any) -> Any:
     raise StateError("only the partitions' lanes may write the table of last sequences")
 
 
-def _unlisted(*args: Any) -> Any:
+def _refuse_listing(*args: Any) -> Any:
     raise StateError("the table of last sequences cannot be listed; look up one identity at a time")
 
 
@@ -99,8 +99,8 @@ class _CommittedStore(Store):
     def __len__(self) -> int:
         return sum(len(partition) for partition in self.sequences.partitions.values())
 
-    __iter__ = keys = items = values = _unlisted
-    __setitem__ = __delitem__ = update = clear = _refused
+    __iter__ = keys = items = values = _refuse_listing
+    __setitem__ = __delitem__ = update = clear = _refuse_write
 
     def persisted_offset(self, tp: Any) -> int | None:
         """Return None: the lane restores its state without Faust."""
@@ -143,7 +143,7 @@ class SequenceTable(FaustTable):
         super().__init__(app, name=name, key_type=bytes, value_type=bytes, **kwargs)
 
     # Faust calls these before it asks the store; they would send to the changelog outside the partition's transaction.
-    on_key_set = on_key_del = on_clear = send_changelog = _refused
+    on_key_set = on_key_del = on_clear = send_changelog = _refuse_write
 
     def _new_store(self) -> Store:
         store = _CommittedStore("sequences://", self.app, self, table_name=self.name, loop=self.loop)

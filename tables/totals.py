@@ -50,7 +50,8 @@ class Progress(NamedTuple):
         """
         if len(value) != _PROGRESS.size or value[0] != _VERSION:
             raise StateError(
-                f"a progress entry has {len(value)} bytes and version {value[:1].hex()}; this Ratchet reads version 1"
+                f"a progress entry has {len(value)} bytes and version {value[:1].hex()}; this Ratchet reads version "
+                f"01 of {_PROGRESS.size} bytes"
             )
         return cls(*_PROGRESS.unpack(value)[1:])
 
@@ -79,6 +80,6 @@ class Evicted(NamedTuple):
         if len(value) != _EVICTED.size or value[0] != _VERSION:
             raise StateError(
                 f"a count of evictions has {len(value)} bytes and version {value[:1].hex()}; this Ratchet reads "
-                "version 1"
+                f"version 01 of {_EVICTED.size} bytes"
             )
         return cls(*_EVICTED.unpack(value)[1:])

@@ -219,7 +219,10 @@ class _StreamRun:
     def _committed(self, table: str, reader: str, number: int) -> CommittedTable:
         """Return the committed table for its views."""
         if reader == self.name:
-            raise SettingsError(f"the view of table {table}: agents of stream {self.name} read the table itself")
+            raise SettingsError(
+                f"the view of table {table} is for agents of other streams: agents of stream "
+                f"{self.name} read the table itself"
+            )
         return CommittedTable(self._partition.of(table), nowhere, _no_store, self._partition.unsaved)
 
     async def tick(self, function: Any) -> None:

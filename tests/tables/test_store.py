@@ -51,7 +51,7 @@ def test_identities_that_look_like_the_stores_own_keys(tmp_path: Path) -> None:
 def test_progress_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path / "0")
     store.write([(PROGRESS, b"\4" + Progress(1, 2, 3, 4).pack()[1:])], 1, 0)
-    with pytest.raises(StateError, match=r"version 04; this Ratchet reads version 1") as raised:
+    with pytest.raises(StateError, match=r"version 04; this Ratchet reads version 01") as raised:
         _ = store.progress
     assert str(tmp_path / "0") in str(raised.value)
     store.close()
