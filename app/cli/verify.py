@@ -422,6 +422,11 @@ def _show_results(console: Console, found: ResultsReport) -> None:
         f"{found.table} (job {found.job}, generation {found.generation}): {rows}{found.rejects:,} rejects for "
         f"{found.records:,} records of the output; {found.waiting:,} not there yet"
     )
+    if found.left_out:
+        console.print(
+            f"  {found.left_out:,} records of the output lie before the --start of the job's first run and have no "
+            "row: left out, and not lost"
+        )
     if found.several:
         console.print(
             f"  {found.several:,} keys have records in several partitions: there the last commit wins, and the last "

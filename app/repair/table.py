@@ -198,9 +198,9 @@ class RepairedTable:
             yield
 
     def _start(self, offsets: dict[int, int]) -> dict[int, int]:
-        """Return the topic's first offset in each partition of `offsets`, the offsets stored in the table."""
-        earliest = self._planner.offset_range().earliest
-        return {partition: min(earliest[partition], offset) for partition, offset in offsets.items()}
+        """Return the first offset of each partition that the table has to have: of the topic, or of `--start`."""
+        earliest, first = self._planner.offset_range().earliest, self._store.first_offsets()
+        return {each: min(max(earliest[each], first.get(each, 0)), offset) for each, offset in offsets.items()}
 
     def _bounds(self, offsets: dict[int, int], reached: dict[int, int]) -> dict[int, Bounds]:
         resume(self._planner.offset_range(), reached)  # refuses offsets that this topic cannot have led to
@@ -224,8 +224,8 @@ class RepairedTable:
 
     def _can_compare(self, topic: str, plan: RepairPlan) -> bool:
         """Return True if the topic can be compared with the table; add sentences about the limits to the plan."""
-        start = self._start(plan.offsets)
-        deleted = [f"{partition} from offset {first:,}" for partition, first in start.items() if first]
+        start, first = self._start(plan.offsets), self._store.first_offsets()
+        deleted = [f"{each} from offset {at:,}" for each, at in start.items() if at > first.get(each, 0)]
         if self._is_compacted:
             gone = f"topic {topic} has cleanup.policy=compact, which deletes records in its middle"
         elif deleted:

@@ -183,6 +183,7 @@ class ResultsReport(Findings[FindingKind, Finding], Document):
         "rows",
         "rejects",
         "waiting",
+        "left_out",
         "keys_of_several_partitions=several",
         "offsets",
         "findings=sentences",
@@ -205,6 +206,8 @@ class ResultsReport(Findings[FindingKind, Finding], Document):
     """Committed records of the output below the offsets stored with the table."""
     waiting: int = 0
     """Committed records not in the table yet, which need not be there."""
+    left_out: int = 0
+    """Committed records before the `--start` of the job's first run; the table need not have them."""
     several: int = 0
     """Keys with records in several Kafka partitions.
 

@@ -73,6 +73,8 @@ class ResultTable:
         """Values of the rows; None: values are not compared row by row."""
         self._before: dict[int, int] = {}
         self._after: dict[int, int] = {}
+        self._first: dict[int, int] = {}
+        """Offsets where the first run began, with `--start`."""
         made_by = "sql" if self._kept.sql is not None else "transform" if self._kept.transform is not None else None
         proven_by: ProvenBy = "rows" if self._kept.kind == "append" else "keys"
         self.report = ResultsReport(
@@ -110,6 +112,7 @@ class ResultTable:
                 self._read_rejects()
                 self._after = self._store.offsets()
             resume(self._planner.offset_range(), self._after)  # refuses offsets that this topic cannot have led to
+            self._first = self._store.first_offsets()
         self.report.offsets, self.report.rejects = self._after, self._rejects.rows
 
     def _read_rows(self) -> None:
@@ -202,7 +205,8 @@ class ResultTable:
                 )
             offset_range = self._planner.offset_range()
             resume(offset_range, self._after)
-            start = {partition: offset_range.earliest[partition] for partition in self._after}
+            first = self._store.first_offsets()
+            start = {each: max(offset_range.earliest[each], first.get(each, 0)) for each in self._after}
             found = recount(spark, job, start, self._after, restricted_values=self._store.restricted_values)
             if self._values is not None:
                 self._expect(spark, job, self._values)
@@ -231,14 +235,15 @@ class ResultTable:
             judged_to: see `ExpectedPartition.compare`.
         """
         partition, records = expected.partition, emitted.offsets
-        stored = StoredOffsets.of(self._before, self._after, partition)
+        stored = StoredOffsets.of(self._before, self._after, partition, self._first)
         rows, rejects = self._rows.take(partition), self._rejects.take(partition)
         found = match(records, rows, rejects, stored, rejects_ahead=store_class(self._location.kind).rejects_apart)
         steps = found.steps
+        self.report.left_out += int(np.count_nonzero(found.left_out))
         self.report.records += int(np.count_nonzero(records < stored.before))
         if self.report.proven_by != "rows":
             # A row is not one record here: what counts is whether the job has read it, and it was rejected or not.
-            read = (records < stored.after) & (steps.rejects == 0)
+            read = (records >= stored.first) & (records < stored.after) & (steps.rejects == 0)
             steps = Steps(read.astype(np.int64), steps.rejects, records >= stored.after, np.zeros_like(read))
         self._find(expected, emitted, found, steps, stored)
         if self._values is not None:

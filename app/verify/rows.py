@@ -62,11 +62,15 @@ class StoredOffsets:
 
     before: int
     after: int
+    first: int = 0
+    """Offset where `--start` began the first run; 0: it began with the topic."""
 
     @classmethod
-    def of(cls, before: Mapping[int, int], after: Mapping[int, int], partition: int) -> StoredOffsets:
+    def of(
+        cls, before: Mapping[int, int], after: Mapping[int, int], partition: int, first: Mapping[int, int]
+    ) -> StoredOffsets:
         """Return the stored offsets of one partition; 0 for a partition without one."""
-        return cls(before.get(partition, 0), after.get(partition, 0))
+        return cls(before.get(partition, 0), after.get(partition, 0), first.get(partition, 0))
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,8 @@ class RowsOfPartition:
     steps: Steps
     early: Flags
     """True for each record with a row although the table's stored offset is not past the record."""
+    left_out: Flags
+    """True for each record without a row that lies before the first run's `--start`."""
     unmatched: Numbers
     """Offsets of rows without a record, ascending."""
     unmatched_times: Numbers
@@ -102,9 +108,12 @@ def match(
     times = row_times + reject_times
     unmatched, unmatched_times = np.unique(np.concatenate((unmatched_rows, unmatched_rejects)), return_counts=True)
     absent = times == 0
+    left_out = absent & (records < min(stored.first, stored.before))
+    lost = absent & (records < stored.before) & ~left_out
     return RowsOfPartition(
-        Steps(row_times, reject_times, absent & (records >= stored.before), absent & (records < stored.before)),
+        Steps(row_times, reject_times, absent & (records >= stored.before), lost),
         ((row_times if rejects_ahead else times) > 0) & (records >= stored.after),
+        left_out,
         unmatched,
         unmatched_times,
     )

@@ -94,6 +94,19 @@ def decide(source: str, reason: str, seen: Mapping[int, int] | None = None) -> D
     return Decision(source, reason, f"{_user()}@{socket.gethostname()}", now, seen)
 
 
+def first_after(first: Mapping[int, int], before: Mapping[int, int], after: Mapping[int, int]) -> dict[int, int]:
+    """Return the first offsets of a table's records after a decision.
+
+    Args:
+        first: first offsets until then; a missing partition begins with the topic.
+        before: stored offsets before the decision; empty: it is the start of a first run.
+        after: stored offsets after it.
+    """
+    if not before:
+        return dict(after)
+    return {partition: min(offset, after.get(partition, offset)) for partition, offset in first.items()}
+
+
 @dataclass(frozen=True)
 class Replacement:
     """Rows that a repair adds, and the identities of the rows that it removes; see `ResultStore.repair`."""

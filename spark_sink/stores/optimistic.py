@@ -245,6 +245,14 @@ class OptimisticStore(TableStore, Generic[Table]):
             self._require_sequences(table)
         return stored
 
+    def first_offsets(self) -> dict[int, int]:
+        table = self._find()
+        return {} if table is None else self._first(table)
+
+    def _first(self, table: Table) -> dict[int, int]:
+        """Return the first offsets of a table; see `first_offsets`."""
+        return {}
+
     def require_sequences(self) -> None:
         """See `JudgingStore`."""
         table = self._find()

@@ -86,6 +86,9 @@ class PairedStore:
         self._require_rejects_of_these_rows()  # a replaced rejects table is noticed as well
         return self._rows.offsets()
 
+    def first_offsets(self) -> dict[int, int]:
+        return self._rows.first_offsets()
+
     def _require_rejects_of_these_rows(self) -> None:
         """Refuse a table of rejects if no job has ever opened the result table.
 

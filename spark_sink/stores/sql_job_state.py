@@ -7,12 +7,13 @@ statements; its `Statements` contain the SQL that differs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from kafka_ratchet.spark_sink import topic_ids
 from kafka_ratchet.spark_sink.errors import StoreError
-from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote
+from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, first_after
 from kafka_ratchet.spark_sink.topic_ids import StoredId
 
 Database = TypeVar("Database")
@@ -175,6 +176,18 @@ class SqlJobState(Generic[Database]):
             return {}
         found = self.run(database, self.statements.stored)
         return {int(partition): int(offset) for partition, offset in found}
+
+    def first(self, database: Database) -> dict[int, int]:
+        """Return the first offsets of the table's records, by the decisions; see `ResultStore.first_offsets`."""
+        if not self.has_table(database, "ratchet_sink_decisions"):
+            return {}
+        first: dict[int, int] = {}
+        for (text,) in self.run(database, f"SELECT decision FROM {{decisions}} {OF_JOB} ORDER BY decided"):  # noqa: S608
+            decision = json.loads(text)
+            if "after" in decision:
+                before, after = ({int(p): at for p, at in decision[name].items()} for name in ("before", "after"))
+                first = first_after(first, before, after)
+        return first
 
     def move(self, database: Database, end: Mapping[int, int]) -> None:
         """Store the next offset of some partitions."""

@@ -104,6 +104,10 @@ class SqlStore(TableStore, Generic[Database, Columns]):
             self._require_same_topic(database)
             return self._state.stored(database)
 
+    def first_offsets(self) -> dict[int, int]:
+        with self._reading() as database:
+            return self._state.first(database)
+
     def other_jobs(self) -> list[str]:
         with self._reading() as database:
             return self._state.other_jobs(database)

@@ -67,6 +67,16 @@ class ResultStore(Protocol):
         """
         ...
 
+    def first_offsets(self) -> dict[int, int]:
+        """Return the offsets where `--start` began the first run; a missing partition begins with the topic.
+
+        A later decision for earlier offsets lowers them.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        return {}
+
     def check(self) -> StoreCheck:
         """Read the state of the table and its faults, for `ratchet sink resume`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +14,11 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from kafka_ratchet.app.cli.verify import verify as verify_command
+from kafka_ratchet.app.repair.table import Repair, RepairedTable
+from kafka_ratchet.app.status.results import topic_of
 from kafka_ratchet.app.verify import Report, verify_results
 from kafka_ratchet.errors import SettingsError, SetupError
+from kafka_ratchet.spark_sink.job.control import START_WORDS, read_place
 from tests.app.written_stream import record
 from tests.spark_sink.damage import add_column, change, delete, repeat
 from tests.spark_sink.followed import Follow, as_toml, values
@@ -91,6 +94,36 @@ def test_every_record_is_followed_into_the_table(follow: Follow) -> None:
     ]
     assert accounts(report)["a"] == (10, 10, 11, 0, 0, 0, 1)
     assert accounts(report)["b"] == (8, 8, 7, 0, 0, 1, 0)
+
+
+@pytest.mark.parametrize("kind", ["append", "upsert", "totals"])
+def test_records_before_the_start_of_the_first_run_are_left_out(follow: Follow, site: Site, kind: str) -> None:
+    sink = {"append": {}, "upsert": {"key": ["who"]}, "totals": {"key": ["who"], "sums": ["amount"]}}[kind]
+    if kind not in site.kinds:
+        pytest.skip("this site has no keys")
+    followed = follow(columns=JSON, kind=kind, **sink)
+    texts = [json.dumps({"who": f"w{n % 4}", "amount": n}) for n in range(20)]
+    for partition in (0, 1):
+        followed.pass_on(partition, values(*texts, producer=b"p%d" % partition))
+    followed.stage.commit(20, 20)
+    place = read_place("--start", "0:5,1:9", *START_WORDS)
+    followed.run(start=place)
+    followed.pass_on(0, values(*texts, producer=b"p0", first=20))
+    followed.stage.commit(40, 20)
+    followed.run()
+    report = followed.verify()
+    assert report.is_proven, found(report)
+    assert report.results is not None
+    assert (report.results.left_out, report.results.as_dict()["left_out"], report.results.waiting) == (14, 14, 0)
+    assert accounts(report) == {"p0": (40, 40, 35, 0, 0, 0, 0), "p1": (20, 20, 11, 0, 0, 0, 0)}
+    asked = Repair("a test", execute=True)
+    topic = topic_of(followed.settings, followed.settings.streams["events"])
+    repaired = RepairedTable(followed.settings, topic, followed.stage.broker, asked)
+    assert repaired.run(lambda: nullcontext(followed.spark)).plan.counts == {}
+    if kind == "append":
+        delete(site, "_kafka_partition = 1 AND _kafka_offset = 12")
+        counts, _ = found(followed.verify())
+        assert counts == {"lost": 1}
 
 
 TYPED = (

@@ -67,6 +67,26 @@ def stored_offsets(table: Transactions, job: str, topic: str) -> dict[int, int]:
     return {partition: offset for partition, offset in versions.items() if offset is not None}
 
 
+def stored_first(table: Transactions, job: str, topic: str) -> dict[int, int]:
+    """Return the first offsets of a job's records, as the `txn` actions store them; see `first_after`."""
+    key = _first_key(job, topic)
+    count = table.transaction_version(key) or 0
+    versions = {partition: table.transaction_version(f"{key}/{partition}") for partition in range(count)}
+    return {partition: offset for partition, offset in versions.items() if offset is not None}
+
+
+def first_actions(job: str, topic: str, first: Mapping[int, int]) -> dict[str, int]:
+    """Return the `txn` actions that store the first offsets of a job's records."""
+    if not first:
+        return {}
+    key = _first_key(job, topic)
+    return {key: max(first) + 1} | {f"{key}/{partition}": offset for partition, offset in first.items()}
+
+
+def _first_key(job: str, topic: str) -> str:
+    return f"{topic_key(job, topic)}/first"
+
+
 def generation_key(job: str) -> str:
     """Return the name of the `txn` action with a job's newest generation."""
     return f"ratchet-sink/{job}/generation"

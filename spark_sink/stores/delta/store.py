@@ -24,13 +24,15 @@ from kafka_ratchet.spark_sink.files.parquet import (
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.rows.identities import Identities
 from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement
+from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement, first_after
 from kafka_ratchet.spark_sink.stores.delta import vacuum
 from kafka_ratchet.spark_sink.stores.delta.actions import (
+    first_actions,
     generation_key,
     newest_generation,
     offset_actions,
     sequences_key,
+    stored_first,
     stored_id,
     stored_offsets,
     stored_write_mode,
@@ -209,6 +211,9 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     def _stored(self, table: DeltaTable) -> dict[int, int]:
         return stored_offsets(self._transactions.of(table), self._name, self._topic)
 
+    def _first(self, table: DeltaTable) -> dict[int, int]:
+        return stored_first(self._transactions.of(table), self._name, self._topic)
+
     def _stored_id(self, table: DeltaTable) -> StoredId:
         return stored_id(self._transactions.of(table), self._name, self._topic)
 
@@ -272,6 +277,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
             # Part of the entry's userMetadata, which DESCRIBE HISTORY shows.
             note["resume"] = json.loads(decision.as_json(stored, offsets, (self._stored_write_mode(table), write_mode)))
             actions |= self._offset_actions(offsets) | write_mode_actions(self._name, write_mode)
+            actions |= first_actions(self._name, self._topic, first_after(self._first(table), stored, offsets))
             stored = dict(offsets)
         entry = JobEntry(self._name, self._topic, generation, stored, note, actions)
         write_entry(table, self._folder, entry, [], self._write_mode)

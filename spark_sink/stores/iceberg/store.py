@@ -30,7 +30,7 @@ from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.rows.identities import Identities
 from kafka_ratchet.spark_sink.spark.dialect import to_arrow
 from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement
+from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement, first_after
 from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
 from kafka_ratchet.spark_sink.stores.iceberg.commit import Commit, generation_key, newest_generation
 from kafka_ratchet.spark_sink.stores.iceberg.compact import IcebergCompactor
@@ -128,6 +128,7 @@ class IcebergStore(OptimisticStore["Table"]):
             )
         self._table_name = location.table
         self._topic_key = f"ratchet-sink.{self._name}.{self._topic}"
+        self._first_key = f"ratchet-sink-first.{self._name}.{self._topic}"
         self._write_mode_key = f"ratchet-sink-rule.{self._name}"
         self._schema: StructType | None = None
         self._sort_order: int | None = None
@@ -202,6 +203,9 @@ class IcebergStore(OptimisticStore["Table"]):
 
     def _stored(self, table: Table) -> dict[int, int]:
         return {int(partition): offset for partition, offset in self._entry(table)["offsets"].items()}
+
+    def _first(self, table: Table) -> dict[int, int]:
+        return {int(partition): at for partition, at in json.loads(table.properties.get(self._first_key, "{}")).items()}
 
     def _stored_id(self, table: Table) -> StoredId:
         entry = self._entry(table)
@@ -321,6 +325,8 @@ class IcebergStore(OptimisticStore["Table"]):
                 self._stored(table), offsets, (self._stored_write_mode(table), write_mode_text(self._write_mode))
             )
             properties |= self._with_decision(table, json.loads(record))
+            if first := first_after(self._first(table), self._stored(table), offsets):
+                properties[self._first_key] = json.dumps(first)
         self._commit_of(table, generation).write(table, [], properties, 0)
         self._refresh(table)
 

@@ -49,3 +49,10 @@ def test_rows_and_records(
 def test_an_empty_output() -> None:
     found = match(numbers(), numbers(3, 3), numbers(4), StoredOffsets(0, 0))
     assert (found.unmatched.tolist(), found.unmatched_times.tolist()) == ([3, 4], [2, 1])
+
+
+def test_records_before_the_start_of_the_first_run() -> None:
+    found = match(RECORDS, numbers(1, 5), numbers(), StoredOffsets(6, 9, first=2))
+    assert RECORDS[found.left_out].tolist() == [0]  # a replay may have made a row of offset 1
+    assert RECORDS[found.steps.lost].tolist() == [2]
+    assert RECORDS[found.steps.waiting].tolist() == [6, 9]
