@@ -72,6 +72,9 @@ class NothingStore:
         """Return no offsets, because nothing is kept."""
         return {}
 
+    def first_offsets(self) -> dict[int, int]:
+        return {}
+
     def columns(self) -> None:
         """Return None, because there is no table."""
 

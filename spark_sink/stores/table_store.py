@@ -266,7 +266,7 @@ class TableStore(ResultStore):
             Fenced: another job has taken over.
         """
         moved = start is not None and any(start.get(partition) != offset for partition, offset in stored.items())
-        if newest <= generation and (newest != generation or moved):
+        if generation is not None and newest <= generation and (newest != generation or moved):
             raise Fenced(
                 f"job {self._name} on {self._where}: the table was put back to an earlier state, or changed under "
                 f"this run's name: it has generation {newest} and topic {self._topic} up to {dict(stored)}, where "

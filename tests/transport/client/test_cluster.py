@@ -108,7 +108,7 @@ async def test_a_closed_cluster_has_closed_its_connections() -> None:
             self.closed += 1
 
     cluster, client = Cluster({}), Client()
-    cluster._client = client  # type: ignore[assignment]
+    cluster._client = client
     await cluster.close()
     await cluster.close()
     assert client.closed == 1
