@@ -102,8 +102,8 @@ PLAIN: Final = (
     "tests/rule/",
     "tests/tables/map/",
     "tests/tables/test_activity.py",
-    "tests/tables/test_number_forms.py::test_eight_printable_bytes",
-    "tests/tables/test_number_forms.py::test_decimal_numbers",
+    "tests/tables/test_number_forms.py::test_eight_printable_bytes_that_are_no_decimal_number_are_noticed",
+    "tests/tables/test_number_forms.py::test_decimal_numbers_and_unprintable_bytes_raise_no_alarm",
     "tests/transport/batch/",
 )
 """Tests of compiled passes, which run as plain Python too, so that coverage sees them, ..."""

@@ -243,7 +243,7 @@ def test_an_entry_that_is_not_ours_halts_the_partition(
 
 def test_an_entry_that_is_not_ours_halts_the_partition_as_the_first_of_a_batch(state: SequencePartition) -> None:
     batch = fetched([Sent(b"hello", b"world"), Sent(b"ib", NUMBER)], 1_000, CHANGELOG, PARTITION)
-    with pytest.raises(StateError, match="offset 1000: not an entry that Ratchet wrote"):
+    with pytest.raises(StateError, match="offset 1000: the record is not an entry that Ratchet wrote"):
         state.apply(batch)
     assert state.position == 0
 

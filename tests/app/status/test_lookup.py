@@ -32,7 +32,7 @@ def test_an_identity_is_its_bytes(text: str | None, hexadecimal: str | None, ide
 @pytest.mark.parametrize(
     ("text", "hexadecimal", "sentence"),
     [
-        ("a", "61", "not both"),
+        ("a", "61", "both as text and as hex"),
         (None, "0", "pairs of the digits"),
         (None, "zz", "pairs of the digits"),
         ("x" * (MAX_IDENTITY_BYTES + 1), None, "has 1,025 bytes"),
@@ -73,7 +73,7 @@ def test_an_identity_by_its_parts(of: str, texts: list[str], hexadecimal: str | 
         ("header:a,header:b", ["[\udcff"], None, "begins like a list but is not a list"),
         ("header:a", ["a", "b"], None, "has one part, but 2 are given"),
         ("header:a,header:b", ["a", "\udcff"], None, "not UTF-8"),
-        ("header:a,header:b", ["a", "b"], "61", "not both"),
+        ("header:a,header:b", ["a", "b"], "61", "both as text and as hex"),
         ("header:a,header:b", ["x" * 600, "y" * 600], None, "has 1,204 bytes"),
     ],
 )

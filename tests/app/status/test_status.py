@@ -187,7 +187,7 @@ async def test_identity_partition_needs_none(http: aiohttp.ClientSession, url: s
         ({"identity": "a"}, "serves no stream ''"),
         ({"stream": "<b>", "identity": "a"}, "serves no stream '<b>'"),
         ({"stream": "events"}, "give the identity"),
-        ({"stream": "events", "identity": "a", "hex": "61"}, "not both"),
+        ({"stream": "events", "identity": "a", "hex": "61"}, "both as text and as hex"),
         ({"stream": "events", "hex": "6"}, "pairs of the digits"),
         ({"stream": "events", "identity": "a", "sequence": "-1"}, "whole number"),
         ({"stream": "events", "identity": "x" * 2000}, "2,000 bytes"),

@@ -294,7 +294,7 @@ async def test_few_read_at_a_time_and_one_that_was_given_up_keeps_its_turn() -> 
         asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(30)
         return "done"
 
-    with pytest.raises(Unanswered, match=r"not ready within.*ratchet why"):
+    with pytest.raises(Unanswered, match=r"not read within.*ratchet why"):
         await readings.read(wait, 0.05, instead="ratchet why")
     waiting = asyncio.create_task(readings.read(lambda: "next"))
     await asyncio.sleep(0.05)

@@ -335,7 +335,7 @@ async def test_a_look_up_on_the_page_and_as_json(
     ("query", "sentence"),
     [
         ("", "give the identity"),
-        ("identity=a&hex=61", "not both"),
+        ("identity=a&hex=61", "both as text and as hex"),
         ("hex=6", "pairs of the digits"),
         ("identity=%FF", "not UTF-8"),
         ("identity=a&sequence=x", "whole number"),
