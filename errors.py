@@ -228,7 +228,7 @@ class OwnerDiffers(StateError):
 
 
 class PolicyLost(StateError):
-    """Policy topic that lost its end, with a policy already applied to a partition.
+    """Loss of the policy topic's last records after a partition had applied a policy from them.
 
     The present policy is unknown.
     """

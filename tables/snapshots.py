@@ -70,7 +70,7 @@ class Found(NamedTuple):
 
 
 def read_store(path: Path, known: KnownIdentities, *, timed: bool, log: Any) -> Found:
-    """Open a store and read it; remove one that cannot be used, and start with an empty one.
+    """Open and read a store; replace a damaged or unsuitable one by an empty one.
 
     The call does not change the state in memory.
 
@@ -81,7 +81,7 @@ def read_store(path: Path, known: KnownIdentities, *, timed: bool, log: Any) -> 
         log: logger for the message about a removed store.
 
     Raises:
-        StateError: the store cannot be used.
+        StateError: the store cannot be opened, removed or made again.
     """
     try:
         return _read(path, known, timed=timed)

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kafka_ratchet import App
 from kafka_ratchet.app.settings import Settings, StreamSettings
@@ -16,6 +17,7 @@ from kafka_ratchet.testing import run
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TOML = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DATA = re.compile(r"^```(yaml|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ORDERS = [{"user": "ann", "amount": 3}, {"user": "ann", "amount": 4}]
 
 
@@ -39,6 +41,16 @@ def test_the_settings_of_each_kind_of_duplicates_are_settings() -> None:
     told = {line.split("|")[2].strip() for line in page.splitlines() if line.startswith("| ")}
     own = {"header:id", "function:keys:trip"}  # the table says these in other words
     assert {f"`{stream.identity}`" for stream in streams.values() if str(stream.identity) not in own} <= told
+
+
+def test_settings_and_manifests_of_the_pages_can_be_parsed() -> None:
+    found = 0
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for kind, text in DATA.findall(page.read_text("utf-8")):
+            parsed = tomllib.loads(text) if kind == "toml" else list(yaml.safe_load_all(text))
+            assert parsed, (page, text)
+            found += 1
+    assert found >= 40
 
 
 def test_no_file_of_the_repository_has_the_marks_of_a_conflict() -> None:

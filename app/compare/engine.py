@@ -529,7 +529,7 @@ class Engine:
     def _fit(self) -> None:
         """Lower DuckDB's memory limit if the rest of the process takes more than its share.
 
-        Compiled passes and libraries of the readers stay loaded, and take up to 200 MB.
+        Compiled functions, and libraries that the readers load, stay in memory: up to 200 MB.
         """
         resident_mb = _resident_mb()
         (own,) = self._one("SELECT sum(memory_usage_bytes) FROM duckdb_memory()")

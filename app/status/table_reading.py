@@ -55,7 +55,7 @@ class Part(Protocol):
         """Return True if `entries` yields every key."""
 
     def get(self, kept: Any) -> bytes | None:
-        """Return the value's bytes for a key in the codec's form; None if the table lacks the key."""
+        """Return the value's bytes of an encoded key; None if the table lacks the key."""
 
     def starts(self) -> tuple[Iterable[int], bool]:
         """Return the starts of windows that may have keys, and True if the table may have further windows."""

@@ -220,7 +220,7 @@ def _parsed(text: bytes) -> Any:
 
 
 class StreamSwitch:
-    """Source of one lane's policy and requests: a `kafka_ratchet.transport.policy.Switch`."""
+    """Policy and requests to forget for one lane; implements `kafka_ratchet.transport.policy.Switch`."""
 
     def __init__(self, follower: PolicyFollower, stream: str) -> None:
         self._follower, self._stream = follower, stream

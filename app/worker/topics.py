@@ -173,8 +173,9 @@ def _prepare_sent(
         # A lane writes to the partition of its own number first of all, so fewer would not help.
         raise PartitionsDiffer(
             f"stream {stream.of}: {stream.output} has, or would be created with, {sent} partitions, but input "
-            f"{stream.input} has {partitions}. It needs at least as many as the input: set "
-            f"streams.{stream.of}.partitions, and delete {stream.output} if it was never used"
+            f"{stream.input} has {partitions}. {stream.output} needs at least as many: set "
+            f"streams.{stream.of}.partitions to {partitions} or more. If {stream.output} exists and was never used, "
+            "delete it"
         )
     if stream.output not in found:
         create(admin, stream.output, sent, stream.replication, {**NOT_COMPACTED, **config})

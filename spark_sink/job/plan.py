@@ -349,8 +349,8 @@ def resume(offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, in
         if partition not in offset_range.end:
             raise TopicRecreated(
                 f"{where}: the table has read up to offset {offset}, but the topic has no such partition. This "
-                "Kafka gives topics no ids, so that only the operator can tell if it is still the same topic. "
-                f"{afresh}"
+                "Kafka gives topics no ids, so the job cannot tell if it is still the same topic. Decide that "
+                f"yourself. {afresh}"
             )
         earliest, end = offset_range.earliest[partition], offset_range.end[partition]
         if offset > end:

@@ -42,7 +42,7 @@ file is a group of its own."""
 
 
 def touched(table: Table, tasks: Sequence[FileScanTask], source: pa.Table, key: Sequence[str]) -> list[FileScanTask]:
-    """Return the files that contain a key of `source`, and all small files.
+    """Return the files that a merge rewrites: those with a key of `source`, and all small ones.
 
     Args:
         table: the table.
