@@ -52,7 +52,9 @@ ASK_EVERY_S = 0.1
 TRIES = 2
 """Number of restarts of a halted partition that a run waits for; no restart may forward or commit a record."""
 ORPHANS_S = 130.0
-"""Seconds until processes of a killed parent end (kafka_ratchet.app.worker.processes.KILL_AFTER_S)."""
+"""Maximum seconds until the processes of a killed worker have ended too, see
+kafka_ratchet.app.worker.processes.KILL_AFTER_S.
+"""
 ANSWER_S = 60.0
 """Seconds until a worker must answer a request for its status, which takes milliseconds on an idle machine."""
 TERMINATED = 128 + signal.SIGTERM

@@ -144,12 +144,12 @@ class Feed(threading.Thread):
         return self.sent
 
     def check(self) -> None:
-        """Raise if Kafka has not accepted an event.
+        """Raise an error if an event could not be sent.
 
-        Otherwise a run would wait for progress on events that never arrive.
+        Without this check, a run would wait for progress on events that never arrive.
 
         Raises:
-            FaultRunFailed: Kafka has not accepted an event.
+            FaultRunFailed: Kafka has refused an event, or did not store it in time.
         """
         if self._error is not None:
             raise FaultRunFailed(f"the events could not be sent: {self._error}") from self._error

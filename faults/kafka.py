@@ -28,9 +28,9 @@ CLUSTER_ID = "cmF0Y2hldC1mYXVsdHMtIQ"
 
 
 class Kafka:
-    """Kafka as a run's environment uses it.
+    """Kafka of a run: its address for each worker, a client for its topics, and their offsets.
 
-    copies: replication factor of its topics.
+    copies: replication factor of the run's topics.
     """
 
     def __init__(self, bootstrap: str, copies: int = 1) -> None:

@@ -45,7 +45,7 @@ class ProducerResult(Result):
 
     delivered: int = 0
     sent_again: int = 0
-    """Records that the input has in addition to the file's, because killed publishers were repeated."""
+    """Records in the input beyond those of the file: publishers sent them again after a kill."""
     producer_kills: int = 0
     broker_restarts: int = 0
 
@@ -174,7 +174,7 @@ def _delivered(bootstrap: str) -> SequencesByIdentity:
 
 
 def _with_value(sequence: int, value: bytes) -> int:
-    """Return a number that follows the sequence and also depends on the value."""
+    """Return a number that sorts like the sequence, and also shows a change of the value."""
     return sequence << 32 | zlib.crc32(value)
 
 

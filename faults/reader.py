@@ -210,7 +210,11 @@ class _StoreFaults:
             self._say(f"{self._kind}: kill {self.result.kills} ({'wherever it was' if moment == '-' else moment})")
 
     def _frozen(self, reader: ChildProcess, moment: str) -> ChildProcess:
-        """Freeze a reader, start a second one that takes over, and thaw the first, which must be refused."""
+        """Freeze a reader, start a second one that takes over, and thaw the first, which must be refused.
+
+        Returns:
+            the second reader
+        """
         reader.freeze()
         second = self._start("-", moment if self._kind == "postgres" else "-")
         if self._kind == "postgres":

@@ -54,7 +54,9 @@ AFTER = "after-commit"
 MODES = ("batch", "stream")
 
 OTHERS = 4
-"""Number of kills at a commit for each of the other faults. They are slower and depend less on the moment."""
+"""Number of kills at a commit to one fault of each other kind. The other kinds take longer and depend less on the
+moment.
+"""
 
 DISK = 2 << 30
 """Bytes of the disk to fill, enough for a table of thousands of small commits."""
@@ -180,7 +182,10 @@ STORES: dict[str, Callable[[Path, DatabaseServer | None], TableLocation]] = {
     "postgres-staged": lambda _, server: _of_server(server, "staged"),
 }
 WITHOUT_REJECTS = {"postgres"}
-"""Stores with commits in the Spark tasks; with rejects, the driver commits staged rows in one transaction."""
+"""Stores that a run uses without rejects, to test commits by the Spark tasks.
+
+With rejects, the driver would commit staged rows in one transaction instead.
+"""
 
 
 def _brokers(stack: ExitStack, folder: Path, nodes: int) -> list[EmbeddedBroker]:

@@ -152,7 +152,7 @@ class Accumulator:
             self._producer.purge(in_flight=False, blocking=False)
 
     def refusal(self, error: KafkaError, what: str) -> RatchetError:
-        """Return the error for a record that Kafka refuses."""
+        """Return the error for a record that Kafka refuses; `what` names the record."""
         return refusal(error, f"topic {self.topic!r}, producer {self.name!r}, {what}")
 
     def stop(self) -> None:
@@ -258,7 +258,7 @@ class Accumulator:
         )
 
     def _stopped(self, error: KafkaError) -> None:
-        """Fail with the client's last error, unless the report of the record that caused it arrives."""
+        """Fail with the report of the record that stopped the client; without one, with the client's error."""
         self._wait_for_cause()
         self._take_notes()
         self.fail(self.refusal(error, "the client has stopped"))

@@ -19,7 +19,7 @@ TopicDecision = Literal["resend", "keep"]
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Decision about the progress that a producer starts with."""
+    """Start of a producer: `after` compares the name's stored progress with topic and source."""
 
     topic: str
     name: str
@@ -37,7 +37,7 @@ class Beginning:
             shape: id and number of partitions of the present topic.
 
         Returns:
-            The progress, and a sentence of the source for the user, or None.
+            The progress; and the source's notice for the user, see `CheckedSource.check`, or None.
 
         Raises:
             TopicReplaced: the topic was deleted and created again, and `decision` is None.
@@ -88,7 +88,7 @@ class Beginning:
 
 
 def _user() -> str:
-    """Return user and host, for the record of a decision."""
+    """Return user and host as text, to be stored with a decision."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):  # a user without a name, as in a container

@@ -104,11 +104,11 @@ PASSING = LEADER_CHANGES | frozenset(
         KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
-"""Kafka's error codes while it starts or does not know a new topic yet, so that another attempt may succeed."""
+"""Error codes of a Kafka that starts, or does not know a new topic yet: another attempt may succeed."""
 
 
 def explained(error: KafkaError) -> str:
-    """Return the error's message, with a remedy if the user lacks a right."""
+    """Return the message of a Kafka error, with a remedy if the client's user lacks a right."""
     reason: str = error.str()
     if error.code() in NOT_ALLOWED:
         return f"{reason.rstrip('.')}. Give this user the rights of docs/guide/rights.md"
@@ -185,7 +185,7 @@ class Heard:
             self._last = error
 
     def refusal(self) -> KafkaRefused | None:
-        """Return the error for the last refusal, and forget it; None: another attempt may succeed."""
+        """Return and forget the last refusal, as an error; None: another attempt may succeed."""
         last, self._last = self._last, None  # only errors since the last call
         sentence = None if last is None else refused(last, self._options)
         return None if sentence is None else KafkaRefused(sentence)

@@ -29,7 +29,9 @@ NO_MARK = "none"
 """Text of the mark of an unread source."""
 
 BEFORE = 256
-"""Maximum number of finished files listed one by one in a mark, about 70 bytes each. Older ones share one digest."""
+"""Maximum number of finished files that a mark lists one by one, in about 70 bytes each. Older files share one
+digest.
+"""
 
 
 class ContentDigest:
@@ -90,7 +92,7 @@ class FileMark:
     end: int
     """Offset after the record and its line end."""
     ended: bool
-    """True if the record's line ends with a line end."""
+    """True if the record's line has a line end; False: the file ended without one."""
     digest: str
     """Digest of all bytes before `end`."""
     at: tuple[tuple[int, str], ...]

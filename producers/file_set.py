@@ -45,7 +45,7 @@ fails.
 
 @dataclass(slots=True)
 class _Unit:
-    """File with its number, which it keeps when it is renamed, copied or compressed."""
+    """File of the set. Its number, the index in the list, stays when it is renamed, copied or compressed."""
 
     file: FileSource | None
     """Reader of the file; None: the file is finished, and rotation has removed it."""
@@ -337,7 +337,7 @@ class FileSet:
         return self._settle(number, before, 0, "", place, stopped)
 
     def _seems_unmoved(self, found: list[Found], number: int) -> bool:
-        """Return True if no file has moved or changed, and the growing one still ends as it was read."""
+        """Return True if no file moved, no finished one changed, and the growing one still ends as it was read."""
         seen = [(file.path.name, file.device, file.inode) for file in found]
         now = {(file.path.name, file.device, file.inode): file for file in found}
         units = self._units
@@ -390,7 +390,10 @@ class FileSet:
         self._units = units + [_Unit(self._source(file), file) for file in found[index:]]
 
     def _older(self, places: Sequence[Found | None]) -> Iterator[Finished]:
-        """Yield the finished files that a mark covers with a single digest."""
+        """Yield the finished files that a mark does not list, because one digest covers them all.
+
+        A file that rotation has removed has an empty name.
+        """
         for found in places:
             digest = self._recognised.digest(found) if found else None
             yield Finished(found.path.name, digest.size, digest.text) if found and digest else Finished("", 0, "")

@@ -133,7 +133,7 @@ class FileLines:
                 yield record
 
     def check_rows(self, from_byte: int) -> None:
-        """Read a CSV file to its end without yielding records: a wrong row may have swallowed later ones.
+        """Check all rows of a CSV file before any is sent, because a wrong one may have swallowed later rows.
 
         Other formats have one record in each line, whatever the other lines contain, and are not read twice.
 

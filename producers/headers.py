@@ -89,7 +89,7 @@ def whole(sequence: object) -> int:
 def partition_of(key: bytes | None, name: bytes, partitions: int) -> int:
     """Return the partition for a record of a named producer.
 
-    It is librdkafka's rule for keys; without a key, the name is used instead.
+    The key determines it by librdkafka's rule; for a record without a key, the name takes the key's place.
 
     Args:
         key: key of the record; None: it has none.

@@ -28,7 +28,7 @@ def in_parts(
     sequences: Iterable[int] | None,
     records: int = PART_RECORDS,
 ) -> Iterator[Part]:
-    """Yield the columns in parts of some records.
+    """Yield the columns in parts of at most `records` records.
 
     An error that a column raises is raised after the records before it were yielded.
 
@@ -57,7 +57,7 @@ def in_parts(
 def _taken(
     readers: Mapping[str, Iterator[object]], records: int
 ) -> tuple[dict[str, list[object]], int, BaseException | None]:
-    """Return the next values of each column, the number that all columns have, and the first error."""
+    """Return the next values of each column, the number of complete records in them, and the first error."""
     parts: dict[str, list[object]] = {}
     raised: BaseException | None = None
     for name, reader in readers.items():

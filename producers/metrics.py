@@ -36,14 +36,15 @@ class ProducerMetrics:
     acknowledged: int
     """Number of records that Kafka is known to have stored. On a busy partition it increases by 64 at a time."""
     refused: int
-    """Least number of records that Kafka or the client refused for good. Records discarded after a refusal do not
-    count."""
+    """Lower bound of the number of records that Kafka or the client refused for good. Records discarded after a
+    refusal do not count."""
     in_flight: int
     """Number of records that wait to be sent or acknowledged."""
     retries: int | None
-    """Minimum number of records sent to Kafka again, some seconds ago; exact when nothing is in flight."""
+    """Lower bound of the records sent to Kafka again, as of some seconds ago; exact when nothing is in flight.
+    None: unknown yet."""
     sent_bytes: int | None
-    """Bytes of keys and values sent to Kafka some seconds ago, before compression and including retries."""
+    """Bytes of keys and values sent to Kafka until some seconds ago, before compression and including retries."""
     published_sequence: int | None
     """Last sequence sent; None: no record yet, in this run or an earlier one."""
     persisted_sequence: int | None
@@ -60,7 +61,7 @@ class ProducerMetrics:
 
 
 def known(sequence: int) -> int | None:
-    """Return a sequence; None: there is none yet."""
+    """Return a sequence, or None in place of -1, which stands for no sequence yet."""
     return None if sequence == NOTHING_YET else sequence
 
 
@@ -72,7 +73,7 @@ class Measured(Protocol):
 
 
 class Measures:
-    """Counters of a producer that do not concern single records; they are thread-safe."""
+    """Counters of a producer's acknowledgements, refusals and transmissions; they are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,7 +85,7 @@ class Measures:
         self.sent_bytes: int | None = None
 
     def acknowledged(self, seconds: float | None) -> None:
-        """Count the seconds until an acknowledgement; None: unknown to the client."""
+        """Add the seconds until an acknowledgement to the histogram; None: the client does not know them."""
         if seconds is not None:
             with self._lock:
                 self._counts[bisect_left(BOUNDS_S, seconds)] += 1
@@ -104,9 +105,10 @@ class Measures:
             self.sent_bytes = (self.sent_bytes or 0) + sent_bytes
 
     def retries(self, sent: int) -> int | None:
-        """Return the minimum number of records transmitted more than once.
+        """Return a lower bound of the repeated transmissions; None: no statistics yet.
 
-        librdkafka counts transmissions, but does not mark repeated ones. Each record in its queue hides one repetition.
+        librdkafka counts transmissions, but does not mark repeated ones. So the bound is the number of transmissions
+        less the number of `sent` records, which include those still in the queue.
         """
         with self._lock:
             if self._transmitted is None:

@@ -43,10 +43,7 @@ Kafka acknowledges, but the end of a run of records is reported only when anothe
 
 
 class Carrier(Protocol):
-    """Transport of records that ends at its first failure.
-
-    No later record may overtake a refused one.
-    """
+    """Transport of records that ends at its first failure, so that no later record overtakes a refused one."""
 
     failure: RatchetError | None
     """Error that ended the transport; None: it has not failed."""
@@ -139,7 +136,7 @@ class NamedProducer(ABC, Generic[C]):
         self._stored_records = 0  # records of this run that the newest stored progress covers
         self._highest_before = self._progress.highest
         self._lags = False
-        """True while the acknowledged watermark waits until a run of records is reported.
+        """True while the acknowledged watermark waits for a report about a run of records.
 
         `offer` then refuses records until everything is acknowledged.
         """
@@ -147,7 +144,7 @@ class NamedProducer(ABC, Generic[C]):
         self._last_sent = NOTHING_YET if from_start else self._progress.sequence
         self._first = initial_sequence if self._last_sent == NOTHING_YET else 0
         self._numbered_by_us: bool | None = None
-        """True if sequences are automatic; None: no record was sent yet."""
+        """True if sequences are automatic, False if the program gives them; None: no record was sent yet."""
         self._progress_writer = ProgressWriter(
             self._progress_store, self._newest_progress, self._accumulator.fail, store_s
         )
@@ -161,7 +158,7 @@ class NamedProducer(ABC, Generic[C]):
 
     @abstractmethod
     def _connect(self, options: Mapping[str, str | int | bool], timeout_s: float) -> C:
-        """Return the transport of the records."""
+        """Connect the transport of the records, and return it."""
 
     def last_sequence_id(self) -> int:
         """Return the highest sequence known to be persisted for the name, on any partition; -1: none."""

@@ -27,8 +27,8 @@ def ask_offsets(
     Args:
         ask: function that requests the offsets of some partitions; its answer may lack a partition.
         partitions: numbers of the partitions.
-        patience_s: function that returns the seconds after which an error ends the requests; its argument None stands
-            for an answer with neither error nor offset.
+        patience_s: function that returns the seconds for which requests go on despite an error; its argument is that
+            error, or None for an answer with neither error nor offset.
 
     Returns:
         The offsets; and for each partition without an offset the last error, or None if Kafka named none.

@@ -1,4 +1,7 @@
-"""Acknowledged watermark computed from few reports, because Kafka acknowledges each partition in order."""
+"""Acknowledged watermark: the highest sequence such that Kafka has all records up to it.
+
+Kafka acknowledges each partition in order, so few delivery reports suffice to compute it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ REPORT_EVERY = 64
 
 
 class Run:
-    """Consecutive records of one partition; the last one is reported once `is_closed`."""
+    """Consecutive records of one partition that share a delivery report, that of the last record.
+
+    `is_closed`: that report was requested, and no further record joins the run.
+    """
 
     __slots__ = ("before", "is_closed", "last", "records", "risen_before")
 
@@ -68,7 +74,7 @@ class AcknowledgedPrefix:
         self._risen += sequence > self._began_at
 
     def silent_run(self, partition: int) -> Run | None:
-        """Return the run that the next record to this partition would only extend; None: see `needs_report`."""
+        """Return the run that the next record to this partition joins without a report; None: ask `needs_report`."""
         runs = self._runs.get(partition)
         if not runs or len(runs) == 1:
             return None

@@ -250,7 +250,7 @@ def transactional_id(topic: str, name: str) -> str:
 
 
 class ProgressStore:
-    """Store of one name's progress, written in transactions of the name's own id.
+    """Store of one name's progress, written in transactions with a transactional id of the name alone.
 
     Kafka gives each producer that takes over the id a higher epoch, aborts its predecessor's open transaction, and
     refuses the predecessor's later writes. It refuses a producer after a transaction's time-out with the same message;
@@ -280,11 +280,14 @@ class ProgressStore:
         """Id of the progress topic at the take-over; None: there was no take-over yet."""
 
     def read(self) -> Progress | None:
-        """Return the newest progress of the name, by any writer."""
+        """Return the newest progress of the name, whichever producer wrote it; None: the name is new."""
         return read_progress(self._options, self.topic, self.name, timeout_s=self._timeout_s, say=self._say)
 
     def take_over(self) -> Progress | None:
-        """Start a new epoch, which ends that of any other producer of the name, and return the progress.
+        """Start a new epoch, which ends that of any other producer of the name.
+
+        Returns:
+            The newest progress of the name; None: the name is new.
 
         Raises:
             BrokerUnavailable: Kafka does not answer within the time limit.
@@ -459,7 +462,10 @@ class ProgressStore:
         self._producer = None  # this client will do nothing more
 
     def _insist(self, step: Callable[[float], Any]) -> None:
-        """Repeat the request that ends a transaction until Kafka answers; Kafka repeats a lost answer."""
+        """Call `step`, which asks Kafka to end a transaction, until Kafka answers.
+
+        Kafka gives a repeated request the answer that was lost.
+        """
         while True:
             try:
                 step(ATTEMPT_S)
@@ -545,7 +551,11 @@ class ProgressWriter:
             return self._tickets
 
     def wait(self, ticket: int, patience_s: float) -> bool:
-        """Return True if the store of a ticket is done, or the thread has ended, within `patience_s` seconds."""
+        """Wait up to `patience_s` seconds for the store of a ticket.
+
+        Returns:
+            True if it is done, or the thread has ended; False: it takes longer.
+        """
         with self._turn:
             return self._turn.wait_for(lambda: self._ended or self._answered >= ticket, patience_s)
 

@@ -27,7 +27,7 @@ class Published:
     resumed_after: int
     """Highest sequence of the name before this run; -1: none."""
     last_sequence: int
-    """Highest sequence now, such that all records up to it are persisted."""
+    """Highest sequence after this run such that all records up to it are persisted."""
 
 
 def publish(
@@ -45,7 +45,7 @@ def publish(
         producer: producer to send with.
         from_start: True publishes from the beginning; the producer must have the same setting.
         records_per_s: maximum records per second; None: no limit.
-        on_record: function called with the sequence of each record in flight.
+        on_record: function called with the sequence of each record as soon as it is in flight.
 
     Raises:
         SourceError: a record cannot be read. All records before it are published and acknowledged; after the source is

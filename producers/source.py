@@ -61,13 +61,16 @@ class Source(Protocol):
 
 @runtime_checkable
 class CheckedSource(Source, Protocol):
-    """Source that also explains a change, and may accept other marks than its own."""
+    """Source that compares itself with a stored mark, and explains a difference.
+
+    For other sources, the stored mark must equal the new one.
+    """
 
     def check(self, sequence: int, mark: str) -> str | None:
         """Require that the source made this mark for this sequence.
 
         Returns:
-            A sentence for the user, or None.
+            A notice for the user, or None; publishing continues in either case.
 
         Raises:
             SourceError: the source has changed; the error names the change.

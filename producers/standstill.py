@@ -77,7 +77,7 @@ def _of_topic(topic: str, error: KafkaError | None) -> Standstill:
 
 
 def _lacking(found: TopicMetadata, options: Mapping[str, str | int | bool]) -> Standstill | None:
-    """Return the cause if partitions have too few in-sync replicas; None if all have enough."""
+    """Return the cause if partitions have too few in-sync replicas; None: all have enough."""
     reduced: dict[int, PartitionMetadata] = {
         number: each for number, each in found.partitions.items() if len(each.isrs) < len(each.replicas)
     }

@@ -33,14 +33,14 @@ class TopicShape:
 
 
 class HeardAdminClient(AdminClient):  # type: ignore[misc]  # confluent_kafka has no types
-    """Administration client that keeps the reason of a refusal."""
+    """Administration client that remembers the last refusal, by Kafka or by itself."""
 
     def __init__(self, options: Mapping[str, str | int | bool]) -> None:
         self._heard = Heard(options)
         super().__init__({"log_level": 0, "error_cb": self._heard, **options})
 
     def refusal(self) -> KafkaRefused | None:
-        """Return the error if Kafka and this client refuse each other; None: the failure may pass."""
+        """Return the error if Kafka refuses this client, or this client Kafka; None: the failure may pass."""
         self.poll(0)  # delivers errors
         return self._heard.refusal()
 

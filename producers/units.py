@@ -31,7 +31,7 @@ class Place:
 
 
 class Recognised:
-    """Recogniser of present files by their content, if they were read before.
+    """Recogniser of files read before: it finds them among the present files by their content.
 
     Files keep their order, whatever their names: rotation renames all of them, but never changes which is older. A
     digest is kept as long as a file has the same device, inode, size and time of change, so a renamed log is not read
@@ -45,9 +45,11 @@ class Recognised:
     def find(
         self, found: Sequence[Found], before: Sequence[Finished], older: int, chain: str, place: Place
     ) -> tuple[list[Found | None], int]:
-        """Return the present file of each finished file, and the index in `found` of the file being read.
+        """Find the files read before among the present ones.
 
-        None stands for a file that rotation removed.
+        Returns:
+            The present file for each finished one, or None if rotation removed it; and the index in `found` of the
+            file being read.
 
         Args:
             found: present files, in their order.

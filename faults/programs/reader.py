@@ -31,7 +31,9 @@ MOST: Final = 40
 
 
 SLIPS_AT: Final = 2
-"""Number of the transaction where the program raises an error once; it continues with the same reader."""
+"""Transaction, counted from the first, in which the program raises an error once; it continues with the same
+reader.
+"""
 
 
 class Slip(Exception):
