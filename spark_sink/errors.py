@@ -44,7 +44,7 @@ class TopicRecreated(SinkError):
 
 
 class RowsLost(SinkError):
-    """Error for a table restored, emptied or replaced without its stored offsets.
+    """Error for a table that was restored, emptied or replaced while the stored offsets stayed.
 
     To continue would skip rows silently.
     """
@@ -59,21 +59,21 @@ class SecondJob(SinkError):
 
 
 class WriteModeDiffers(SinkError):
-    """Error for a job with another kind, key or sums than the rows in its table.
+    """Error for a job with another kind, key or sums than those that made its table's rows.
 
     To continue would double or overwrite rows silently.
     """
 
 
 class RuleDiffers(SinkError):
-    """Error for a job with other deduplication settings than those that made its rows.
+    """Error for a job with other deduplication settings than those that made its table's rows.
 
     To continue would double or drop records silently.
     """
 
 
 class SequencesLost(SinkError):
-    """Error for lost last sequences of a deduplicating job, or for sequences that do not match its rows."""
+    """Error for a deduplicating job's last sequences, if they are lost or do not match its table's rows."""
 
 
 class SparkFailed(SinkError):

@@ -304,7 +304,7 @@ class Sink:
         _LAST_CALL[run] = number
 
     def _require_no_rows(self, dataframe: DataFrame, number: int) -> None:
-        """Compute the rows of a micro-batch without offsets, so that Spark writes its state; refuse any row.
+        """Compute the rows of a micro-batch without new offsets, so that Spark writes its state; refuse any row.
 
         Raises:
             OptionRefused: there are rows; the table could not tell whether it has them.

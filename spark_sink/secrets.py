@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 HIDDEN: Final = "***"
 LEAST: Final = 8
-"""Least length of a value: shorter ones are part of ordinary words, and a replacement would make every text
+"""Minimum length of a hidden value. Shorter ones are part of ordinary words, and a replacement would make every text
 unreadable."""
 
 WORDS: Final = frozenset(

@@ -43,7 +43,7 @@ def of_parts(high: int, low: int, rest: int) -> int:
 
 @dataclass(frozen=True)
 class StoredId:
-    """Stored knowledge of the topic that a table's offsets belong to."""
+    """Id of the topic that a table's offsets belong to, as far as the table stores it."""
 
     text: str = ""
     """Parts of the id as text; empty: an earlier version wrote the table, or the broker gave no id."""

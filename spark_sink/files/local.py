@@ -36,7 +36,7 @@ class LocalFolder:
         self.uri = str(path)
         self.options: dict[str, str] | None = None
         self.filesystem: Any = None
-        """File system of pyarrow, if the folder has one."""
+        """pyarrow's file system for the paths that `inside` returns; None: this machine's."""
 
     def __str__(self) -> str:
         return str(self.path)

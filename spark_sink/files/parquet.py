@@ -28,7 +28,7 @@ Values = tuple[str | int | bool | None, ...]
 """Values of a partition, field by field. Days and dates are numbers of days since 1970, hours are numbers of hours."""
 
 NO_FOLDER = -1
-"""Row count in the report of a task without the folder; `file` is then the name of the task's machine."""
+"""Row count in the report of a task that does not find the folder. `file` is then the name of the task's machine."""
 
 NULL_GIVEN = -2
 """Row count in the report of a task that met a null in a column NOT NULL. `file` is then that column."""

@@ -167,7 +167,7 @@ class _Stream:
         self._planner, self._store, self._stop, self._run = planner, store, stop, run
         self._lag = LagWatch(planner, run)
         self._known: set[int] = set()
-        """Partitions with a known beginning."""
+        """Partitions already checked for records that retention removed before the first read."""
 
     def look(self) -> None:
         """Commit the topic's new records."""

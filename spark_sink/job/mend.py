@@ -1,6 +1,7 @@
 """Repair of a table's rows from the topic, in a commit that moves no offset.
 
-The rows are read again by the job's own pipeline, and the store commits them as the newest holder of the job.
+The job's own pipeline computes the rows from the topic again. The store commits them only for the run that opened it
+last, as it does with other rows.
 """
 
 from __future__ import annotations

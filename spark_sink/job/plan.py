@@ -99,7 +99,7 @@ class TopicPlanner:
         self._refused = ""
         self._first_id: int | None = None
         self._consumers: dict[bool, Consumer] = {}
-        """Clients that look up offsets; True: the one that reads only committed records."""
+        """Clients that look up offsets, by whether they read only committed records."""
         try:
             self._admin = AdminClient(
                 {"bootstrap.servers": bootstrap, "error_cb": self._hear, **options},
@@ -178,9 +178,9 @@ class TopicPlanner:
         return self._offsets(partitions, OFFSET_END, committed=committed)
 
     def require_first_topic(self, topic_id: int, offsets: Mapping[int, int]) -> None:
-        """Check that the topic still has the id of the planner's first answer, which the store also has.
+        """Check that the topic still has the id that this planner read first, and that the store has.
 
-        Spark reads by the topic's name, and its start takes long enough to delete a topic and create it again.
+        Spark reads by the topic's name; while Spark starts, a topic can be deleted and created again.
 
         Args:
             topic_id: the present id.
@@ -229,7 +229,16 @@ class TopicPlanner:
             raise self._unavailable(f"topic {self._topic}", error) from None
 
     def _offsets(self, partitions: list[int], at: int, *, committed: bool = True, least: int = 0) -> dict[int, int]:
-        """Return one offset of each partition; wait for partitions without a leader."""
+        """Return the offset of each partition at a time, or at OFFSET_BEGINNING or OFFSET_END.
+
+        Partitions without a leader are waited for.
+
+        Args:
+            partitions: numbers of the partitions.
+            at: milliseconds since 1970, or one of the two constants.
+            committed: False takes records of open and aborted transactions into account too.
+            least: least offset that counts as an answer; librdkafka returns -1001 while the leader is away.
+        """
         from confluent_kafka import KafkaError, KafkaException
 
         passing = {
@@ -266,8 +275,7 @@ class TopicPlanner:
         The administration client has such a call too. But in librdkafka 2.16 that call connects thousands of times a
         second, without any backoff, to a leader that no longer answers and is still in the metadata.
 
-        Returns the offsets found, and the failed partitions; a failure of None is an answer with neither error nor
-        offset.
+        Returns the offsets found, and each failed partition's error; None: the answer had neither error nor offset.
         """
         from confluent_kafka import KafkaException, TopicPartition
 

@@ -61,8 +61,8 @@ class Outcome:
 class RunState:
     """State of one run: counts, offsets and errors, for logs, metrics and status.
 
-    Each method but the last three records a step, and calls the observers afterwards. Other threads read by `snapshot`;
-    for that, dictionaries are replaced and never changed.
+    Each method `note_...` records a step, and calls the observers afterwards. Other threads read by `snapshot`; for
+    that, dictionaries are replaced and never changed.
 
     Args:
         observers: functions called with this object after each step, in the run's thread; they must not change the
@@ -102,7 +102,7 @@ class RunState:
         self.end: dict[int, int] = {}
         """High watermarks at the last check of the topic, if known, or else last stable offsets."""
         self.blocked: dict[int, int] = {}
-        """Offsets held back by an open transaction, by partition."""
+        """Number of offsets that an open transaction holds back, by partition."""
         self.lag: dict[int, int] = {}
         self.lag_s: dict[int, float] = {}
         self.age_s: float | None = None
@@ -220,9 +220,9 @@ class RunState:
         return time.monotonic() - self._began
 
     def failing_s(self) -> float:
-        """Return the seconds since the last commit.
+        """Return the seconds since the last success.
 
-        Before the first commit, they count from the last successful check of the topic.
+        A commit is one, and so is a check of the topic that Kafka answers, unless commits fail.
         """
         return time.monotonic() - self._fails_since
 

@@ -123,7 +123,7 @@ def take_over(job: Job, planner: TopicPlanner, store: ResultStore, schema: Struc
 
 
 def take_over_again(store: ResultStore, schema: StructType, run: RunState) -> None:
-    """Open the store once more after a failed commit, which fences its remaining tasks.
+    """Open the store again after a failed commit, to fence tasks that still run for that commit.
 
     Raises:
         Fenced: another job has taken over, and must not be fenced in turn.

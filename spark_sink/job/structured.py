@@ -110,7 +110,7 @@ def run_structured(
 
 
 def _require_driver_here() -> None:
-    """Refuse Spark Connect, before the start of Spark and the first access to the store."""
+    """Refuse Spark Connect; called before Spark starts and before the store is read."""
     if is_connect():
         raise OptionRefused(
             "Spark Connect runs the commit of a micro-batch in its server, which has no access to the store. Use "

@@ -1,9 +1,9 @@
 """Aggregates of a table of totals: counts, sums, averages, least and greatest values.
 
-Each column has a rule that makes its new value of the table's value and a commit's value. The order of the commits, and
-the number of records in each, make no difference. An average and a number of distinct values are computed from columns
-with such a rule. The rules are written once for each engine that merges: here for Spark, in `stores/merge_sql.py` for
-SQL, and in `stores/iceberg/merge.py` for Arrow.
+Each column has a rule that computes its new value from the table's value and a commit's value. The order of the
+commits, and the number of records in each, make no difference. An average and a number of distinct values are computed
+from columns with such a rule. The rules are written once for each engine that merges: here for Spark, in
+`stores/merge_sql.py` for SQL, and in `stores/iceberg/merge.py` for Arrow.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Aggregate(NamedTuple):
 
     name: str
     rule: Rule
-    """Rule that computes it from the rows: their number, the sum, the number of rows with a value, sum by that number,
-    ..."""
+    """Rule that computes the column from the rows. "records" is their number, "filled" the number of rows with a
+    value, "average" the sum divided by that number."""
     of: str
     """Column of the rows; empty for the number of rows."""
 

@@ -48,16 +48,16 @@ LEAVES = frozenset(TYPES.values())
 
 
 NUL_IN_JSON = r"(?<!\\)(?:\\\\)*\\u0000"
-"""NUL in a JSON text: an odd number of backslashes before u0000."""
+"""Pattern of NUL in a JSON text: an odd number of backslashes before u0000."""
 
 ODD_TIME = r"^-?(?:[0-9]{14,}|9(?:2[3-9]|[3-9][0-9])[0-9]{10})$|^\s*T?[0-9]{1,2}:"
-"""Times that Spark misreads: seconds that do not fit into 64 bits as microseconds, and a time without a day."""
+"""Pattern of times that Spark misreads: seconds that overflow 64 bits as microseconds, and times without a day."""
 
 LOCAL_TIME = r"^\s*[+-]?[0-9]{4,6}-[0-9]{1,2}(?:-[0-9]{1,2}(?:[T ][0-9]{1,2}(?::[0-9]{1,2}){0,2}(?:\.[0-9]*)?)?)?\s*$"
-"""Text of a time without a zone."""
+"""Pattern of times without a zone."""
 
 MAY_BE_ODD = r'[0-9]{13}|"\s*T?[0-9]{1,2}:|\\u00'
-"""Text contained in every JSON text with an `ODD_TIME`, and in few others."""
+"""Pattern that occurs in every JSON text with an `ODD_TIME`, and in few others."""
 
 FIRST_YEAR, LAST_YEAR = 1, 9999
 """Years that every store and every reader of it supports."""

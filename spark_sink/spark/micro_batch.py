@@ -163,7 +163,7 @@ class MicroBatch:
 
     @property
     def has_isolation(self) -> bool:
-        """True if the source's options choose an isolation level."""
+        """Return True if the source's options choose an isolation level."""
         return ISOLATION in {name.lower() for name in self.client}
 
     @contextmanager

@@ -95,12 +95,12 @@ def decide(source: str, reason: str, seen: Mapping[int, int] | None = None) -> D
 
 
 def first_after(first: Mapping[int, int], before: Mapping[int, int], after: Mapping[int, int]) -> dict[int, int]:
-    """Return the first offsets of a table's records after a decision.
+    """Return the first offset that a table's records have in each partition, once a decision is stored.
 
     Args:
-        first: first offsets until then; a missing partition begins with the topic.
-        before: stored offsets before the decision; empty: it is the start of a first run.
-        after: stored offsets after it.
+        first: first offsets before the decision; a missing partition begins with the topic.
+        before: stored offsets before the decision; empty: the decision is the start of a first run.
+        after: stored offsets after the decision.
     """
     if not before:
         return dict(after)

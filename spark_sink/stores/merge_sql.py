@@ -34,11 +34,11 @@ class Dialect(Generic[Sql]):
     """Parts of the SQL that differ from store to store."""
 
     union: LiteralString
-    """Template: sorted list of the `HASHES` smallest different elements of {target} and {source}."""
+    """SQL template for the sorted list of the `HASHES` smallest different elements of {target} and {source}."""
     size: LiteralString
-    """Template: length of the list {hashes}."""
+    """SQL template for the length of the list {hashes}."""
     last: LiteralString
-    """Template: element number `HASHES` of the list {hashes}; null if the list has fewer."""
+    """SQL template for element number `HASHES` of the list {hashes}; null if the list has fewer."""
 
     def compose(self, template: LiteralString, **parts: Sql) -> Sql:
         """Return a template with its named placeholders replaced by SQL."""

@@ -172,7 +172,7 @@ class OptimisticStore(TableStore, Generic[Table]):
     def _write_take_over(
         self, table: Table, generation: int, offsets: Mapping[int, int] | None, decision: Decision | None
     ) -> None:
-        """Write a version with a new generation and, after an operator's decision, its offsets and the write mode."""
+        """Write a version with a new generation; an operator's `decision` adds `offsets` and the write mode."""
         raise NotImplementedError
 
     def _stage(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:

@@ -2,8 +2,8 @@
 
 The rejects table has its own generation and offsets, and is committed first. If a job ends between the two commits, the
 rejects table is ahead. The next run reads that range of records again for the result table, and leaves out the rejects
-already stored. Committed records of Kafka do not change, but their parsing may: a record that became a reject only
-since then is refused.
+already stored. Committed records of Kafka do not change, but their parsing may. If one of these records has become a
+reject only in the meantime, the commit is refused.
 """
 
 from __future__ import annotations
@@ -202,10 +202,10 @@ class PairedStore:
         crash_points.passing("between-commits")
 
     def _require_rejects_again(self, start: Mapping[int, int], rejects: DataFrame) -> None:
-        """Refuse rejects of records read again, unless the store already has these rejects.
+        """Refuse records read again that are rejects now, unless the store already has them as rejects.
 
-        Parsing of a value can change between two runs, because its schema was deleted or a setting changed. A row of
-        the first run would be in neither table if it became a reject in the second (decision 0061).
+        A value that one run has parsed may not parse in the next, because its schema was deleted or a setting changed.
+        Its record would then be in neither table (decision 0061).
 
         Raises:
             StoreError: a stored reject is missing; nothing of this commit is visible.

@@ -375,7 +375,13 @@ def _reading(paths: list[tuple[str, int]], filesystem: Any) -> Task:
 
 
 def looking(paths: list[tuple[str, int]], filesystem: Any, *, has_seen: bool) -> Known:
-    """Yield groups of row groups that may contain one of the identities, about `LOOK_ROWS` rows in each."""
+    """Return the function that yields last sequences of identities from the files; it runs in Spark's tasks.
+
+    Args:
+        paths: path of each file, and its Kafka partition; -1: the file has several.
+        filesystem: pyarrow's file system of the paths; None: this machine's.
+        has_seen: True if the files have the column of seen sequences.
+    """
     # A nested function, as above.
     look_rows = LOOK_ROWS
 

@@ -30,8 +30,8 @@ class TableStore(ResultStore):
     """Base class of the kinds of stores that `registry.STORES` names.
 
     Such a store is a `ResultStore` with one table, which can be read without a job. Jobs of different names and topics
-    may share the table. A subclass changes the defaults below; `docs/guide/own-store.md` describes its
-        methods step by step.
+    may share the table. A subclass changes the defaults below; `docs/guide/own-store.md` describes its methods step by
+    step.
 
     Args:
         location: location of the results.

@@ -1,7 +1,7 @@
 """Tree of an Avro schema, for the comparison of a writer's with a reader's.
 
 Unlike `avro`, it takes every schema of Avro's specification: unions of any types, and types that contain themselves.
-The comparison shows the limits of a column.
+Whether a column can hold the values shows only in the comparison, see `resolution`.
 """
 
 from __future__ import annotations

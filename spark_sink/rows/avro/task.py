@@ -19,7 +19,7 @@ Read = Callable[[bytes, int], tuple[Any, int]]
 """Function that reads the value at a position of bytes, and returns the value and the position after it."""
 
 MILLISECONDS = 1000
-"""Microseconds of each unit."""
+"""Microseconds of a millisecond."""
 
 MALFORMED = (ValueError, IndexError, struct.error, OverflowError, RecursionError)
 """Errors of reading for bytes that do not match the plan."""

@@ -27,7 +27,7 @@ class Judged(NamedTuple):
     fresh: DataFrame
     """New records, in the columns of Spark's Kafka source that become rows."""
     rejected: DataFrame
-    """Records that cannot be judged, or are dead letters by their verdict, with their `REASON`."""
+    """Records that cannot be judged, and re-sent dead letters that are not new, with their `REASON`."""
     sequences: DataFrame
     """Last sequences of the identities with a new record, see `sequences_schema`. Those of a Kafka partition are in one
     partition of the frame."""

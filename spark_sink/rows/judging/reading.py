@@ -22,8 +22,10 @@ They are the identity as bytes, the sequence as a whole number, the reason as te
 judged), and true for records sent again from the dead letters."""
 
 DOUBTFUL = "_ratchet_doubtful"
-"""Column with sequence headers of a guessed format: eight bytes other than digits, or hexadecimal text. It is empty for
-digits of another length, which are only counted, and null for all other headers."""
+"""Column with the sequence headers in a format that was only guessed. They are eight bytes other than digits, or
+hexadecimal text. For digits of another length the column has no bytes, because these headers are only counted. For all
+other headers it is null.
+"""
 
 RECORD = ("partition", "offset", "timestamp", "key", "value")
 """Columns of Spark's Kafka source that become rows."""
@@ -32,7 +34,7 @@ _FOUND, _TIMES = "_ratchet_found", "_ratchet_times"
 _NAMES, _VALUES = "_ratchet_names", "_ratchet_values"
 
 SHORT_PART = 127
-"""Longest part of an identity in bytes with a varint length of one byte."""
+"""Maximum bytes of a part of an identity if the part's length, a varint, takes one byte."""
 
 
 def read(records: DataFrame, rule: JudgeRule) -> DataFrame:

@@ -380,7 +380,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         crash_points.passing("after-commit")
 
     def _replace(self, database: DuckDBPyConnection, table: str, replacement: Replacement, staged: _Staged) -> None:
-        """Delete the rows with some identities, and insert the staged rows."""
+        """Delete the rows with the replacement's identities, and insert the staged rows."""
         if replacement.gone.num_rows:
             names = map(quoted, replacement.identity)
             same = " AND ".join(f"target.{name} IS NOT DISTINCT FROM gone.{name}" for name in names)

@@ -40,7 +40,7 @@ KEEP_SNAPSHOTS = 20
 AGE_KEY = "history.expire.max-snapshot-age-ms"
 
 MAX_AGE_MS = 900_000
-"""Minimum milliseconds to keep a snapshot, so that a query can run for ten minutes. Each commit reads and writes
+"""Minimum milliseconds to keep a snapshot: queries of ten minutes still find its files. Each commit reads and writes
 the list of all snapshots: with Iceberg's own five days, a stream would become slower with every commit."""
 
 EXPIRED_AT_ONCE = 20

@@ -125,9 +125,10 @@ class JobState(SqlJobState["Database"]):
             refuse(self.where, spoken(error), "the database and the job's rights in it")
 
     def end_sessions(self, database: Database, newest: int) -> None:
-        """End the committing session of a generation, which would keep its locks if its job is frozen.
+        """End the session that commits for generation `newest`, if there is one.
 
-        If this user may not end it, `take_over` waits until the server does so, after `connection.IDLE_S`.
+        If that run is frozen, its session would keep its locks. If this user may not end the session, `take_over` waits
+        until the server does so, after `connection.IDLE_S`.
         """
         import pymysql
 

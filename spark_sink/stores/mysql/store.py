@@ -130,8 +130,7 @@ class MysqlStore(SqlStore["Database", list[Column]]):
     def open(self, schema: StructType) -> dict[int, int]:
         """Take over with a new generation, and create missing tables; see `ResultStore.open`.
 
-        A committing session of the older generation is ended first, because it would keep its locks if its job is
-        frozen.
+        The session that commits for the older generation is ended first: that of a frozen job would keep its locks.
         """
         tables = self._wanted(schema)
         with self._state.database() as database:
@@ -243,7 +242,7 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         )
 
     def _replace(self, database: Database, replacement: Replacement, staged: _Staged) -> None:
-        """Delete the rows with some identities, and insert the staged rows.
+        """Delete the rows with the replacement's identities, and insert the staged rows.
 
         Raises:
             StoreError: staged rows are missing, or the table did not store every row.
