@@ -14,7 +14,9 @@
     ├── SourceError                 a file to publish cannot be read
     ├── ReaderError                 a reader with a database of its own cannot go on
     │   ├── ReaderFenced            another process has taken over the reader's partitions
+    │   ├── BatchUnread             librdkafka reads a record batch only in part
     │   ├── DatabaseUnavailable     its database does not answer within the limit
+    │   ├── PositionNotStored       its database stored another position than the reader wrote
     │   └── ReaderMisused           the program ended the reader's transaction, or used a transaction after its end
     ├── FaultRunFailed              a setup under injected faults did not recover, or its results cannot be counted
     ├── BenchFailed                 a bench cannot be built, does not start, or does not come to its end
@@ -143,7 +145,7 @@ class BatchTooLarge(TransportError):
 
 
 class PositionLost(TransportError):
-    """Next offset to read, which lies outside the partition's present records."""
+    """Next offset to read that lies outside the partition's present records."""
 
 
 class LogTruncated(TransportError):
@@ -160,7 +162,10 @@ class LogTruncated(TransportError):
 
 
 class FormUnclear(TransportError):
-    """Sequences that seem to be encoded in another form than this stream decodes; new records would be dropped."""
+    """Sequences that seem to be encoded in another form than this stream decodes.
+
+    Read in the configured form, records with new sequences would be dropped as duplicates.
+    """
 
 
 class RecordTooLarge(TransportError):
@@ -192,7 +197,7 @@ class AgentFailed(RatchetError):
 
 
 class SendRefused(RatchetError):
-    """Record that an agent must not send: it has no current event, or the topic is forbidden to its stream."""
+    """Send without a current event, or to a topic forbidden to the agent's stream."""
 
 
 class StateError(RatchetError):
