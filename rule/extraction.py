@@ -104,7 +104,7 @@ def reader_for(source: SequenceSource, form: SequenceForm = SequenceForm.GUESS) 
 
 
 def from_header(batch: RecordBatch, form: int) -> Sequences:
-    """Read the sequences from the lane's first header, in one compiled pass.
+    """Read the sequences from the first requested header of a lane's batch, in one compiled pass.
 
     Args:
         batch: batch with the header in its columns.
@@ -116,7 +116,7 @@ def from_header(batch: RecordBatch, form: int) -> Sequences:
 
 
 def from_spans(batch: RecordBatch, spans: Spans, form: int) -> Sequences:
-    """Read the sequences from header values located before."""
+    """Read the sequences from header values that `find_headers` or the batch's columns locate."""
     sequences = np.empty(batch.count, np.int64)
     reasons = np.empty(batch.count, np.uint8)
     parts.read_sequences(batch.data, *spans, form, sequences, reasons)
@@ -126,7 +126,7 @@ def from_spans(batch: RecordBatch, spans: Spans, form: int) -> Sequences:
 def find_headers(batch: RecordBatch, names: Sequence[bytes]) -> list[Spans]:
     """Find headers by name in each record, in one pass.
 
-    It is for batches that do not have these headers in their columns, unlike those of a lane.
+    Use it for batches without columns for these headers; the batches of a lane have such columns.
     """
     starts, lengths = np.empty((2, len(names), batch.count), np.int64)
     ends = np.cumsum([len(name) for name in names], dtype=np.int64)
@@ -144,7 +144,7 @@ def all_alike(batch: RecordBatch) -> Sequences:
 
 
 def _one_by_one(batch: RecordBatch, read: Callable[[RecordBatch, int], int | str]) -> Sequences:
-    """Read sequences with one Python call per record, in about a microsecond for a JSON field."""
+    """Read sequences with one Python call per record; a JSON field takes about a microsecond."""
     sequences = np.full(batch.count, -1, np.int64)
     reasons = np.zeros(batch.count, np.uint8)
     for i in range(batch.count):
@@ -213,7 +213,7 @@ def field_reader(path: str, missing: str) -> Callable[[bytes | None], bytes | st
 
 
 def parse_integer(text: bytes) -> int | str:
-    """Return the number of a JSON integer, or of a JSON string of decimal digits; otherwise the reason against it."""
+    """Return the number in a JSON integer or string of digits; for other text, the reason for having none."""
     if text.startswith(b'"') and b"\\" in text:  # digits may be written as escapes
         try:
             text = b'"' + msgspec.json.decode(text, type=str).encode() + b'"'
@@ -387,7 +387,7 @@ def _identities(
     """Extract identities with one Python call per valid record.
 
     Args:
-        read: function that returns the identity, or the reason against it.
+        read: function that returns a record's identity as bytes, or the reason for having none as str.
         batch: the batch.
         reasons: uint8[records]; NONE is replaced by the reason if an identity is missing.
     """
@@ -438,7 +438,7 @@ def _identity_field(path: str) -> Callable[[RecordBatch, int], bytes | str]:
 
 
 def parse_id(text: bytes) -> bytes | str:
-    """Return the identity in a JSON text or integer; otherwise the reason against it."""
+    """Return the identity in a JSON text or integer; for other JSON, the reason for having none."""
     if text.startswith(b'"'):
         try:
             return msgspec.json.decode(text, type=str).encode()

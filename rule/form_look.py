@@ -76,7 +76,7 @@ _form, _dismisses = number_look()
 
 @dataclass(slots=True)
 class Waiting:
-    """Doubt about a sequence's form. One of the next integers may still dismiss it."""
+    """Doubt about a sequence's form, which one of the next integers may still dismiss."""
 
     offset: int
     text: bytes
@@ -124,7 +124,7 @@ class FormLook:
                 self._add_integer(offset, text, last)
 
     def finish(self) -> None:
-        """Accept the doubts that remain once no further integers can dismiss them."""
+        """Accept the remaining doubts: no more integers follow that could dismiss them."""
         if self.found is None and self._waiting:
             first = self._waiting[0]
             self._note(first.offset, first.text, first.last, first.form)

@@ -194,7 +194,7 @@ def scan(data: U8, starts: I64, lengths: I64, verdicts: U8, invalid: int, agains
 
 
 class FormWatch:
-    """Checker of the sequences in one partition, from its take-over on."""
+    """Checker of the form of sequences in one partition, from the partition's take-over on."""
 
     def __init__(self) -> None:
         self._recent = np.full(NEIGHBOURS, -1, np.int64)

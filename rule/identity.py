@@ -40,7 +40,7 @@ class IdentityPart:
     """Part of an identity.
 
     Args:
-        kind: source of the part.
+        kind: "producer", "key", "partition", "header", "field" or "function".
         name: name of a "header"; path of a "field" in the JSON value, see `path_names`; "module:function" of a
             "function"; empty for the other kinds.
     """
@@ -232,7 +232,8 @@ class SequenceSource:
     """Source of a record's sequence.
 
     Args:
-        kind: "none": there is no sequence, and an identity is either seen or not.
+        kind: "header", "field", "function" or "none". With "none" there is no sequence, and an identity is either seen
+            or not.
         name: name of a "header"; path of a "field" in the JSON value, see `path_names`; "module:function" of a
             "function".
     """
@@ -269,7 +270,7 @@ class SequenceSource:
 
 
 def _place(kind: str, name: str, text: str) -> str:
-    """Return the name of a header, field or function.
+    """Check the name of a header, field or function in `text`, and return it.
 
     Raises:
         ValueError: the name is invalid.

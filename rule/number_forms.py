@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 LITTLE, FLOATING, LETTERS, HEXADECIMAL = 1, 2, 3, 4
 """Forms that a sequence may seem to have."""
 NEAR, FAR = 1 << 48, 1 << 56
-"""Bounds of the distance to the last sequence: below NEAR in the suspected form, and from FAR on as it is read.
+"""Bounds of the distance to the last sequence, which cause a doubt together.
 
+The number must be closer than NEAR in the suspected form, and at least FAR away in the form that the stream reads.
 A repeated old number may also be far below the last one. Among ids that contain a time (snowflakes), FAR is 198 days or
 more.
 """
@@ -32,8 +33,10 @@ DOUBLE_STEP = 8
 SHORT = 1 << 52
 """Bound of a little-endian counter or time, for numbers that a big-endian reading makes negative."""
 LEAST = -(1 << 63)
-"""Usual marker of a missing number. It becomes a dead letter, and causes no doubt although it is 128 as
-little-endian."""
+"""Usual marker of a missing number: a record with it becomes a dead letter.
+
+It causes no doubt, although its bytes are 128 as little-endian.
+"""
 
 SPACE, TILDE, MINUS = 32, 126, 45
 ONE_BYTE, MOST_BYTE = 0x3F, 0x43

@@ -33,9 +33,10 @@ class Setting(NamedTuple):
 
     Args:
         about: help text of options.
-        agreed: whether the rules of a worker group always contain the setting, or only if it is not the default.
-        entry: place of the setting in the owner entry of a partition. State judged under one "rule" is meaningless
-            under another. A "judging" setting may change over existing state; its default is left out.
+        agreed: "always" if the rules of a worker group always contain the setting; "if set" if they contain only
+            values other than the default.
+        entry: part of a partition's owner entry that contains the setting. State judged under one "rule" is
+            meaningless under another. A "judging" setting may change over existing state; its default is left out.
         spark: whether Spark judges by the setting too.
     """
 

@@ -45,7 +45,7 @@ COUNTERS: Final[Mapping[str, str]] = MappingProxyType(
         "unjudged": UNJUDGED,
     }
 )
-"""Verdict that each count of records has in JSON, metrics and the history, by the name of the count."""
+"""Verdicts by the name of their count in JSON, metrics and the history."""
 
 HEADINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -71,4 +71,4 @@ PHRASES: Final[Mapping[Verdict, str]] = MappingProxyType(
         WAITING: "not judged yet",
     }
 )
-"""Verdict on one record as a phrase, in the terminal and on the page."""
+"""Phrases for the verdicts on one record, in the terminal and on the page."""

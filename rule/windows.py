@@ -91,7 +91,7 @@ class Extras(NamedTuple):
         )
 
     def put(self, at: NDArray[np.int64], other: Extras, of: NDArray[np.int64] | slice) -> None:
-        """Copy some rows of other columns to rows of these columns."""
+        """Copy the rows `of` the columns `other` to the rows `at` of these columns."""
         for mine, theirs in zip(self, other, strict=True):
             if len(mine):
                 mine[at] = theirs[of]
