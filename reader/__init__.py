@@ -1,6 +1,6 @@
-"""A reader without Spark: rows and Kafka offsets in one transaction of a database of your own.
+"""Reader without Spark, which commits rows and Kafka offsets in one transaction of your own database.
 
-Needs confluent-kafka and the database's package: none for SQLite, `psycopg` for PostgreSQL, `duckdb` for DuckDB, and
+It needs confluent-kafka and the database's package: none for SQLite, `psycopg` for PostgreSQL, `duckdb` for DuckDB, and
 `pyarrow` for a transaction's records as an Arrow batch.
 """
 

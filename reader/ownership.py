@@ -78,7 +78,7 @@ class Ownership:
             database.close()
 
     def take_over(self, partitions: list[int], topic_id: str, limit_s: float | None) -> None:
-        """Fence other owners of these partitions and hold them in addition to the present ones.
+        """Take over these partitions in addition to the held ones, and fence their other owners.
 
         Args:
             partitions: partitions to take over; each has a row.
@@ -114,7 +114,7 @@ class Ownership:
     def give_back(self) -> None:
         """Release the partitions in the database.
 
-        After a crash they stay owned, and the next owner ends this process's sessions.
+        After a crash the partitions stay owned, and their next owner ends this process's database sessions.
         """
         held, self.held = self.held, {}
         if not held or self._database is None:

@@ -71,7 +71,7 @@ class Partitions:
     def begin(self, start: str) -> None:
         """Store first positions of new partitions; without a group, take over all partitions.
 
-        start: first position of a new name
+        start: first position of a reader name that the database does not know
         """
         self._add_missing(start, self.shape.partitions)
         if self._group is None:
@@ -125,7 +125,7 @@ class Partitions:
         self._follow_topic()
 
     def _follow_group(self) -> None:
-        """Take over the partitions that Kafka's group has assigned; repeated until it succeeds."""
+        """Take over newly assigned partitions of the group; `follow` calls it again until it succeeds."""
         assigned = self.source.new_assignment()
         if assigned is None:
             return
@@ -152,7 +152,7 @@ class Partitions:
         """Continue from the positions in the database, with the partitions still owned.
 
         Args:
-            behind: partitions with new positions refused by the database.
+            behind: partitions for which the database has refused this process's new position; for the log.
 
         Raises:
             ReaderFenced: another process has taken over, and no group assigns the rest.

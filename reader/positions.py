@@ -119,7 +119,7 @@ class Positions:
         self._require_stored(database, list(offsets), added)
 
     def _require_stored(self, database: Database, partitions: Sequence[int], offsets: Mapping[int, int]) -> None:
-        """Check that each partition has a row, with the given offset where there is one.
+        """Check that each partition has a row, with its offset in `offsets` if that contains one.
 
         Raises:
             PositionNotStored: a trigger, rule or policy keeps a row from being stored as given.

@@ -63,7 +63,7 @@ class _Steps(Generator[Transaction, None, None]):
         return self._found.send(value)
 
     def throw(self, *error: Any) -> Transaction:
-        """Raise an error in the loop; also used to close it."""
+        """Raise an error inside the generator of transactions; `close` does so too."""
         self._begin_step()
         return self._found.throw(*error)
 
@@ -160,7 +160,7 @@ class Reader:
         self._transaction: Transaction | None = None
         self._watched_at = self._answered_at = 0.0
         self._loop = 0
-        """Number of loops over transactions begun; the newest one counts."""
+        """Number of loops begun by `transactions`; only the newest loop may continue."""
         self._stopped = threading.Event()
         self._user: tuple[threading.Thread, FrameType | None] | None = None
         """Thread and calling frame of the newest step; None: no loop runs."""

@@ -87,7 +87,7 @@ class Source:
             raise options_refused(error, options) from None
         self._next: dict[int, int] = {}
         self._assigned: list[int] | None = None
-        """Partitions assigned by Kafka's group, until `followed`."""
+        """Newly assigned partitions of Kafka's group, until `followed` is called; None: no new assignment."""
         if group is None:
             # A client without a broker connection at its assignment reads half a second later. The reader's next
             # request raises this call's error too, with its reason.
@@ -156,7 +156,7 @@ class Source:
         Raises:
             PositionLost: the topic no longer holds a position, or its log was replaced.
             TopicMissing: the topic was deleted.
-            BatchUnread: librdkafka does not read a batch to its end, or reads another topic of the name.
+            BatchUnread: librdkafka does not read a batch to its end, or reads an older topic of the same name.
             ReaderError: Kafka refuses the request.
         """
         # The client gives its records once. Until they are read there is no position, so a caller that goes
@@ -194,9 +194,9 @@ class Source:
         )
 
     def _require_lost(self, partition: int | None, position: int | None) -> None:
-        """Raise the error if Kafka still holds a position that librdkafka reports as out of range.
+        """Raise `BatchUnread` if Kafka still holds a position that librdkafka calls out of range.
 
-        After a partly read batch, librdkafka may request an offset beyond the end.
+        Within a partly read batch, librdkafka may request an offset beyond the partition's end.
         """
         if partition is None or position is None:
             return

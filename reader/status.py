@@ -153,7 +153,7 @@ def standings(store: Store, options: Options, timeout_s: float) -> list[Standing
 def resume(
     store: Store, name: str, topic: str, source: str, options: Options, timeout_s: float, *, execute: bool
 ) -> dict[int, int]:
-    """Move a reader to other offsets, and fence a process that reads under its name.
+    """Move a reader to other offsets and fence its present process; or only return the new offsets.
 
     Args:
         store: database with the positions.

@@ -21,7 +21,8 @@ STANDSTILL_S: Final = 12.0
 class Standstill(NamedTuple):
     """Position where librdkafka makes no progress, although committed records follow.
 
-    requests: number of the leader's responses when librdkafka was first seen there; since: time in s
+    offset: the position. end: last stable offset of the partition. requests: number of fetch requests to the leader so
+    far when librdkafka was first seen at the position. since: time of that, in seconds of librdkafka's clock.
     """
 
     offset: int
@@ -40,7 +41,7 @@ class StuckPartitions:
         self._stuck: dict[int, Standstill] = {}
 
     def take(self, statistics: str) -> None:
-        """Compare librdkafka's statistics with earlier ones. statistics: as JSON."""
+        """Find stuck partitions by comparing statistics with earlier ones. statistics: librdkafka's, as JSON."""
         found = json.loads(statistics)
         now = found["ts"] / 1e6
         leaders = {each["nodeid"]: each for each in found["brokers"].values()}

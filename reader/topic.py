@@ -40,7 +40,7 @@ _NOT_YET: Final = PASSING | {KafkaError._NO_OFFSET, KafkaError._UNKNOWN_PARTITIO
 
 
 NO_RECORD: Final = -1
-"""Answer of Kafka for a partition without a record of a time or later."""
+"""Offset in Kafka's answer for a partition without records at or after a requested time."""
 
 LEADERS_S: Final = 5.0
 """Seconds to wait for an answer about leaders, without a second try."""
@@ -83,7 +83,9 @@ class TopicReading:
         return found
 
     def confirm(self, question: Future[Any], topic_id: str) -> TopicShape:
-        """Compare the topic's id in the answer to a request, made by `ask` after the records were fetched.
+        """Return the topic's shape from Kafka's answer to `ask`, after checking the topic's id.
+
+        Call `ask` after the records were fetched: the answer then shows that they came from this topic.
 
         Raises:
             TopicReplaced: the topic was deleted and created again.

@@ -1,4 +1,4 @@
-"""Clients of librdkafka for reading topics: numbers of partitions, first and last offsets, committed positions."""
+"""Consumers of librdkafka, and their requests for partition counts, offset ranges and committed positions."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ class Consumers:
         self.close()
 
     def close(self) -> None:
-        """Close the idle consumers, without waiting until they are closed."""
+        """Start to close the idle consumers, each in a thread of its own."""
         while self._idle:
             close_later(self._idle.popitem()[1][0])
 

@@ -84,7 +84,7 @@ def records_between(
     predecessor until its followers have caught up, so a partition is read until its given end.
 
     Args:
-        client: consumer from `clients.consumer`, which must read nothing else during this.
+        client: consumer from `clients.consumer`; it must read nothing else at the same time.
         topic: name of the topic.
         spans: offsets to read, by partition.
         timeout_s: maximum seconds without a message from Kafka.
@@ -246,7 +246,7 @@ def _unreadable(topic: str, partition: int | None, error: KafkaError) -> Transpo
 
 
 def second_read(options: Options, batch_most: int, *, committed: bool = True) -> SecondRead | None:
-    """Return the reader of single batches with the worker's client; None: that client is not installed.
+    """Return a function that reads single batches with the worker's client; None: that client is not installed.
 
     Args:
         options: client options, including `bootstrap.servers`.

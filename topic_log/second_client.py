@@ -72,7 +72,7 @@ class SecondRecord:
 
 
 class SecondClient:
-    """Reader of single batches from topics where another client is stuck."""
+    """Reader of single batches where librdkafka is stuck; connects for each batch."""
 
     def __init__(self, options: Options, batch_most: int, *, committed: bool) -> None:
         """Store the settings without connecting; see `reading.second_read`."""

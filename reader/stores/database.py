@@ -33,10 +33,10 @@ class Database(Protocol):
         """Begin a transaction."""
 
     def is_in_transaction(self) -> bool:
-        """Return True if the transaction of `begin` is still open, because the program may have ended it."""
+        """Return True if the transaction of `begin` is still open; the program may have ended it."""
 
     def has_ended(self) -> bool:
-        """Return True if the transaction is known to have ended, without a request to the database."""
+        """Return True if the driver knows that the transaction has ended; sends no request to the database."""
 
     def commit(self) -> None:
         """Commit the transaction."""
@@ -54,7 +54,7 @@ class Database(Protocol):
         """Execute a statement for each sequence of parameters."""
 
     def run_deferred(self) -> None:
-        """Run the triggers deferred to the commit now, within the transaction."""
+        """Run the deferred triggers at once, instead of at the commit."""
 
     def rules_of(self, table: str) -> list[str]:
         """Return triggers, rules and policies that may keep rows of a table from being stored as given."""

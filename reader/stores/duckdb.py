@@ -80,7 +80,7 @@ class DuckdbDatabase:
         self._began = self._number()
 
     def _number(self) -> int:
-        """Return the number of the open transaction; outside one, a number of this statement only."""
+        """Return DuckDB's number of the open transaction; without one, a number that no other call returns."""
         [(number,)] = self.connection.execute("SELECT txid_current()").fetchall()
         return int(number)
 

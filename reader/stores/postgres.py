@@ -128,7 +128,7 @@ class PostgresDatabase:
         [(self._began, _)] = self.ask("SELECT now(), set_config('application_name', %s, true)", (self._name,))
 
     def _now(self) -> Any:
-        """Return the start time of the open transaction by the server, which differs between transactions."""
+        """Return the open transaction's start time by the server's clock, which identifies the transaction."""
         [(now,)] = self.ask("SELECT now()")
         return now
 

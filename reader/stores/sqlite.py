@@ -16,8 +16,8 @@ _AWAY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 OURS: Final = "/* ratchet-reader */"
 """Marker that distinguishes the reader's own statements from the program's.
 
-The authorizer sees each statement when it is compiled, and Python keeps compiled ones by their text: a
-program's COMMIT must not find ours.
+The authorizer sees each statement when it is compiled, and Python keeps compiled statements by their text. So the
+program's COMMIT must differ from the reader's, or Python would reuse the reader's compiled statement.
 """
 
 
