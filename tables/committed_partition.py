@@ -162,10 +162,10 @@ class CommittedPartition:
         return self.known.map.missing if self.known.kept.dense else None
 
     def open(self) -> None:
-        """Load the store, unless it is loaded; a damaged one is removed and replaced by an empty one.
+        """Load the store, unless it is loaded; replace a damaged or unsuitable one by an empty one.
 
         Raises:
-            StateError: the store cannot be used.
+            StateError: the store cannot be opened, removed or made again.
         """
         if self.is_open:
             return
@@ -190,7 +190,7 @@ class CommittedPartition:
         return self.known.last(identity)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
-        """Return two bools: True if a sequence was seen, persisted and pushed; see `LastSequences.seen`.
+        """Return whether a sequence was seen, in the persisted and in the pushed state; see `LastSequences.seen`.
 
         The call changes nothing, so another thread may open the store at the same time.
         """
@@ -381,13 +381,13 @@ class CommittedPartition:
 
     @property
     def is_unproven(self) -> bool:
-        """Return True until a commit has shown how old the store was when the last replay started."""
+        """Return True until a commit has shown the store's age at the start of the last replay."""
         return self._is_timed and self._replay.unproven > 0
 
     def prove(self, seconds: int) -> None:
-        """Check the age of the store that the last replay started from against the lifetime of tombstones.
+        """Check that the store was not older than tombstones live when the last replay started.
 
-        The newest changelog entry does not show this age, because time may have passed without entries.
+        The newest changelog entry does not show the store's age, because time may have passed without entries.
 
         Args:
             seconds: broker time of a new commit.

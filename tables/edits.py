@@ -198,7 +198,7 @@ class Edits:
         return sum(edit.kind == FORGET and edit.has_changed for edit in self._persisted.values())
 
     def of(self, identity: bytes) -> list[Edit]:
-        """Return the persisted requests that forgot parts of an identity, oldest first."""
+        """Return the persisted requests to forget that changed an identity, oldest first."""
         name = identity.hex()
         return [edit for edit in self if edit.kind == FORGET and edit.identity == name and edit.has_changed]
 
@@ -271,10 +271,11 @@ FORGET_ALL: Final = (FORGET_ALL_KEY, b"\1")
 
 
 def remaining_entries(batch: RecordBatch) -> RecordBatch | None:
-    """Return the part of a changelog batch that remains after an entry to forget all identities.
+    """Return the entries of a changelog batch that an entry to forget all identities leaves valid.
 
     Returns:
-        The batch without that entry and the identities before it; None if it contains no such entry.
+        The batch without that entry and without earlier entries of identities; None: the batch has no entry to forget
+        all identities.
     """
     lengths, keys = batch.columns[records.KEY_LENGTH], batch.columns[records.KEY]
     named = np.flatnonzero(lengths > 0)

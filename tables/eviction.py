@@ -56,8 +56,10 @@ NULLS_LAST_S: Final = 24 * 3600
 It is Kafka's default of delete.retention.ms, and the minimum for a stream with bounds.
 """
 TIMED_SIZES: Final = (4, 6)
-"""Lengths modulo 8 of values that end with 4 bytes of seconds. Before these a plain value has 8 bytes, and a longer one
-10 bytes and a multiple of eight."""
+"""Lengths modulo 8 of values that end with 4 bytes of seconds.
+
+Without the seconds, a plain value has 8 bytes, and a longer one has 10 bytes plus a multiple of eight.
+"""
 LOG_EVERY_S: Final = 60.0
 MAX_NAMES: Final = 3
 MAX_NAME_BYTES: Final = 60

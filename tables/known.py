@@ -193,7 +193,7 @@ class KnownIdentities:
         return self.map.get(identity)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
-        """Return two bools: True if a sequence was seen, persisted and pushed; see `LastSequences.seen`.
+        """Return whether a sequence was seen, in the persisted and in the pushed state; see `LastSequences.seen`.
 
         The call changes nothing, so another thread may open the store at the same time.
 

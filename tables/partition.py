@@ -184,8 +184,8 @@ class SequencePartition(CommittedPartition):
     def evictions(self, at_ms: int, judged_until_ms: int | None) -> list[EncodedBatch]:
         """Evict identities in a stream with bounds, and return the changelog entries of these changes.
 
-        The entries are a tombstone for each evicted identity, and an entry that records the activity of each identity
-        with only duplicates for long.
+        The entries are a tombstone for each evicted identity, and a repeated entry for each identity with duplicates
+        only, if its recorded activity is old.
 
         Args:
             at_ms: Kafka's append time of the entries of `changes`, in milliseconds since 1970

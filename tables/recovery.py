@@ -23,7 +23,10 @@ Totals = tuple[Progress | None, Evicted]
 
 
 class Replay:
-    """One replay, from the local state to the changelog's end; an interrupted replay can be continued."""
+    """One replay, from the local state to the changelog's end; an interrupted replay can be continued.
+
+    A state is proven once a broker time has shown that it was recent enough at the replay to miss no tombstone.
+    """
 
     def __init__(self) -> None:
         """Start without a replay."""
@@ -32,7 +35,7 @@ class Replay:
         self._from = self._at = 0
         """Broker time of the newest entry before the replay, in seconds; 0: there was none."""
         self.unproven = 0
-        """Age of the state before its replays: broker time of its newest entry, in seconds. 0: it is proven.
+        """Broker time in seconds of the newest entry of the state before its replays; 0: the state is proven.
 
         A later replay that applies no entry proves nothing: a lane's replay may continue the state of its standby.
         """
@@ -41,19 +44,18 @@ class Replay:
 
     @property
     def earlier(self) -> int:
-        """Return the broker time in seconds of the state before its unproven replays; 0: it is proven.
+        """Return the broker time of the state before an unfinished or unproven replay; 0: the state is proven.
 
-        The store keeps it, so that a restart does not take the state for a newer one.
-
-        Entries applied since then do not show if the state has missed tombstones.
+        It is in seconds. The store keeps it, so that a restart does not take the state for a newer one: entries applied
+        since then do not show if the state has missed tombstones.
         """
         return self.unproven or self._from
 
     def opened(self, position: int, unproven: int) -> None:
-        """Take over the age of a store, perhaps from before a restart.
+        """Take over the value of `earlier` from an opened store.
 
         Args:
-            position: next changelog offset to apply; 0: the store is empty, so that no age matters
+            position: next changelog offset to apply; 0: the store is empty, and its age does not matter
             unproven: value of `earlier` in the store
         """
         self.unproven = unproven
@@ -85,7 +87,7 @@ class Replay:
 
 
 def is_too_old(behind: int) -> bool:
-    """Return True if a state with this age, in seconds, may have missed tombstones.
+    """Return True if a state so many seconds behind the changelog may have missed tombstones.
 
     Kafka keeps the tombstone of an evicted identity or a deleted key only for a limited time. Later the changelog lacks
     the tombstone, and an old state would keep the identity or the key. A state from the future has a wrong time and

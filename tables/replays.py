@@ -93,8 +93,8 @@ class Replays(NamedTuple):
     """Re-sent records of a batch.
 
     Args:
-        letters: identity for judging by the name of the dead letter, by index of the record.
-        again: indices of the other re-sent records.
+        letters: by index of the record, the identity to judge it by: made from the name of its dead letter.
+        again: indices of the other re-sent records, which are judged by their own identities.
     """
 
     letters: dict[int, bytes]
@@ -120,12 +120,14 @@ class Replays(NamedTuple):
     def stand_in(
         self, identities: Identities, sequences: NDArray[np.int64], reasons: NDArray[np.uint8]
     ) -> tuple[Identities, NDArray[np.int64]]:
-        """Return the batch's identities and sequences, with those of dead letters in place of the records' own.
+        """Return the batch's identities and sequences, replaced for the records in `letters`.
+
+        Such a record gets the identity in `letters` and sequence 0, so that it is fresh once.
 
         Args:
             identities: identities of the batch
             sequences: int64[batch.count]; stays unchanged
-            reasons: uint8[batch.count]; changed here
+            reasons: uint8[batch.count]; set to NONE here for these records
         """
         if not self.letters:
             return identities, sequences
@@ -150,7 +152,7 @@ class Replays(NamedTuple):
                 verdicts[index], reasons[index] = INVALID, REPLAY_NOT_NEW
 
     def own(self, verdicts: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the verdicts, with INVALID for records that were judged by the name of their dead letter."""
+        """Return the verdicts for counting activity: INVALID for records in `letters`, which are not counted."""
         verdicts = verdicts.copy()
         verdicts[list(self.letters)] = INVALID
         return verdicts

@@ -106,7 +106,7 @@ class LastSequences:
         return LastSequence(int(self._undo[change - 1]) if change else pushed, pushed)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
-        """Return two bools: True if a sequence in the window was seen, in the persisted and in the pushed state.
+        """Return whether a sequence in the window was seen: in the persisted and in the pushed state.
 
         The window is the range below an identity's last sequence. The result is False if the sequence is outside of it,
         or no window is kept.
@@ -284,7 +284,7 @@ class LastSequences:
         self._sums[:] = 0
 
     def refresh(self, before: int) -> None:
-        """Add identities with only duplicates in the open transaction to its changes, to record their activity.
+        """Add identities with duplicates only to the open transaction's changes, to record their activity.
 
         Args:
             before: time in seconds; an identity with a later recorded activity is left out.
@@ -358,10 +358,11 @@ class LastSequences:
         return written.columns(self.slots, slots, timed=self.slots.timed)
 
     def uncommitted(self, most: int) -> dict[bytes, bool] | None:
-        """Return the unsaved or pushed identities: True for a last sequence, False for an eviction.
+        """Return the identities pushed, or persisted since the last snapshot.
 
         Returns:
-            None if there are more than `most`.
+            By identity, True if it has a last sequence, False if it was forgotten or evicted; None: there are more than
+            `most` identities.
         """
         # A look at one flag of each slot, a tenth of a nanosecond, and at no name.
         unsaved, changed = self.slots.unsaved.view(np.bool_), self._changed[: self.changes]

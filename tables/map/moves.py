@@ -22,7 +22,7 @@ def absent(
     arena: U8,
     found: I64,
 ) -> int:
-    """Find the records with an identity without a slot.
+    """Find the records of identities that the map does not contain.
 
     Args:
         data, begins, spans: identities, as for `kafka_ratchet.rule.kernels.judge`.

@@ -151,7 +151,7 @@ class Slots:
         return found[:count], at
 
     def oldest(self, slots: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Return the `count` slots with the oldest activity."""
+        """Return, of the given slots, the `count` ones with the least recent activity."""
         return slots if len(slots) <= count else slots[np.argpartition(self.seen[slots], count - 1)[:count]]
 
     def newest_s(self, slots: NDArray[np.int64]) -> int:
@@ -165,7 +165,7 @@ class Slots:
         return windows.missing_of(found, self.pushed[slots])
 
     def lack(self, identities: int) -> int:
-        """Return the number of slots needed to add so many identities; 0: the present ones suffice."""
+        """Return the number of slots to grow to before adding so many identities; 0: the present slots suffice."""
         used = int(self.sizes[kernels.USED]) + identities
         return 1 << (used * 3 // 2).bit_length() if used * 3 > len(self.hashes) * 2 else 0
 

@@ -37,6 +37,8 @@ class Encoded(bytes):
 class Codec:
     """Codec of one table's keys and values.
 
+    A table stores a key as `check_key` returns it and a value as `keep` returns it: the codec's form.
+
     Args:
         table: name of the table, for messages.
         key_type: type of the keys; None: `str` or `int`, distinguished by their JSON.
@@ -75,7 +77,7 @@ class Codec:
     """Description of the same form as an earlier version recorded it; None: the same description."""
 
     def is_own(self, kept: Any, value: Any) -> bool:
-        """Return True if an entry with `earlier_form` belongs to this codec."""
+        """Return True if this codec wrote an entry of a table with `earlier_form`; never true without such a form."""
         return False
 
     def check_key(self, key: Any) -> Any:

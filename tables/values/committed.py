@@ -47,7 +47,7 @@ class CommittedTable:
         self._table, self._find, self._scan, self._unsaved = table, find, scan, unsaved
 
     def get(self, kept: Any) -> bytes | None:
-        """Return the bytes of a key's value, for a key in the codec's form; None: the table lacks the key.
+        """Return a key's value as bytes; None: the table lacks the key. kept: the key, as `Codec.check_key` returns it.
 
         Raises:
             StoreDamaged: the store cannot be read.
@@ -57,7 +57,7 @@ class CommittedTable:
         return self._find(self._table.prefix + key) if value is UNKNOWN else self._bytes(value)
 
     def value(self, kept: Any) -> Any:
-        """Return a key's value for a program, for a key in the codec's form; ABSENT: the table lacks the key.
+        """Return a key's value for a program; ABSENT: the table lacks the key. kept: as in `get`.
 
         Raises:
             StoreDamaged: the store cannot be read.
@@ -129,7 +129,7 @@ class CommittedTable:
         return self._bytes(value)
 
     def _in_memory(self, kept: Any) -> Any:
-        """Return the persisted value in memory, in the codec's form; UNKNOWN: only the store has it."""
+        """Return the persisted value from memory, in the codec's form; UNKNOWN: only the store may have the key."""
         value = self._table.before.get(kept, UNKNOWN)
         return self._table.values.get(kept, UNKNOWN) if value is UNKNOWN else value
 

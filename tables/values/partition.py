@@ -71,7 +71,7 @@ class PartitionTables:
         self.lent: dict[Any, tuple[Any, Encoded, TablePartition]] = {}
         self._tables: dict[bytes, TablePartition] = {}
         self._large_bytes = 0
-        """Minimum bytes of the large values written or looked up, each above SMALL_BYTES."""
+        """Approximate bytes of large values in memory, not counting the first SMALL_BYTES of each."""
         self.unsaved: set[tuple[bytes, Any]] = set()
         """Table prefix and key of persisted entries not yet in the store."""
         self._of_others: dict[bytes, bytes | None] = {}
@@ -166,7 +166,7 @@ class PartitionTables:
                 table.writable = writable
 
     def begin(self) -> None:
-        """Check the tables' entries at the beginning of a run, and read their windows.
+        """Check the form and the windows of the tables' entries when a run of agents begins.
 
         Raises:
             TableError: a table's entries have another form, or other windows, than the program declares.
@@ -204,7 +204,7 @@ class PartitionTables:
             )
 
     def of(self, table: str) -> TablePartition:
-        """Return a table, for the run that begins now."""
+        """Return a table's partition, for the run of agents that begins now."""
         return self._tables[prefix_of(table)]
 
     def begin_record(self) -> None:

@@ -231,5 +231,5 @@ def _listed(keys: Any) -> list[Any]:
 
 
 def _says_its_type(default: type) -> bool:
-    """Return True if a default's type also describes all its contents, or is needed to read its contents."""
+    """Return True if the type of a default is also the type of all values: for `int`, but not for `list`."""
     return default in PLAIN or default is set or issubclass(default, msgspec.Struct) or is_dataclass(default)

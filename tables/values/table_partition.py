@@ -2,6 +2,8 @@
 
 A program reads and writes the pushed values in `values`. The former values of changed keys are kept as well: rollback
 restores them, and commit forgets them. The store is read for keys missing in `values`.
+
+A rollback also ends the present run of the agents; the next run processes the events again, on a partition of its own.
 """
 
 from __future__ import annotations
@@ -125,7 +127,7 @@ class TablePartition:
         """Ratchet's own table, for a table that uses the time of events; else None."""
 
     def again(self) -> TablePartition:
-        """Return a partition with the same values for the next run; this one then refuses reads and writes."""
+        """Return a partition with the same values for the agents' next run; this one then refuses all access."""
         other = type(self)(self.codec, self.default, self.lent, self.find, self.scan)
         if self.writable is not _SHUT:
             other.writable = other.before
@@ -134,7 +136,7 @@ class TablePartition:
         return other
 
     def begin(self, windows: str | None) -> None:
-        """Check the present entries at the beginning of a run.
+        """Check the present entries when a run of agents begins.
 
         Args:
             windows: description of the entries' windows; None: they have none.
@@ -184,7 +186,7 @@ class TablePartition:
         return self._lend(kept, value) if type(value) is Encoded else value
 
     def _now(self, kept: Any) -> Any:
-        """Return the pushed value of a key in the codec's form; ABSENT: there is none."""
+        """Return the pushed value of a key, both in the codec's form; ABSENT: there is none."""
         value = self.values.get(kept, UNKNOWN)
         return self._look_up(kept) if value is UNKNOWN else value
 

@@ -14,7 +14,7 @@ from kafka_ratchet.tables.values.table_partition import ABSENT
 Elsewhere = Callable[[str, int], CommittedTable]
 """Function that returns a table's partition to an agent of another stream.
 
-Its arguments are that stream's changelog and the number of its partition.
+Its arguments are the changelog of the agent's stream, and the number of the agent's partition.
 
 Raises:
     RatchetError: the partition is not available now.

@@ -112,7 +112,7 @@ class WindowedPartition(TablePartition):
         self.report = LateReport()
 
     def again(self) -> WindowedPartition:
-        """Return a partition with the same values and windows for the next run; this one refuses further access."""
+        """Return a partition with the same values and windows for the agents' next run; this one refuses all access."""
         changed = list(self.before)
         other = super().again()
         assert isinstance(other, WindowedPartition)  # noqa: S101 - it is of the same type
@@ -122,7 +122,7 @@ class WindowedPartition(TablePartition):
         return other
 
     def begin(self, windows: str | None) -> None:
-        """Check the entries' windows at the beginning of a run, and store those that the program declares.
+        """Check the windows of the present entries when a run begins; store the program's windows.
 
         Raises:
             TableError: the entries have other windows.

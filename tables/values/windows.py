@@ -57,7 +57,7 @@ class WindowRange(NamedTuple):
 
 
 class WindowKey(NamedTuple):
-    """Key of a table with windows, in the table's form.
+    """Key of a table with windows, as the table stores it.
 
     Args:
         start: start of the window in milliseconds since 1970.
