@@ -29,17 +29,17 @@ fetcher has been idle for max_poll_interval, and that fetcher is always idle, be
 blocked event loop sends no report and rightly loses its partitions."""
 
 ASK_AGAIN_S: Final = 1.0
-"""Seconds from an assignment without some partitions to the request for another assignment. By then Kafka lists all
-topics again."""
+"""Seconds from an assignment that lacks partitions to the request for a new one. By then Kafka lists all topics
+again."""
 
 SAY_AGAIN_S: Final = 10.0
 """Seconds between two log lines with the same reason why the group refuses this worker."""
 
 REFUSED_FIRST_S: Final = 1.0
 REFUSED_MOST_S: Final = 10.0
-"""Longest pause before a worker with other rules tries to join again, in seconds.
+"""Longest pause before a refused worker tries to join its group again, in seconds.
 
-It can join once the members with other rules have left.
+It can join once all members with rules other than its own have left.
 """
 
 FAUST_LOGGER: Final = logging.getLogger("faust.lanes")
@@ -62,9 +62,9 @@ def _distributed(distribution: Mapping[str, Mapping[str, list[int]]]) -> set[tup
 
 
 async def _check_errors(coordinator: Any) -> None:
-    """Raise the error that keeps the worker out of its consumer group, and rejoin if the heartbeat has ended.
+    """Raise the error that keeps the worker out of its consumer group, if any.
 
-    Runs in the thread of Faust's consumer.
+    If the heartbeat has ended, first request to rejoin the group. Runs in the thread of Faust's consumer.
     """
     try:
         coordinator.check_errors()
@@ -111,11 +111,10 @@ def _is_lanes_own(table: Any) -> bool:
 
 
 class _LaneRecovery(Recovery):
-    """Faust's recovery, except for lane-owned tables, which their lanes restore.
+    """Faust's recovery of all tables except lane-owned ones, which their lanes restore.
 
-    A program's own tables are restored by Faust. An unreachable Kafka does not end the recovery. The library `mode`
-    would mistake the long wait for a stop of the service, and would end Faust's recovery for good and without a
-    message.
+    Unlike Faust's own, it goes on after a long wait for Kafka. The library `mode` would mistake the wait for a stop of
+    the service, and would end Faust's recovery for good and without a message.
     """
 
     logger = FAUST_LOGGER

@@ -41,7 +41,7 @@ def is_worker(member_metadata: bytes) -> bool:
 
 
 class RuledAssignor(PartitionAssignor):  # type: ignore[misc]  # Faust has no types
-    """Assignor for members with the same settings: `faust.App(PartitionAssignor=RuledAssignor.of(rules))`."""
+    """Assignor for members with the same rules; for `faust.App(PartitionAssignor=RuledAssignor.of(rules))`."""
 
     rules: ClassVar[dict[str, str]] = {}
 

@@ -1,4 +1,4 @@
-"""Reader of a changelog partition into its state: to the end, or following it."""
+"""Reader of a changelog partition, which applies the entries to a state, once or continuously."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ChangelogReader(Protocol):
 
     @property
     def sighting(self) -> Sighting | None:
-        """Return the last changelog offset below `position` with a known leader epoch; None if no epoch is known."""
+        """Return the last position in the changelog with a known leader epoch; None if no epoch is known."""
 
     def discard(self) -> None:
         """Discard the local store and begin again at position 0."""
@@ -138,22 +138,24 @@ class Changelog:
         self._seen = Sighting(0, NO_EPOCH)
         self._sighted = 0
         self._end = Sighting(0, NO_EPOCH)
-        """Last known end of the log after the state's last commit."""
+        """Position after the state's last commit and its end marker, as of the last `restore` or `sight`."""
         self._last_search = SearchedRange(b"", Sighting(0, NO_EPOCH), None)
         self._answered = self._passed()
 
     async def restore(self) -> int:
         """Replay all entries from the state's position to the changelog's present end.
 
+        If the operator has decided to go on without a state that no longer fits the log, the state is discarded first.
+
         Returns:
             number of entries applied
 
         Raises:
-            StateAhead: the state is ahead of the log.
+            StateAhead: the state is ahead of the log, and the operator has not decided.
+            TopicReplaced: the state was made from another topic of this name, and the operator has not decided.
+            LogTruncated: the changelog lost entries contained in the state, and the operator has not decided.
             PositionLost: entries were deleted before the state read them.
-            TopicReplaced: the state was made from another topic of this name, and the operator has not decided to go on
-                without it.
-            LogTruncated: the changelog lost entries contained in the state.
+            Aborted: Kafka was silent for so long that compaction may have removed entries; the state is discarded.
         """
         state, topic, partition = self.state, self.state.changelog, self.partition
         self.topic_id = (await self.cluster.found([topic]))[topic].id
@@ -299,9 +301,10 @@ class Changelog:
         return await self._fetch(at.position, at.epoch, max_bytes=1, max_wait_ms=0)
 
     async def sight(self) -> Sighting | None:
-        """Return the state's position with the leader epoch of the batch there; None if nothing new is there.
+        """Return the position after the last transaction's end marker, with the marker's leader epoch.
 
-        That batch is the end marker of the last transaction: a few bytes, even after a large transaction.
+        None: the state has no new commit, or the marker is not written yet. Only the marker is fetched: a few bytes,
+        even after a large transaction.
 
         Raises:
             TopicReplaced: the changelog's name now belongs to another topic.

@@ -25,15 +25,17 @@ from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.policy import Policy
 
 REASON_MOST: Final = 4096
-"""Most bytes of a reason in a dead letter: an agent's error may be as long as the record."""
+"""Maximum bytes of a reason in a dead letter: an agent's error may be as long as the record."""
 LETTER_AGENTS: Final = "ratchet-agents"
-"""Header of a dead letter that agents have made: the names of those that rejected it, a JSON list."""
+"""Header of an agents' dead letter with the names of the rejecting agents, as a JSON list."""
 
 LETTER_EVENT: Final = "ratchet-event-id"
-"""Header of a dead letter made by agents, before its other headers: the event's id (`Event.id`)."""
+"""Header of an agents' dead letter with the event's id (`Event.id`); it precedes the other added headers."""
 LETTER_APP: Final = "ratchet-app"
-"""Header of a dead letter made by agents: the application's name. Other applications that read the same input may share
-the topic of dead letters, and have processed the record."""
+"""Header of an agents' dead letter with the application's name.
+
+Other applications that read the same input may share the topic of dead letters, and have processed the record.
+"""
 
 
 Answer = TypeVar("Answer")
@@ -94,7 +96,7 @@ class Delivery:
         self.sequences: Column | None = None
         """Sequences that decided the verdicts, int64[batch.count], for a program's agent; None: not judged."""
         self.held_by: Callable[[], str] | None = None
-        """Name and current line of the agent that works on it."""
+        """Function that names the program's agent now working on the batch, with its current line; None: none does."""
         self._rejected: dict[int, _Rejection] = {}
 
     @property

@@ -82,9 +82,9 @@ SIGHT_EVERY_S: Final = 1.0
 NOTICE_EVERY_S: Final = 1.0
 """Seconds after which an idle lane notices an operator's request or a replaced topic."""
 END_OLD_MS: Final = 1_000
-"""Age of the input watermark, by the brokers' clock, above which a commit first requests the end again.
+"""Age of the input watermark above which a commit first renews it, in ms of the brokers' clock.
 
-Without that, a stream with rare records would evict quiet identities one commit later.
+Otherwise a stream with rare records would evict inactive identities one commit later.
 """
 END_WAIT_S: Final = 1.0
 """Seconds that a commit waits for the new end of the input; without an answer it uses the older watermark."""

@@ -80,7 +80,7 @@ class LaneSpec:
     duplicates_values: bool = True
     """True if the `duplicates` topic gets the values of dropped records too, not only their headers."""
     batch_most: int = BATCH_MOST
-    """Most bytes that one batch may unpack to."""
+    """Maximum bytes that one batch may unpack to."""
     records_at_first: int = ALL_RECORDS
     """Number of records of a lane's first batch; see `Share`."""
     app: str = ""

@@ -116,7 +116,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
 
     app, stream: names of application and stream.
     rule: deduplication settings by name: "identity", "sequence", ...
-    topics: topics by their part in the stream; see `INPUT`.
+    topics: topics by their role in the stream; see `INPUT`.
     decisions: operators' decisions, the newest last.
     broken: loss found in the input's log; "" without one. Retention may remove the evidence; only an operator's
         decision clears the text.
@@ -173,7 +173,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
         return found
 
     def has_other_topic(self, part: str, now: Owner) -> bool:
-        """Return True if this owner and the present one have different topics in a part (`INPUT`, `OUTPUT`, ...)."""
+        """Return True if this owner and the present one differ in the topic of a role (`INPUT`, ...)."""
         topic, here = self.topics.get(part), now.topics.get(part)
         return topic is not None and here is not None and topic != here
 

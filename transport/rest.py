@@ -19,8 +19,10 @@ QUIET_S: Final = 2.0
 LOOK_EVERY_S: Final = 30.0
 """Seconds after which an idle lane fetches in any case."""
 SPREAD: Final = 10
-"""Most seconds added to `LOOK_EVERY_S`, by partition number, so that lanes which started together do not all fetch
-together."""
+"""Number of different idle waits: `LOOK_EVERY_S` and up in steps of a second, by partition number.
+
+Lanes that started together thus do not all fetch together.
+"""
 
 
 class Watching(Protocol):
@@ -93,8 +95,8 @@ class Rest:
     def is_still(self, spot: Spot) -> bool:
         """Return True if the watcher observes that position and has reported no news; else have it watched.
 
-        False means that new entries may have come. After LOOK_EVERY_S the result is False in any case. It serves
-        callers that check at intervals and do not wait.
+        False means that new entries may have come. After LOOK_EVERY_S the result is False in any case. This method is
+        for callers that check at intervals, unlike `over`, which waits.
         """
         now = self._clock()
         if self._place_at(spot) and self.is_at_rest and now - self._fetched_at < self._look_every_s:

@@ -30,7 +30,7 @@ def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Top
     Args:
         spec: settings of the lane.
         state: table partition, replayed to the changelog's end.
-        topics: present name and id of each topic, by its part in the stream.
+        topics: present name and id of each topic, by its role in the stream (`INPUT`, ...).
         truncated: loss found in the input; "" without one.
 
     Raises:

@@ -15,8 +15,8 @@ class SentTopic(NamedTuple):
 
     partitions: its partition count; 0 until the lane knows it.
     limit: bytes, max.message.bytes; 0 until the lane knows it.
-    read_by: stream of this application with this topic as input, so that its partition count must not change; ""
-    without one.
+    read_by: stream of this application that reads the topic as its input; the partition count must then not change.
+    "": no such stream.
     """
 
     partitions: int = 0

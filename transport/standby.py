@@ -106,5 +106,5 @@ class Standby:
             )
 
     async def _or_stopped(self, work: Coroutine[Any, Any, Any]) -> bool:
-        """Run the work until done or stopped. Return True if it was done; False after a stop between two batches."""
+        """Run the work until it is done or the standby is stopped; return False after a stop."""
         return await done_before(self._stopping, work) and not self._stopping.is_set()

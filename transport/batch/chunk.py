@@ -59,7 +59,7 @@ OFFSET_MAX: Final = 2**63 - 2
 offset, so a damaged one is found only by such limits."""
 
 _CONTROL_KEY: Final = struct.Struct(">hh")
-"""Version and type, in the key of a control record."""
+"""Format of a control record's key: version and type."""
 ABORT_MARKER: Final = 0
 
 CODECS: Final = {"none": 0, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}

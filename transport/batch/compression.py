@@ -19,7 +19,7 @@ from kafka_ratchet.transport.batch.decompression import GZIP, LZ4, SNAPPY, ZSTD
 _PIECE: Final = 1 << 20
 """Bytes compressed at a time; a multiple of a block of lz4 and snappy."""
 _XERIAL_BLOCK: Final = 32 << 10
-"""bytes of a block of snappy-java, which Kafka's clients write."""
+"""Bytes of a block in the format of snappy-java, which Kafka's clients write."""
 _XERIAL_HEADER: Final = bytes(snappy_encode(b"x"))[:16]
 _SIZE: Final = struct.Struct(">i")
 _GZIP_WRAPPED: Final = 31

@@ -26,7 +26,7 @@ _SIZE: Final = struct.Struct(">i")
 
 _ZSTD_MAGIC: Final = 0xFD2FB528
 _ZSTD_HEAD_MOST: Final = 14
-"""Most bytes of a zstd frame header: magic, descriptor, window, dictionary, content size (RFC 8878, 3.1.1)."""
+"""Maximum bytes of a zstd frame header: magic, descriptor, window, dictionary, content size (RFC 8878, 3.1.1)."""
 
 Bytes = NDArray[np.uint8]
 

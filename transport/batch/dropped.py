@@ -24,9 +24,9 @@ HEADERS: Final = (VERDICT, LAST_SEQUENCE, TOPIC, PARTITION, OFFSET)
 """Names of the headers appended to a dropped record's own headers, in this order."""
 
 NUMBER_MOST: Final = 21
-"""Most bytes of a number as a header's value: its length, and 19 digits or a minus and 19."""
+"""Maximum bytes of a number as a header's value: its length, and 19 digits or a minus and 19."""
 COUNT_MOST: Final = 5
-"""Most bytes of a record's count of headers."""
+"""Maximum bytes of a record's count of headers."""
 
 
 class Dropped(NamedTuple):

@@ -29,7 +29,7 @@ larger batch. A lane sends several batches at once, and each is copied on its wa
 
 
 ENTRY_OVERHEAD: Final = 40
-"""Most bytes of a changelog record other than its key and value."""
+"""Maximum bytes of a changelog record other than its key and value."""
 
 
 @dataclass(slots=True)

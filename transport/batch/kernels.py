@@ -40,16 +40,16 @@ HEADER_SIZE = 61
 """Bytes of a record batch before its first record."""
 
 RECORD_LEAST = 7
-"""Fewest bytes a record takes: length, attributes, timestamp delta, offset delta, key, value, header count."""
+"""Minimum bytes a record takes: length, attributes, timestamp delta, offset delta, key, value, header count."""
 
 RECORD_OVERHEAD = 26
-"""Most bytes a record takes before its body: length (5), attributes (1), timestamp delta (10), offset delta (10)."""
+"""Maximum bytes a record takes before its body: length (5), attributes (1), timestamp delta (10), offset delta (10)."""
 
 NO_APPEND_TIME = -(2**63)
-"""Append time of a batch with timestamps in its records; -1 is an unknown time."""
+"""Value of `append_times` for a batch with a timestamp in each record; -1 stands for an unknown append time."""
 
 CONTROL_KEY_LEAST = 4
-"""Fewest bytes of a control record's key: version and type, 16 bits each."""
+"""Minimum bytes of a control record's key: version and type, 16 bits each."""
 
 
 @compiled(inline="always")

@@ -1,4 +1,4 @@
-"""The partition of a key, as Java's producers choose it, and librdkafka's with `partitioner=murmur2_random`."""
+"""Choice of a key's partition, as Java's producers make it, and librdkafka's with `partitioner=murmur2_random`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Column = NDArray[np.int64]
 
 
 class Header(NamedTuple):
-    """A record header; a null value is None."""
+    """Header of a record; None stands for a null value."""
 
     name: str
     value: bytes | None

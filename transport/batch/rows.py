@@ -16,7 +16,7 @@ from kafka_ratchet.transport.batch.kernels import HEADER_SIZE, copy_bytes, varin
 from kafka_ratchet.transport.batch.record_batch import Bytes
 
 ROW_OVERHEAD: Final = 37
-"""Most bytes of a record other than key and value: RECORD_OVERHEAD, two lengths (5 each), header count."""
+"""Maximum bytes of a record other than key and value: RECORD_OVERHEAD, two lengths (5 each), header count."""
 
 Ints = NDArray[np.int64]
 Spans = tuple[Bytes, Ints, Ints]

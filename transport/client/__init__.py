@@ -1,1 +1,1 @@
-"""Kafka's requests: the cluster, its connections, and what aiokafka lacks."""
+"""Requests to Kafka: client of a cluster, connections, and requests that aiokafka lacks."""

@@ -80,7 +80,10 @@ async def connected(options: dict[str, Any], timeout_s: float, request_timeout_m
 
 
 REFRESH_S: Final = 0.0001
-"""Seconds between two metadata requests, for each partition in the metadata: five times the cost of reading it."""
+"""Minimum seconds between two metadata requests, for each partition in the metadata.
+
+Reading the metadata takes a fifth of that.
+"""
 SHARED: Final = 16
 """Number of connections that all lanes share for requests which Kafka answers at once; each lane would otherwise need
 two.
@@ -112,7 +115,7 @@ def shared(number: int) -> Hashable:
 
 
 class Committed(NamedTuple):
-    """Committed position of a group: the next offset to read, and the text committed with it."""
+    """Committed position of a group: the next offset to read, and the metadata text committed with the offset."""
 
     offset: int
     metadata: str

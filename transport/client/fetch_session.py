@@ -1,4 +1,4 @@
-"""Fetch from very many partitions at once, by a session that the broker keeps (KIP-227).
+"""Fetches from very many partitions at once, in a session that the broker keeps (KIP-227).
 
 The first request of a session names every partition. Later ones name only changes, and the broker answers with
 changed partitions alone. Kafka 3.1 or newer, as for all requests by topic id.
@@ -18,8 +18,10 @@ from kafka_ratchet.transport.client.topic_id import DIVERGING_EPOCH, ID_BYTES, N
 
 NO_SESSION: Final = 0
 LEAST_BYTES: Final = 1
-"""Most bytes requested, per partition and in the whole answer: Kafka then sends one batch, which shows that new records
-exist."""
+"""Maximum bytes requested, per partition and in the whole answer.
+
+Kafka then sends one batch, which shows that new records exist.
+"""
 
 _HEAD: Final = struct.Struct(">iiiibii")
 _PLACE: Final = struct.Struct(">iiqiqiB")
@@ -32,7 +34,7 @@ _ANSWER_HEAD: Final = struct.Struct(">ihi")
 _ANSWERED: Final = struct.Struct(">ihqqq")
 _ABORTED: Final = 16
 _REPLICA: Final = 4
-"""Number of bytes of unused fields, after which the tags follow."""
+"""Size in bytes of an unused field of the answer: the preferred read replica."""
 
 
 class Spot(NamedTuple):

@@ -1,7 +1,7 @@
-"""Commits of a consumer group as `__consumer_offsets` records them: when, and which clients were members.
+"""Times of a consumer group's commits, and the group's members then, as `__consumer_offsets` records them.
 
-An offset tells neither. Reading the topic needs a right that workers do not need otherwise, so every answer here may
-be missing.
+The committed offset itself shows neither. Reading the topic needs a right that workers do not need otherwise, so every
+answer here may be missing.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ AGAIN_S: Final = 300.0
 COMMIT_KEYS: Final = (0, 1)
 CLASSIC_KEY: Final = 2
 CONSUMER_KEY: Final = 5
-"""Key type of a record about one member in the new consumer protocol. CLASSIC_KEY: about all members of a classic
-group."""
+"""Type of a record's key: the record describes one member of a group with the new consumer protocol.
+
+With `CLASSIC_KEY` it describes all members of a classic group.
+"""
 CLASSIC_FORMATS: Final = range(4)
 
 
@@ -168,7 +170,7 @@ def _classic_members(value: bytes) -> tuple[Member, ...] | None:
 
 
 class GroupLog:
-    """Commits of a group, read from `__consumer_offsets` when an error message has to name their writers."""
+    """Reader of a group's commits in `__consumer_offsets`, for error messages that name their writers."""
 
     def __init__(self, group: str) -> None:
         self._group, self._history = group, GroupHistory(group)

@@ -26,9 +26,9 @@ EMPTY: Final = "Empty"
 DEAD: Final = "Dead"
 """State of a classic group that does not exist; another protocol may have a group of that name."""
 NAMED: Final = 5
-"""Most members that a message names."""
+"""Maximum number of members that a message names."""
 SHOWN: Final = 80
-"""Most characters of a client id in a message; the client chooses its id, of any length."""
+"""Maximum number of characters of a client id in a message; the client chooses its id, of any length."""
 
 Send = Callable[[Any], Awaitable[Any]]
 """Function that sends a request to the group's coordinator."""
@@ -227,7 +227,7 @@ class ShareGroupRequest(Request[ShareGroupRequest_v1]):  # type: ignore[misc]
 
 
 async def describe(send: Send, name: str) -> GroupDescription:
-    """Ask for a group's description by its name; the group may use any protocol.
+    """Return the description of the group with this name, whatever protocol the group uses.
 
     Raises:
         aiokafka.errors.KafkaError: the coordinator does not answer, or refuses the request.
@@ -259,7 +259,7 @@ async def _of_newer_protocol(send: Send, name: str) -> GroupDescription:
 
 
 async def describe_in(cluster: Cluster, name: str, connection: Any) -> GroupDescription:
-    """Ask the group's coordinator for the group's description.
+    """Return the description of a group from its coordinator in a cluster; see `describe`.
 
     Raises:
         aiokafka.errors.KafkaError: as in `describe`.

@@ -1,6 +1,6 @@
-"""A produce request that holds one record batch and copies it once.
+"""Produce request with one record batch, which it copies only once.
 
-aiokafka's own copies the batch at every level that it is nested in: four times, a tenth of the worker's CPU time.
+aiokafka's own request copies the batch at every level of its nesting: four times, a tenth of the worker's CPU time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kafka client options, given once in librdkafka's names, in the words of aiokafka."""
+"""Translation of Kafka client options from librdkafka's names to aiokafka's."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def client_options(bootstrap: str, options: Options) -> dict[str, Any]:
             are ignored here.
 
     Raises:
-        SettingsError: a security option without a counterpart in aiokafka or in an unusable form, or an unreadable
-            certificate.
+        SettingsError: a security option has no counterpart in aiokafka, or an unusable value; or a certificate cannot
+            be read.
     """
     known: dict[str, Any] = {"bootstrap_servers": bootstrap.split(",")}
     for name, value in options.items():

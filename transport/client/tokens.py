@@ -25,7 +25,7 @@ from kafka_ratchet.transport.client.refused import TokenRefused
 
 ASK_S: Final = 10.0
 ANSWER_MOST: Final = 64 * 1024
-"""Most bytes of a token server's answer."""
+"""Maximum bytes of a token server's answer."""
 RENEW_AT: Final = 0.8
 """Share of a token's life after which the next connection fetches another, as librdkafka does."""
 

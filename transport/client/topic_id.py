@@ -49,11 +49,11 @@ NO_EPOCH: Final = -1
 """Leader epoch before the first read: there is none to compare."""
 
 DIVERGING_EPOCH: Final = 0
-"""Tag of a fetched partition: the leader's log diverges from the reader's."""
+"""Number of the tagged field that reports a divergence of the leader's log from the reader's."""
 
 
 class Uuid(AbstractType):  # type: ignore[misc]
-    """Kafka type of a topic id: 16 bytes."""
+    """Type of a topic id in Kafka's protocol: 16 bytes."""
 
     @classmethod
     def encode(cls, value: bytes) -> bytes:

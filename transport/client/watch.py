@@ -1,4 +1,4 @@
-"""Idle watcher: looks at very many partitions at once, for idle lanes.
+"""Idle watcher, which looks at very many partitions at once for idle lanes.
 
 A partition without records costs its lane a request every quarter of a second, and its changelog one every second.
 With a thousand such lanes that is most of a core, here and at the broker. So idle lanes ask to be called: one long

@@ -18,7 +18,7 @@ from kafka_ratchet.transport.batch.rows import Ints, Spans, spans
 from kafka_ratchet.transport.publishing.lines import find_lines
 
 RECORD_OVERHEAD: Final = 24
-"""Most bytes of a record other than key, value and headers: length, attributes, two deltas, and two lengths."""
+"""Maximum bytes of a record other than key, value and headers: length, attributes, two deltas, and two lengths."""
 
 _CRC_TABLE: Final = np.array([zlib.crc32(bytes([n ^ 0xFF])) ^ 0xFF000000 for n in range(256)], np.uint32)
 """Table of zlib's CRC-32, the hash of `partition_of`."""
@@ -75,7 +75,7 @@ class Encoder:
         """Encoded headers of a record, except for their last eight bytes: its sequence."""
 
         self.most = limit - HEADER_SIZE - RECORD_OVERHEAD - len(self._headers) - 8
-        """Most bytes that key and value of one record may have together."""
+        """Maximum bytes that key and value of one record may have together."""
 
     def fits(self, records: Records) -> int:
         """Return the number of records before the first one too large for a batch."""

@@ -18,8 +18,10 @@ BLANK, RECORD, ODD = 0, 1, 2
 DEPTH_MOST: Final = 32
 """Deepest nesting of objects and arrays that this search reads; `LineFormat` reads deeper ones."""
 DIGITS_MOST: Final = 18
-"""Most digits of a number that this search reads. Longer numbers, and those with an exponent, may be out of msgspec's
-range."""
+"""Maximum number of digits in a number that this search reads.
+
+Longer numbers, and those with an exponent, may be out of msgspec's range.
+"""
 
 NL, CR, TAB, SPACE, QUOTE, BACKSLASH = 10, 13, 9, 32, 34, 92
 

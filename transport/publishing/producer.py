@@ -97,9 +97,9 @@ class BatchProducer(NamedProducer[BatchSender]):
         self._values: list[bytes | None] = []
         self._keys: list[bytes | None] = []
         self._sequences: list[int] = []
-        """Sequences of the waiting records. Empty for automatic sequences; those end with the last sequence sent."""
+        """Sequences given for the waiting records. Empty if `send` numbers them: `_last_sent` is then the last one."""
         self._last_put = self._last_sent
-        """Last sequence of the encoded records."""
+        """Last sequence of the records already encoded and handed to the sender."""
         self._bytes = 0
         self._began = threading.Event()
         """Event, set while records wait for more records of their batch (linger.ms)."""

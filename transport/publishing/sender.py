@@ -37,7 +37,7 @@ from kafka_ratchet.transport.publishing.encode import Outgoing
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 
 IN_FLIGHT: Final = 5
-"""Most batches of a partition that wait for an answer. Kafka recognises repeats of this many."""
+"""Maximum number of batches of a partition that wait for an answer. Kafka recognises repeats of this many."""
 
 SILENCE_S: Final = 3.0
 """Seconds of Kafka's silence before a warning and between warnings, as in `kafka_ratchet.producers.accumulator`."""
@@ -70,7 +70,7 @@ class _Lane:
     waiting: deque[_Under] = field(default_factory=deque)
     under_way: deque[tuple[_Under, asyncio.Task[None]]] = field(default_factory=deque)
     window: int = 1
-    """Most batches in flight; 1 after a failure, until one batch sent alone has been answered."""
+    """Maximum number of batches in flight; 1 after a failure, until one batch sent alone has been answered."""
     attendant: asyncio.Task[None] | None = None
 
 

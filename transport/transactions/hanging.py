@@ -259,7 +259,7 @@ async def _ask_coordinators(cluster: Cluster, found: Collection[Hanging], connec
 async def with_known_ends(
     cluster: Cluster, transactional_id: str, hanging: Collection[Hanging], connection: Hashable
 ) -> list[Hanging]:
-    """Return the hanging transactions with `ends` set if coordinator or recorded outcome show it.
+    """Return the hanging transactions, with `ends` set where the coordinator or a recorded outcome shows it.
 
     Args:
         cluster: connected client of the Kafka cluster

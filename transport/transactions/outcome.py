@@ -52,9 +52,9 @@ COMPLETE_WITHIN_S: Final = 5.0
 After that the owner starts again.
 """
 OWNER_S: Final = 2 * COMPLETE_WITHIN_S
-"""Seconds without a change after which that owner counts as dead.
+"""Seconds without a change after which the owner counts as dead.
 
-It may not begin any more, and its requests have arrived.
+It may no longer begin (`COMPLETE_WITHIN_S`), and its requests have arrived.
 """
 ORPHANED_FOR_S: Final = 60.0
 """Seconds to wait for a recorded outcome before the lane halts, and an operator has to decide."""
@@ -66,13 +66,17 @@ OUTCOME: Final = "ratchet: {end} by producer {producer_id}, epoch {epoch}, seen 
 RECORDED: Final = re.compile(r"ratchet: (commit|abort) by producer (\d+), epoch (\d+), seen at epoch (\d+)")
 ENDS: Final = {True: "commit", False: "abort"}
 WORD_WITHIN: Final = 1
-"""Highest difference between the epochs of open records and of the coordinator's last end, if that end is theirs. An
-end raises the epoch by one or not at all; a take-over and a further end raise it by two."""
+"""Highest epoch difference at which the coordinator's last end counts as the end of the open records.
+
+An end raises the epoch by one or not at all; a take-over and a further end raise it by two.
+"""
 RECORD_WITHIN: Final = 1
-"""Highest difference between the epochs of a recorded outcome and of the take-over that it was recorded for. The next
-owner records the outcome again."""
+"""Highest epoch difference at which an outcome counts as recorded for the last take-over.
+
+The next owner records the outcome again.
+"""
 TIMED_OUT: Final = 1
-"""Additional difference if the coordinator has aborted the completing transaction after its time-out."""
+"""Addition to `RECORD_WITHIN` if the coordinator may have aborted the completing transaction after its time-out."""
 
 LEADERS_WITHIN_S: Final = 10.0
 """Seconds that a new transaction waits for leaders; a change of leaders takes less.
@@ -82,7 +86,7 @@ stopped.
 """
 
 TopicPartition = tuple[str, int]
-"""topic, partition"""
+"""Topic name and partition number."""
 
 
 class LastTransaction(NamedTuple):
@@ -129,9 +133,9 @@ class RecordedEnd(NamedTuple):
 
 
 class Orphaned(kafka.KafkaError):  # type: ignore[misc]
-    """Error for open records that no transaction of their id will end.
+    """Error for open records of a transaction with an outcome that the coordinator has forgotten.
 
-    Another owner is about to end them, or died before it could.
+    Another owner has taken the id over. It is about to end the records, or died before it could.
 
     last: the coordinator's state; hanging: the transaction with its intended end, if an outcome is recorded
     """
@@ -148,7 +152,7 @@ async def find_hanging_transaction(
     connection: Hashable,
     remembered: HangingTransaction | None = None,
 ) -> HangingTransaction | None:
-    """Return an id's ended transaction with missing markers; None without one, or before its end.
+    """Return an id's ended transaction with missing markers; None if the id has left no such transaction.
 
     Waits for the leaders of all partitions: the next owner of the id erases the outcome of its last transaction, so it
     must be able to act on the answer at once.

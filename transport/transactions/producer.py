@@ -83,8 +83,10 @@ log = structlog.get_logger(__name__)
 REFUSED_ID: Final = (kafka.ProducerFenced, kafka.TransactionalIdAuthorizationFailed, kafka.InvalidTransactionTimeout)
 HANGS: Final = "Kafka has not ended the last transaction in all its partitions; the partition starts again and ends it"
 IN_FLIGHT: Final = 5
-"""Most batches in flight: sent and not yet acknowledged. The limit bounds memory when the broker is slow; with more
-batches in flight it is not faster."""
+"""Maximum number of batches in flight: sent and not yet acknowledged.
+
+The limit bounds memory when the broker is slow; more batches in flight would not make it faster.
+"""
 
 
 class TransactionalProducer:

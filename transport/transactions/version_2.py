@@ -1,12 +1,8 @@
-"""Transactions that raise the producer's epoch at their end (KIP-890, part 2), and further requests.
-
-The further requests are those that aiokafka 0.14 lacks.
+"""Requests for transactions that raise the producer's epoch at their end (KIP-890, part 2).
 
 With such an end no request of one transaction can have an effect in the next. The rest of that protocol is not used:
 docs/decisions/0017-late-requests.md says why. The module also has the request that takes an id over only if its epoch
-is still ours (KIP-360).
-
-aiokafka has no types.
+is still ours (KIP-360). aiokafka 0.14 lacks all of them, and has no types.
 """
 
 from __future__ import annotations
