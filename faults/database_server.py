@@ -155,7 +155,7 @@ def running(make: Callable[[Path], Server], name: str) -> Iterator[Server]:
     Raises:
         SetupError: the server does not start.
     """
-    # Of its own, directly below the folder for temporary files: the server's user has to get there.
+    # A new folder directly below that for temporary files, which the server's user can reach.
     folder = Path(tempfile.mkdtemp(prefix=f"ratchet-{name}-"))
     server = None
     try:

@@ -175,12 +175,12 @@ def lost_changelogs(folder: Path, seed: int, *, style: Style = Style.RECORDS) ->
         worker.stop()
         admin = kafka.admin()
         changelog = f"{environment.app}-changelog.by-{{}}"
-        # Created again: the local store knows more than it.
+        # The changelog is created again, and the local store knows more than it.
         again = changelog.format("key")
         admin.delete_topics([again], operation_timeout=30)[again].result(60)
         new = NewTopic(again, PARTITIONS, 1, config=COMPACTED)
         environment.wait_for(lambda: _create(admin, new), "Kafka to forget the old changelog")
-        # Cut at its beginning, and the local store is lost. Kafka cuts only where its policy is to delete.
+        # The changelog is cut at its beginning, and the local store is lost. Kafka cuts only topics with policy delete.
         cut = changelog.format("producer")
         _set_policy(admin, cut, "compact,delete")
         places = [TopicPartition(cut, number, -1) for number in range(PARTITIONS)]

@@ -42,7 +42,8 @@ class FaultCounts:
         open_transactions: foreign transactions left open in an input until a worker names them.
         foreign_commits: offsets of an input committed by another client; its partitions halt until the run restores
             these offsets.
-        strangers: consumers that join the workers' group before the workers do; these wait until they have left.
+        strangers: consumers that join the workers' group before the workers do; the workers wait until such a consumer
+            has left.
     """
 
     worker_kills: int = 0
@@ -111,7 +112,7 @@ class Schedule:
                 worker.start()
 
     def _some(self) -> Worker:
-        """Start the permanent workers that do not run, and choose one of them."""
+        """Start the permanent workers that do not run, and choose one of all permanent workers."""
         for worker in self.home:
             if not worker.is_running:
                 worker.start()

@@ -85,7 +85,7 @@ class StoreResult:
     """Number of jobs run while the leader of a partition was dead and the other brokers ran."""
     full_disks: int = 0
     rules: int = 0
-    """Triggers or constraints that the run added during a stream, found in its error, and dropped again."""
+    """Triggers or constraints that the run added while a job ran, found in the job's error, and dropped again."""
     poolers: int = 0
     """Number of streams through a pooler that crashed."""
     upkeep: int = 0
@@ -392,7 +392,7 @@ class _StoreFaults:
             try:
                 self._environment.write()
                 if mode == "batch":
-                    # It may have been through before the disk was full.
+                    # The job may have finished before the disk was full.
                     self._environment.require(job, {REFUSED, DONE})
                 else:
                     self._environment.wait_for_words(job, GOES_ON, or_end=True)
@@ -400,7 +400,7 @@ class _StoreFaults:
                 self._disk.free(job.pid)
             if mode == "stream":
                 self._environment.write()
-                # What fails in a task is tried again, what fails in the driver ends the job, and that may come next.
+                # A failure in a task is tried again. One in the driver ends the job, and may come next.
                 self._environment.finish(job, or_else={REFUSED})
         self.result.full_disks += 1
 

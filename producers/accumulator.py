@@ -228,7 +228,7 @@ class Accumulator:
             if time.monotonic() - self._polled_at >= IDLE_S:
                 self.poll(0)
             if not len(self._producer):
-                self.restart_silence()  # silence is counted from when there is something to hear
+                self.restart_silence()  # silence begins when a record waits for an acknowledgement
             silent_s = time.monotonic() - self._answered_at
             if len(self._producer) and silent_s >= SILENCE_S:
                 self._answered_at += SILENCE_S  # once per SILENCE_S

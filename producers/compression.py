@@ -37,7 +37,7 @@ def decompressed(raw: io.BufferedReader, compression: Compression) -> io.Buffere
         # gzip.GzipFile reads and buffers as a binary file does, but is typed as less.
         return cast(io.BufferedReader, gzip.GzipFile(fileobj=raw))
     if compression == "zstd":
-        import pyarrow  # a third of a second, which only who has such a file pays for
+        import pyarrow  # the import takes a third of a second, and only such a file needs it
 
         return io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"), BLOCK_BYTES)
     return raw

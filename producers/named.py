@@ -113,11 +113,9 @@ class NamedProducer(ABC, Generic[C]):
 
         self._progress_store = ProgressStore(options, topic, self.name, timeout_s=timeout_s, say=self._say)
         shape = self._topic_shape(options, timeout_s)
-        self._accumulator = self._connect(
-            options, timeout_s
-        )  # Compare before the take-over as well: a producer with the wrong source must not stop the right one.
+        self._accumulator = self._connect(options, timeout_s)
         try:
-            # Asked before it is taken over as well: who comes with the wrong source must not stop the right one.
+            # Compared before the take-over as well: a producer with the wrong source must not stop the right one.
             self._begin(self._progress_store.read(), shape)
             self._progress = self._begin(self._progress_store.take_over(), shape)
             # The name's partition count stands before its first record can be anywhere.

@@ -132,7 +132,7 @@ def cleanup_policy(admin: AdminClient, topic: str, *, timeout_s: float) -> str |
 
 
 def min_in_sync(admin: AdminClient, topic: str, *, timeout_s: float) -> int:
-    """Return a topic's min.insync.replicas; 1: this user may not read it.
+    """Return a topic's min.insync.replicas; also 1 if this user may not read it.
 
     Raises:
         KafkaException: Kafka does not answer in time, or refuses.

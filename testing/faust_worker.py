@@ -142,7 +142,7 @@ class FaustWorker(Worker):
         return [topic for topic in self.hosted.engine.topics if topic not in self.hosted.inputs.values()]
 
     def outputs(self) -> list[list[Output]]:
-        """Return the committed dead letters, by partition."""
+        """Return the committed dead letters, by partition; `sent` returns all other outputs of a Faust program."""
         found: list[list[Output]] = [[] for _ in range(self.partitions)]
         for stream in self.streams:
             topic = f"{self.app}-{stream}-dead-letters"

@@ -217,7 +217,11 @@ class _StreamRun:
         self._commit(delivery)
 
     def _committed(self, table: str, reader: str, number: int) -> CommittedTable:
-        """Return the committed table for its views."""
+        """Return the committed entries of a table, for a view that agents of stream `reader` use.
+
+        Raises:
+            SettingsError: the table belongs to that stream itself.
+        """
         if reader == self.name:
             raise SettingsError(
                 f"the view of table {table} is for agents of other streams: agents of stream "

@@ -180,7 +180,7 @@ class Worker:
             said = list[str]()
             create_topic(admin, topic, partitions=self.partitions, timeout_s=PATIENCE_S, say=said.append)
 
-    # The process.
+    # Process.
 
     def start(self, crash_at: str | None = None) -> None:
         """Start the process; `wait_for` and `wait_until_read` wait until it runs.
@@ -297,7 +297,7 @@ class Worker:
         if self._process is not None and self._process.is_running:
             self._process.kill()
 
-    # What goes in and what comes out.
+    # Inputs and outputs.
 
     def repeats(self, stream: str) -> int:
         """Return how often each record may be sent: more than once if the stream is deduplicated."""

@@ -1,4 +1,4 @@
-"""Expected rows of a result with a key, computed from all records of the topic at once."""
+"""Expected rows of a result, computed from all records of the topic at once, with or without a key."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class JobSpec:
     name: str
     """Name of the job; two jobs of one name fence each other."""
     store: str = "delta"
-    """Name in `registry.STORES`."""
+    """Kind of the store, a name in `registry.STORES`."""
     path: str = ""
     table: str = "results"
     mode: Mode = "batch"
@@ -125,9 +125,9 @@ class JobSpec:
     """Client options in addition to those of `Access`, in librdkafka's names."""
     spark_kafka_options: Mapping[str, str] = field(default_factory=dict)
     jars: tuple[str, ...] = ()
-    """Jars of Spark's Kafka connector; not under spark-submit."""
+    """Jars of Spark's Kafka connector; unused under spark-submit."""
     master: str = "local[*]"
-    """Master of Spark; not under spark-submit."""
+    """Master url of Spark; unused under spark-submit."""
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     metrics_file: str | None = None

@@ -25,7 +25,9 @@ MOST_MS: Final = 9_200_000_000_000_000
 """Maximum milliseconds before or after 1970 that Spark's source can represent: it counts microseconds in 64 bits."""
 
 _SAME_SINCE_US: Final = -2_200_000_000_000_000
-"""Moment in 1900, in microseconds: from then on both calendars and all offsets agree (Spark's tables end before)."""
+"""Moment in 1900, in microseconds: from then on both calendars and all offsets agree, and Spark's tables of differences
+have no entries.
+"""
 
 _DAY_US: Final = 86_400_000_000
 

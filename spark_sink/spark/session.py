@@ -29,8 +29,8 @@ ROW_SETTINGS = {
 
 BATCH_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 FEW_RECORDS = 1_000
-"""Maximum number of rows in an Arrow batch if Spark does not limit the bytes (3.5). With records of Kafka's largest
-default size, such a batch has a gigabyte: half of Arrow's limit."""
+"""Maximum number of rows in an Arrow batch if Spark does not limit its bytes, as in Spark 3.5. With records of Kafka's
+largest default size, such a batch has a gigabyte: half of Arrow's limit."""
 
 LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",

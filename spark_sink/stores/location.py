@@ -26,7 +26,7 @@ class TableLocation:
     """Location of the results; each kind of store uses only the fields that it needs."""
 
     kind: str = "delta"
-    """Name in `registry.STORES`."""
+    """Kind of the store, a name in `registry.STORES`."""
     path: str = ""
     """Folder or file; empty: the kind of store uses neither."""
     table: str = "results"
@@ -51,7 +51,7 @@ class TableAddress:
 
     Args:
         scheme: kind of store in lower case; for a server, one of the values of `SERVERS`.
-        place: path, identifier, or url of a server without the option `table`.
+        place: path, identifier, or a server's url; the option `table` is removed from it.
         table: name of the table; empty: the address contains none.
     """
 

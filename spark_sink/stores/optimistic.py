@@ -291,7 +291,7 @@ class OptimisticStore(TableStore, Generic[Table]):
 
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
         require_columns_of(self._partition_by, schema)
-        self.require_write_mode()  # before the columns, which another kind may have others of
+        self.require_write_mode()  # before the columns: another kind of result may have other columns
         table = self._find_or_make(schema)
         if (rule := self._write_mode.judged) is not None:
             self._sequence_files = self._files_of_sequences(table, rule)

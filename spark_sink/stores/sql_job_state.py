@@ -214,12 +214,12 @@ class SqlJobState(Generic[Database]):
     def reset(
         self, database: Database, where: object, offsets: Mapping[int, int], decision: Decision, write_mode: str
     ) -> int:
-        """Take over, and replace the stored offsets by those of an operator's decision.
+        """Take over, and replace the stored offsets by an operator's.
 
         Args:
             database: connection during a transaction.
             where: the store, as messages name it.
-            offsets: next offset of each partition.
+            offsets: new next offset of each partition.
             decision: decision to store with the offsets.
             write_mode: write mode of the rows to come.
 

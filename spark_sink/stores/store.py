@@ -206,10 +206,10 @@ class ResultStore(Protocol):
         ...
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """Replace the stored offsets and write mode by those of an operator's decision, and fence every run.
+        """Replace the stored offsets by an operator's, store this job's write mode, and fence every run.
 
         Args:
-            offsets: next offset of each partition; the store forgets the offsets of all other partitions.
+            offsets: new next offset of each partition; the store forgets the offsets of all other partitions.
             decision: decision to store with the offsets.
 
         Returns:

@@ -1,1 +1,1 @@
-"""Values in Avro: schemas in the registry's framing, decoded in Spark's tasks."""
+"""Avro values, with or without a registry's id in front: their schemas, and their decoding in Spark's tasks."""

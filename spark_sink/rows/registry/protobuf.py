@@ -176,7 +176,7 @@ class Reading:
         if kind == "enum" and wanted == "string":
             names: dict[int, str] = {}
             for value in field.enum_type.values:
-                names.setdefault(value.number, value.name)  # of aliases the first
+                names.setdefault(value.number, value.name)  # the first of several aliases
             return ("enum", wanted, names)
         if kind == "bool" and wanted == "boolean":
             return (kind, wanted)

@@ -63,7 +63,7 @@ def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
 
 
 def message(plan: Any, restricted_values: int) -> Read:
-    """Return the decoder for a plan: ("message", fields by number, non-null values of absent columns)."""
+    """Return the decoder for a plan: a tuple of "message", fields by number, and absent columns' non-null values."""
     fields = {
         number: (name, many, others, _kind(kind, restricted_values), WIRE.get(kind[0], VARINT))
         for number, (name, many, others, kind) in plan[1].items()
@@ -90,7 +90,7 @@ def message(plan: Any, restricted_values: int) -> Read:
             name, many, others, convert, expected = fields[number]
             if number in refused:
                 convert(None)
-            for other in others:  # of a oneof the last one counts
+            for other in others:  # the last field of a oneof counts
                 found[other] = None
                 parts.pop(other, None)
             if many and wire == BYTES != expected:

@@ -20,7 +20,7 @@ ADD_ATTEMPTS = 100
 """Attempts to add columns while other writers commit first."""
 
 NO_WIDENING = "delta-rs, which writes the table, has no type widening"
-"""Reason why column types cannot be widened, for errors: Delta requires the table feature `typeWidening` for that."""
+"""Sentence for errors about column types that `evolve` cannot widen. Delta's table feature for it is `typeWidening`."""
 
 
 def table_folder(path: str, storage_options: Mapping[str, str] | None = None) -> Folder:

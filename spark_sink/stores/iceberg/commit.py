@@ -249,7 +249,7 @@ class Commit:
                     producer.delete_data_file(task.file)
                 for file in new:
                     producer.append_data_file(file)
-        if many or not (old or new):  # not: deletions of missing rows
+        if many or not (old or new):  # neither, if all deletions were of missing rows
             # The last snapshot of the commit has the mark of its base.
             with transaction.update_snapshot(snapshot_properties=summary).merge_append():
                 pass

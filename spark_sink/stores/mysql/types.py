@@ -32,7 +32,7 @@ PLAIN = {
     "integer": "int",
     "short": "smallint",
     "byte": "smallint",
-    "float": "double",  # of MySQL's float a reader gets six digits
+    "float": "double",  # a reader gets only six digits of MySQL's float
     "double": "double",
     "boolean": "tinyint(1)",
     "binary": "longblob",

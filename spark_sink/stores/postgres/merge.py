@@ -50,7 +50,7 @@ def deletions(
 
 
 def remaining(state: JobState, table: str, staging: str, tokens: list[str], write_mode: WriteMode) -> sql.Composed:
-    """Return the query for the number of rows that the statements of `deletions` should have deleted and did not."""
+    """Return the query that counts rows of deleted keys, if the statements of `deletions` left any in the table."""
     from psycopg import sql
 
     each = [
