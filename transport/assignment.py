@@ -71,7 +71,7 @@ async def _check_errors(coordinator: Any) -> None:
     except kafka.KafkaError:
         heartbeat = coordinator._heartbeat_task  # noqa: SLF001
         if heartbeat is not None and heartbeat.done():
-            coordinator.request_rejoin()  # which begins another; nothing else would
+            coordinator.request_rejoin()  # starts a new heartbeat; nothing else would
         raise
 
 
@@ -305,7 +305,7 @@ class Lanes:
         while True:
             await asyncio.sleep(ALIVE_EVERY_S)
             try:
-                # Faust and aiokafka have no public word for this.
+                # Faust and aiokafka have no public interface for this.
                 thread = self.app.consumer._thread  # noqa: SLF001
                 if (consumer := thread._consumer) is not None:  # noqa: SLF001
                     with consumer._subscription.fetch_context():  # noqa: SLF001
@@ -330,8 +330,8 @@ class Lanes:
             await self._log_refusal("its members offer another protocol")
         except kafka.KafkaError as error:
             if type(error) is kafka.KafkaError and not coordinator._coordination_task.done():  # noqa: SLF001
-                # aiokafka's word for an answer that it does not expect: Kafka gives one where a group of the new
-                # protocol has members.
+                # aiokafka raises this for an unexpected answer, as Kafka gives if the group has members of the new
+                # protocol.
                 await self._log_refusal(repr(error))
                 return
             if coordinator._coordination_task.done():  # noqa: SLF001 - it tries no more

@@ -90,7 +90,7 @@ class ChangelogReader(Protocol):
 
 
 class WithoutStore:
-    """A `ChangelogReader` without a store on disk: every start replays the changelog from its beginning."""
+    """`ChangelogReader` without a store on disk: every start replays the changelog from its beginning."""
 
     owner: Owner | None = None
     sighting: Sighting | None = None
@@ -134,7 +134,7 @@ class Changelog:
         self._asking = connection if asking is None else asking
         self._batch_most, self._passed = batch_most, passed
         self.topic_id = b""
-        """16 bytes, as of the last `restore`."""
+        """Id of the changelog's topic as of the last `restore`, 16 bytes."""
         self._seen = Sighting(0, NO_EPOCH)
         self._sighted = 0
         self._end = Sighting(0, NO_EPOCH)

@@ -228,7 +228,7 @@ class Lane:
             while not self._stopping.is_set():
                 commits = self.status.commits
                 try:
-                    # While Kafka is away it would never take over, and could not be stopped.
+                    # While Kafka is away, the take-over does not end; the lane must still be able to stop.
                     if await done_before(self._stopping, self._start()):
                         await self._consume()
                     return
@@ -271,7 +271,7 @@ class Lane:
         if self._producer.state is not State.READY:
             await self._producer.abort()
         self.measures.aborted += self._producer.begun - self._ended
-        if self._trace is not None:  # what failed may have come after the commit
+        if self._trace is not None:  # the failure may have come after the commit
             self._trace.ended(self._position, is_committed=self._ended == self._producer.begun)
         self._ended = self._producer.begun
         self.state.rollback()
@@ -350,7 +350,7 @@ class Lane:
         try:
             position = agreed_position(spec, state, committed, id_text(self._topics[spec.topic]))
         except ChangelogLost:
-            # Perhaps a successor has committed in between, and Kafka has not ended that in the changelog yet.
+            # Perhaps a successor has committed in between, and the changelog lacks the end marker of that commit.
             await self._producer.still_owns()
             raise
         except ForeignOffset:
@@ -417,7 +417,7 @@ class Lane:
         if spec.policy_topic:
             names[owners.POLICY] = spec.policy_topic
         wanted = [*names.values(), *([spec.duplicates] if spec.duplicates else [])]
-        # Nothing depends on there being a topic of dead letters, until a record has to go there.
+        # The topic of dead letters may be missing until a record has to go there.
         found = await self.cluster.found(wanted, besides=[spec.dead_letters])
         letters = self._letters(found.pop(spec.dead_letters, None))
         self.spec = replace(spec, letters=letters, input_id=id_text(found[spec.topic].id))
@@ -517,7 +517,7 @@ class Lane:
         self.status.fetched_at = now_s = time.time()
         self.status.saw_ends(fetched.stable_end, fetched.high_watermark, now_s)
         self._input_end.record_end(fetched.stable_end, known_ms)
-        if waits:  # otherwise Kafka has held back the answer until something came
+        if waits:  # otherwise the time includes waiting for new records
             self.measures.fetch.observe(self._fetch_ended_at - asked)
         batch = read_chunk(
             spec.topic,
@@ -541,10 +541,10 @@ class Lane:
             return fetch.result()
         except (BatchTooLarge, CorruptBatch):
             if self._producer.state is State.OPEN:
-                await self._commit()  # or each try would process the records before, and roll them back
+                await self._commit()  # otherwise each attempt would process the preceding records and roll them back
             raise
         except PositionLost:
-            # Or a successor has read it, and retention has deleted it, while this one slept.
+            # Unless a successor has read the records, and retention has deleted them, while this process slept.
             await self._producer.still_owns()
             raise
 
@@ -682,9 +682,9 @@ class Lane:
 
     async def _work(self, batch: RecordBatch, stop: asyncio.Task[bool]) -> None:
         """Process a batch and produce its outputs (steps 2 and 3)."""
-        # From when its first records came: they may have waited for the last commit to end.
+        # Since the arrival of its first records, which may have waited for the last commit to end.
         self._begin(self._fetch_ended_at)
-        count = batch.count  # it has none when its memory is released
+        count = batch.count  # read first, because the batch is empty after its release
         if count:
             if self._trace is not None:
                 self._trace.read(batch)
@@ -744,7 +744,7 @@ class Lane:
         self._ended += 1
         self.measures.committed += 1
         crash_point("committed")
-        sent, count = logged[-1]  # progress at least
+        sent, count = logged[-1]  # there is one: the entry of progress
         state.committed(sent.result().offset + count, sent.result().at_ms)
         crash_point("remembered")
         self.measures.commit.observe(asyncio.get_running_loop().time() - began)

@@ -136,7 +136,7 @@ class PartitionMove:
         except LogTruncated as error:
             return str(error)
         except PositionLost:
-            pass  # seen by the offsets that there are
+            pass  # not a lost end; the operator's plan shows the partition's offsets
         return None
 
     async def write(self, owner: Owner, position: int, *, forget: bool) -> None:

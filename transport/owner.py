@@ -216,8 +216,8 @@ class _Format(msgspec.Struct):
     format: int
 
 
-# Made here and not by the first who reads: stores are opened in several threads, and msgspec 0.22 crashes the process
-# where two threads have it look at one type for the first time.
+# Made at import, not at the first read: stores are opened in several threads, and msgspec 0.22 crashes the process if
+# two threads make it inspect a type for the first time.
 _FORMAT_OF: Final = msgspec.json.Decoder(_Format)
 _OWNER_OF: Final = msgspec.json.Decoder(Owner)
 

@@ -15,7 +15,7 @@ from kafka_ratchet.transport.client.cluster import SHARED
 
 AT_ONCE: Final = SHARED
 TURN_S: Final = 5.0
-"""Seconds after which the next lane starts although this one has not finished: it waits, or reads a long changelog."""
+"""Maximum seconds of a lane's turn. A lane may need longer, because it waits or reads a long changelog."""
 
 
 class Turns:

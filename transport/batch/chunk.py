@@ -300,7 +300,7 @@ class _Unpacked:
         if self._take(found):
             return
         if self._is_packed and len(self._room) < self._most:
-            # Pages of it that nothing is written to take no memory.
+            # Pages take no memory until something is written to them.
             self._room = np.empty(self._most, np.uint8)
             if self._take(found):
                 return

@@ -47,7 +47,7 @@ def compress_into(codec_id: int, plain: memoryview, space: int) -> memoryview:
         for piece in _PIECES[codec_id](plain):
             out[end : end + len(piece)] = np.frombuffer(piece, np.uint8)
             end += len(piece)
-    # Where most of it is unused it would be kept for nothing until the broker has the batch.
+    # A mostly unused buffer would stay in memory until the broker has the batch.
     return out[:end].data if end * 2 > len(out) else memoryview(bytearray(out[:end].data))
 
 
@@ -66,7 +66,7 @@ def _snappy(plain: memoryview) -> Iterator[bytes]:
 
 
 def _lz4(plain: memoryview) -> Iterator[bytes]:
-    # Linked blocks and content checksums are what brokers do not read (KIP-57).
+    # Brokers do not read linked blocks and content checksums (KIP-57).
     compressor = cramjam.lz4.Compressor(level=_LZ4_LEVEL, content_checksum=False, block_linked=False)
     for at in range(0, len(plain), _PIECE):
         compressor.compress(bytes(plain[at : at + _PIECE]))

@@ -74,7 +74,7 @@ async def connected(options: dict[str, Any], timeout_s: float, request_timeout_m
                 ) from None
             await retry.wait(error)
         else:
-            # The limit was for this; connections made from now on have the usual one.
+            # The short limit was only for the start; later connections have the usual one.
             client._request_timeout_ms = request_timeout_ms  # noqa: SLF001
             return client
 
@@ -216,7 +216,7 @@ class Cluster:
         client = self.client
         node = self.known_leader(topic, partition)
         if node is None:
-            await client.add_topic(topic)  # which asks, where it is new
+            await client.add_topic(topic)  # requests its metadata if the topic is new
             node = self.known_leader(topic, partition)
         if node is None:
             await client.force_metadata_update()
@@ -312,7 +312,7 @@ class Cluster:
                     response = await self.send(leader, request, connection)
                     for partition, code, _, offset in response.topics[0][1]:
                         raise_for(code)
-                        # No partition begins or ends there. Of a time it means that no record is as late.
+                        # No partition begins or ends at -1. For a time, -1 means that no record is as late.
                         if offset < 0 and which < 0:
                             raise kafka.LeaderNotAvailableError(
                                 f"{topic}, partition {partition}: Kafka answers with the invalid offset {offset}"

@@ -31,7 +31,7 @@ from kafka_ratchet.transport.client.refused import AccessRefused, refusal
 
 _SIZE: Final = struct.Struct(">i")
 _HEADER: Final = struct.Struct(">ihhih")
-"""Size, API key, version, correlation id, length of the client id that follows (request headers 1 and 2)."""
+"""Format of a request's first fields: size, API key, version, correlation id, length of the client id after them."""
 WORTH_A_CALL: Final = 64 << 10
 """Smallest batch, in bytes, for which a system call of its own, some 10 µs, costs less than a copy."""
 

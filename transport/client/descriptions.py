@@ -75,7 +75,7 @@ class Descriptions:
         ordered = tuple(sorted(names))
         response = await self._send(TopicsRequest(list(ordered)))
         before, states = self._known.get(ordered, (b"", {}))
-        if response.body != before:  # mostly it is the same, and of thousands of partitions
+        if response.body != before:  # usually it is equal; parsing thousands of partitions takes long
             states = topics_of(response)
             if len(self._known) >= DESCRIPTIONS:
                 self._known.clear()

@@ -246,7 +246,7 @@ async def _of_newer_protocol(send: Send, name: str) -> GroupDescription:
         listed = await send(ListGroupsRequest([CONSUMER, SHARE, STREAMS]))
         raise_for(listed.error_code)
     except (kafka.IncompatibleBrokerVersion, NotImplementedError):
-        return GroupDescription("", DEAD)  # a Kafka without others
+        return GroupDescription("", DEAD)  # this Kafka has no newer protocols
     kinds = {group: (kind.lower(), state) for group, _, state, kind, _ in listed.groups}
     kind, state = kinds.get(name, ("", DEAD))
     request = {CONSUMER: ConsumerGroupRequest, SHARE: ShareGroupRequest}.get(kind)

@@ -39,8 +39,7 @@ UNKNOWN_TOPIC: Final = 3
 UNKNOWN_TOPIC_ID: Final = 100
 INCONSISTENT_TOPIC_ID: Final = 103
 NOT_THIS_TOPIC: Final = {UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID}
-"""Error codes of Kafka for a topic id that is not this topic's. A broker that has not yet learned of a new topic gives
-them too.
+"""Kafka's error codes for a wrong topic id, and for a new topic that the broker does not know yet.
 
 Only a metadata request distinguishes the two cases.
 """
@@ -290,7 +289,7 @@ class FetchByIdRequest(Request[FetchRequest_v13]):  # type: ignore[misc]
     def build(self, request_struct_class: type[FetchRequest_v13]) -> FetchRequest_v13:
         partition: tuple[Any, ...] = (
             self._partition,
-            NO_EPOCH,  # whichever leader answers
+            NO_EPOCH,  # a leader of any epoch may answer
             self._position,
             self._last_epoch,
             _NO_LOG_START,

@@ -129,7 +129,7 @@ class _Session:
         """Return the next request of the session, about all places watched now."""
         if self._id == NO_SESSION:
             self._known, self._number, self._new, self._gone = {}, 0, dict(self.places), set()
-        # A place named as forgotten would be forgotten even where it is named as new as well.
+        # The broker forgets a place that one request names as both forgotten and new.
         forgotten = [key for key in self._gone if key in self._known and key not in self.places]
         for key in forgotten:
             del self._known[key]

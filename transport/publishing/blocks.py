@@ -58,7 +58,7 @@ def publish_blocks(
         first = 0 if from_start else resumed_after + 1
         for offset, text in source.read_blocks(first, producer.block_bytes):
             read = read_block(source, offset, text)
-            source.track_block(offset, read.text, read.last)  # its mark may be needed as soon as it is sent
+            source.track_block(offset, read.text, read.last)  # first: it may be acknowledged as soon as it is sent
             crash_point("block-read")
             if read.records is not None:
                 producer.send_block(read.records)
@@ -88,7 +88,7 @@ def read_block(source: FileSource, offset: int, text: bytes) -> _Read:
     try:
         text.decode()
     except UnicodeDecodeError:
-        lines[KIND] = ODD  # which of them it is, is for `parse_at` to find
+        lines[KIND] = ODD  # `parse_at` finds the bad ones among them
     if may_have_hole(text):
         lines[KIND] = ODD
     keys: dict[int, bytes] = {}

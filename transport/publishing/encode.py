@@ -152,12 +152,12 @@ def _by_partition(  # type: ignore[no-untyped-def]
     for each_partition in range(partitions):
         ends[each_partition + 1] += ends[each_partition]
     for i in range(len(chosen)):
-        # Each partition's beginning runs ahead to its end, ...
+        # `ends[p]` is the place of p's next record; it rises from p's start to p's end.
         partition = chosen[i]
         order[ends[partition]] = i
         ends[partition] += 1
     for each_partition in range(partitions - 1, -1, -1):
-        # ... which is where the next one began.
+        # p's end is the start of the next partition.
         ends[each_partition + 1] = ends[each_partition]
     ends[0] = 0
 

@@ -121,7 +121,7 @@ class BatchProducer(NamedProducer[BatchSender]):
                 accumulator.check()
             number = self._last_sent + 1 if sequence is None and self._numbered_by_us else self._checked(sequence)
             if number > SEQUENCE_MAX:
-                self._checked(sequence)  # says so
+                self._checked(sequence)  # raises the error
             if size > self._encoder.most:
                 raise self._encoder.too_large(number, size)
             self._values.append(value)
@@ -152,7 +152,7 @@ class BatchProducer(NamedProducer[BatchSender]):
                 count = len(numbers)
                 keys_of = part.keys if part.keys is not None else [None] * count
                 if not TAKEN.issuperset(map(type, part.values)) or not TAKEN.issuperset(map(type, keys_of)):
-                    count = 0  # one of them is refused
+                    count = 0  # `send` below refuses one of them
                     keys_of = []
                 size = [len(value or b"") + len(key or b"") for value, key in zip(part.values, keys_of, strict=False)]
                 if count < len(part.values) or max(size) > self._encoder.most:
@@ -199,7 +199,7 @@ class BatchProducer(NamedProducer[BatchSender]):
 
     def metrics(self) -> ProducerMetrics:
         """Return the figures of `Producer.metrics`; acknowledgement times are measured per batch."""
-        taken = len(self._values)  # not in its turn: a `send` that waits for Kafka would have to be waited for
+        taken = len(self._values)  # without the lock `_turn`, which a waiting `send` may hold for long
         metrics = super().metrics()
         return replace(metrics, sent=metrics.sent + taken, in_flight=metrics.in_flight + taken)
 
@@ -238,7 +238,7 @@ class BatchProducer(NamedProducer[BatchSender]):
                     "a call of `send` was interrupted half-way by an exception. Make a new producer and send the "
                     "unacknowledged records again"
                 )
-            # From the first on: one more than the last may be more than 64 bits hold.
+            # Counted from the first: one more than the last may exceed 64 bits.
             sequences = np.arange(count, dtype=np.int64) + (last - count + 1)
             if self._sequences:
                 sequences = np.array(self._sequences, np.int64)
@@ -253,7 +253,7 @@ class BatchProducer(NamedProducer[BatchSender]):
             )
             self._accumulator.fail(failure)
             raise failure from error
-        # Not before: a caller interrupted here, that goes on or closes, still has them.
+        # Only now: after an interruption before this line, the next call or `close` still finds the records.
         self._last_put = last
         self._values, self._keys, self._sequences, self._bytes = [], [], [], 0
 

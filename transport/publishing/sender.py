@@ -369,7 +369,7 @@ class BatchSender:
             await asyncio.sleep(SILENCE_S / 10)
             now = time.monotonic()
             if not self._records:
-                self._answered_at = now  # silence is counted from when there is something to hear
+                self._answered_at = now  # silence counts only while records wait
             elif now - self._answered_at >= SILENCE_S and not self.is_over:
                 self._answered_at += SILENCE_S
                 self.standstill = found = await self._why_silent()

@@ -158,8 +158,8 @@ async def find_hanging(
 ) -> list[Hanging]:
     """Return open transactions past their timeout that no coordinator will end.
 
-    A transaction open for its coordinator is omitted, however old its last record is: it may be in use, and otherwise
-    its coordinator ends it. For ids hidden from this user, only the age decides.
+    A transaction is omitted if its coordinator knows it as open, however old its last record is: either the producer
+    uses it, or the coordinator will end it. For ids hidden from this user, only the age decides.
 
     Args:
         cluster: connected client of the Kafka cluster.
@@ -224,7 +224,7 @@ async def _coordinated(cluster: Cluster, found: Collection[Hanging], connection:
 
 
 async def _names(cluster: Cluster, found: Collection[Hanging], connection: Hashable) -> set[str]:
-    """Return the transactional ids of the transactions' producer ids, as far as this user may see them."""
+    """Return the transactional ids with these transactions' producer ids, as far as this user may see them."""
     producer_ids = sorted({one.producer_id for one in found})
     names = set()
     for broker in cluster.client.cluster.brokers():

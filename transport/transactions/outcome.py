@@ -45,7 +45,7 @@ COMPLETE: Final = {"CompleteCommit": True, "CompleteAbort": False}
 OFFSETS: Final = "__consumer_offsets"
 NO_TRANSACTION: Final = -1
 MARKERS_S: Final = 0.005
-"""Seconds: a few times the usual duration of writing a transaction's markers."""
+"""Seconds of the first pause for markers to be written: a few times the usual duration of that."""
 COMPLETE_WITHIN_S: Final = 5.0
 """Seconds after taking an id over in which its owner may begin to complete a left-open transaction.
 
@@ -318,7 +318,7 @@ async def _end_for_another(
     try:
         async with cluster.asking_coordinator(TRANSACTION, transactional_id) as node:
             raise_for((await cluster.send(node, request, connection)).error_code)
-    except kafka.KafkaError as error:  # whether it ended, the next look tells
+    except kafka.KafkaError as error:  # the next look shows if it ended
         log.warning("not ended", id=transactional_id, reason=repr(error))
 
 
@@ -356,7 +356,7 @@ async def recorded_ends(
     try:
         response = await _ask_group(cluster, transactional_id, request, connection)
     except kafka.GroupAuthorizationFailedError:
-        return []  # then it could not be recorded either, and who tried has said so
+        return []  # without the right none was recorded either; `_record` has logged that
     recorded = {
         (topic, partition): (offset, metadata)
         for topic, partitions in response.topics

@@ -148,7 +148,7 @@ class TransactionalProducer:
             await asyncio.shield(work)
         except asyncio.CancelledError:
             if self._owed is not None:
-                await asyncio.wait({work}, timeout=END_FOR_S)  # a successor would have to wait
+                await asyncio.wait({work}, timeout=END_FOR_S)  # otherwise a successor has to wait for its end
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
             raise
@@ -188,7 +188,7 @@ class TransactionalProducer:
                 continue
             self._owed = await self._hanging()
             if self._owed is not None and self._owed != recorded:
-                # One try: by the next, the coordinator may say otherwise.
+                # One attempt only: before the next, the coordinator is asked again.
                 try:
                     await self._record(self._owed)
                 except kafka.KafkaError as error:
@@ -196,7 +196,7 @@ class TransactionalProducer:
                     continue
                 recorded = self._owed
                 crash_point("noted")
-                continue  # a live owner may have gone on in that moment
+                continue  # a live owner may have begun a transaction since
             requested_at = asyncio.get_running_loop().time()
             if self._owed is not None and self._owed.taken_over_at >= LAST_EPOCH:
                 # Taking over would give another producer id, which could not end it. There is no owner to
@@ -274,7 +274,7 @@ class TransactionalProducer:
         retry = Retry("complete a transaction that Kafka left open", id=self.transactional_id)
         while True:
             if asyncio.get_running_loop().time() - taken_over > COMPLETE_WITHIN_S:
-                # A successor may have taken this one for dead; what began now, its taking over would abort.
+                # A successor may count this owner as dead (`OWNER_S`), and would abort a transaction begun now.
                 raise Aborted(
                     f"{self.transactional_id}: could not complete the hanging transaction within "
                     f"{COMPLETE_WITHIN_S:.0f} s; the partition tries again"
@@ -357,8 +357,8 @@ class TransactionalProducer:
         self._expect(State.OPEN)
         self._to(State.COMMITTING)
         await self._joined()
-        # Side by side, to save a round trip. Both are waited for before either's failure counts, so that nothing is
-        # left running.
+        # At the same time, to save a round trip. Both end before a failure of one is raised, so that neither is left
+        # running.
         steps = self.delivered(), self._send_offset(topic, partition, offset, metadata)
         for outcome in await asyncio.gather(*steps, return_exceptions=True):
             if isinstance(outcome, BaseException):
@@ -432,8 +432,8 @@ class TransactionalProducer:
         try:
             is_hanging = await self._is_hanging(self._asking)
         except Aborted:
-            return  # leaders are away; the next check asks again
-        if self.state is State.READY and self.begun == begun:  # else the next transaction has asked
+            return  # not all leaders answer; the next check asks again
+        if self.state is State.READY and self.begun == begun:  # otherwise the next transaction has checked it
             if is_hanging:
                 raise Aborted(f"{self.transactional_id}: {HANGS}")
             self._written.clear()

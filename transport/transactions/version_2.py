@@ -72,7 +72,7 @@ async def ends_raise_epochs(cluster: Cluster, node: int, connection: Hashable) -
     try:
         response = await cluster.send(node, FeaturesRequest(), connection)
     except NotImplementedError:
-        return False  # older than features are
+        return False  # this Kafka is older than features
     raise_for(response.error_code)
     return _finalized(response.tags.get(FINALIZED_FEATURES, b"")).get(FEATURE, 0) >= RAISES_EPOCHS
 
