@@ -73,7 +73,7 @@ class Tally:
         """Count the fresh and duplicate records of a judged batch, by producer."""
         if not batch.count:
             return
-        # Drawn and not every so-manieth: records sent twice in a row would all fall between.
+        # At random: every n-th record might never be the second of two equal records in a row.
         sample = self._draw.integers(0, batch.count, SAMPLE) if batch.count > SAMPLE else np.arange(batch.count)
         if self.since is None:
             self.since = self._now()

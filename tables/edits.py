@@ -304,9 +304,9 @@ def entries_of_decision(
     """
     entries: list[tuple[bytes, bytes | None]] = [progress]
     if last is not None:
-        # Positions of a deleted policy topic mean nothing: the next policy is taken as it is then.
+        # The policy topic may have been deleted, so its old position is invalid: 0 accepts any later policy.
         entries.append(PolicyInterval(last.number + 1, True, position, position, 0, 0).pack())
     if forget:
         entries.append(FORGET_ALL)
-    entries.append(owner.pack())  # the last: a reader of the decision has seen all of it
+    entries.append(owner.pack())  # last, so that a reader of the decision has read the other entries
     return entries

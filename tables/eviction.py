@@ -219,7 +219,7 @@ class Eviction:
     def log_evicted(self) -> None:
         """Log the number of identities evicted since the last log line, with a few of their names."""
         if any(self._pending):
-            # repr, of bytes: nothing in a name can reach a terminal.
+            # repr of bytes escapes control characters, so that none reaches a terminal.
             names = [repr(name[:MAX_NAME_BYTES]) for name in self._pending_names]
             self.log.info("identities evicted", **self._pending._asdict(), some=names)
             self._logged_at = self._clock()

@@ -270,7 +270,7 @@ class KnownIdentities:
 
     def release(self) -> None:
         """Close the store if it is open; the map stays unchanged."""
-        self._forget_rest()  # it holds on to the store
+        self._forget_rest()  # its iterator keeps the store open
         if self.store is not None:
             self.store.close()
             self.store = None

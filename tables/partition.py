@@ -215,7 +215,9 @@ class SequencePartition(CommittedPartition):
         return self.known.map.encode_changes(head, self.limit, begin)
 
     def committed(self, changelog_next: int, at_ms: int = -1) -> None:
-        """Make the pushed state persisted after the commit (step 6), and write a snapshot if one is due.
+        """Make the pushed state persisted after the commit, and write a snapshot if one is due.
+
+        This is step 6 of `kafka_ratchet.transport.lane`.
 
         Args:
             changelog_next: offset after the transaction's last entry in the changelog
@@ -247,7 +249,7 @@ class SequencePartition(CommittedPartition):
     def at_rest(self) -> None:
         """Write a postponed snapshot while no records arrive, so that a crash leaves little to replay."""
         if self._judged.any():
-            return  # a transaction is open: its moves must not be saved
+            return  # a transaction is open, and its changes must not be saved
         super().at_rest()
 
     def rollback(self) -> None:

@@ -70,7 +70,7 @@ class Replay:
             seconds: broker time of the newest applied entry
         """
         self.is_earlier, self.has_ended, self._at = position > 0, False, position
-        if not self._from:  # otherwise the last one was cut short, and this goes on with it
+        if not self._from:  # otherwise this continues an interrupted replay
             self._from = (self.unproven or seconds) if position else 0
 
     def end(self, seconds: int, position: int = 0) -> int:

@@ -107,7 +107,7 @@ def _read(path: Path, known: KnownIdentities, *, timed: bool) -> Found:
             raise _WithoutTimes
         if known.kept.dense and position and store.missing is None:
             raise _WithoutCounts
-        _ = store.owner, store.sighting  # what cannot be read is found out here
+        _ = store.owner, store.sighting  # raises if an entry cannot be read
         totals = store.progress, store.evicted
         intervals = PolicyIntervals(store.intervals())
         loaded, beyond = known.load(store, identities)

@@ -364,7 +364,7 @@ class LastSequences:
             By identity, True if it has a last sequence, False if it was forgotten or evicted; None: there are more than
             `most` identities.
         """
-        # A look at one flag of each slot, a tenth of a nanosecond, and at no name.
+        # Counting reads one flag of each slot, in a tenth of a nanosecond, and no identity.
         unsaved, changed = self.slots.unsaved.view(np.bool_), self._changed[: self.changes]
         if int(np.count_nonzero(unsaved)) > most or len(changed) > most:
             return None

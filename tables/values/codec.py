@@ -74,7 +74,7 @@ class Codec:
         return f"{self.serializer} by {'str or int' if self.key_type is None else named}"
 
     earlier_form: str | None = None
-    """Description of the same form as an earlier version recorded it; None: the same description."""
+    """Description that an earlier version recorded for the same form; None: it recorded `form`."""
 
     def is_own(self, kept: Any, value: Any) -> bool:
         """Return True if this codec wrote an entry of a table with `earlier_form`; never true without such a form."""
@@ -103,7 +103,7 @@ class Codec:
         return found
 
     def key_bytes(self, kept: Any) -> bytes:
-        """Return the bytes of a key, from the form that the table stores."""
+        """Return a key's bytes for the changelog and the store. kept: the key as the table stores it."""
         return kept if type(kept) is bytes else msgspec.json.encode(kept)
 
     def many_key_bytes(self, kept: Collection[Any]) -> list[bytes]:
@@ -113,7 +113,7 @@ class Codec:
         return list(map(_encode_key, kept))
 
     def kept_key(self, data: bytes) -> Any:
-        """Return a key in the form that the table stores, from its bytes.
+        """Return a key as the table stores it, from the key's bytes.
 
         Raises:
             TableError: the bytes are no key of this table.
@@ -129,7 +129,7 @@ class Codec:
             ) from None
 
     def key(self, kept: Any) -> Any:
-        """Return the program's key, from the form that the table stores."""
+        """Return a key as the program uses it. kept: the key as the table stores it."""
         return kept if self.is_simple else self._keys.decode(kept)
 
     def keep(self, value: Any) -> Any:
@@ -193,7 +193,7 @@ class Codec:
         return not kinds & {int, float} and all(type(value) is not str or value.isascii() for value in values)
 
     def value_bytes(self, kept: Any) -> bytes:
-        """Encode a value as bytes for the changelog. kept: the value in the form that the table holds in memory."""
+        """Return a value's bytes for the changelog and the store. kept: the value as the table stores it."""
         return bytes(kept) if type(kept) is Encoded else self._encode(kept)
 
     def many_value_bytes(self, kept: Collection[Any]) -> list[bytes | None] | None:
@@ -201,7 +201,7 @@ class Codec:
         return list(map(self._encode, kept)) if PLAIN.issuperset(map(type, kept)) else None
 
     def kept_value(self, data: bytes) -> Any:
-        """Return a value in the form that the table stores, from its bytes.
+        """Return a value as the table stores it, from the value's bytes.
 
         Raises:
             TableError: the bytes are no value of the table's type.

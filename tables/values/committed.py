@@ -23,7 +23,7 @@ RECENT_MOST: Final = 50_000
 
 
 StoreScan = Callable[[bytes, bytes], Generator[tuple[bytes, bytes], None, None]]
-"""Function that scans the store's entries with a prefix, in the order of their bytes, starting at a key."""
+"""Function that scans the store's entries with a prefix, ordered by the keys' bytes, starting at a key."""
 
 WINDOWS_MOST: Final = 5_000
 """Maximum number of windows searched for one key; the event loop waits for it."""

@@ -25,7 +25,7 @@ Find = Callable[[bytes], bytes | None]
 
 
 class Scan(Protocol):
-    """Function that scans the store's entries with a prefix in the order of their bytes."""
+    """Function that scans the store's entries with a prefix, ordered by the keys' bytes."""
 
     def __call__(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Scan the entries with a prefix.
@@ -186,7 +186,7 @@ class TablePartition:
         return self._lend(kept, value) if type(value) is Encoded else value
 
     def _now(self, kept: Any) -> Any:
-        """Return the pushed value of a key, both in the codec's form; ABSENT: there is none."""
+        """Return the pushed value of a key, both as the table stores them; ABSENT: there is none."""
         value = self.values.get(kept, UNKNOWN)
         return self._look_up(kept) if value is UNKNOWN else value
 
@@ -208,7 +208,7 @@ class TablePartition:
     def lend_default(self, key: Any) -> Any:
         """Return the default for a missing key.
 
-        If the program changes it in place, it has to assign it like any other value.
+        A program that changes the default in place has to assign it, as any other value.
         """
         assert self.default is not None  # noqa: S101 - asked for by a table that has one
         value = self.default()

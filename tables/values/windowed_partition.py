@@ -107,7 +107,7 @@ class WindowedPartition(TablePartition):
         self._first_stored = NEVER
         """Start in milliseconds of the first window that the store may have."""
         self._removed = NEVER
-        """Start in milliseconds before which windows were removed, even by a former setting of the program."""
+        """Start in milliseconds of the first window never removed; former settings may have removed earlier ones."""
         self._is_begun = False
         self.report = LateReport()
 

@@ -245,7 +245,7 @@ class WindowedTable:
         if isinstance(value, WindowSet):
             if value.table is not self or value.key != key:
                 raise TableError(f"table {self.name}: {value!r} is a set of windows, not a value. Assign its value()")
-            return  # the end of `table[key] += ...`, which has written
+            return  # end of `table[key] += ...`, which has written the values already
         for place in self.open_places(key):
             self.partition.write(place, value)
 
