@@ -125,7 +125,7 @@ class ReaderMisused(ReaderError):
 
 
 class FaultRunFailed(RatchetError):
-    """Failed run of injected faults: the setup did not recover, or its results cannot be counted."""
+    """Run under injected faults without recovery of the setup, or with uncountable results."""
 
 
 class BenchFailed(RatchetError):
@@ -164,7 +164,7 @@ class LogTruncated(TransportError):
 class FormUnclear(TransportError):
     """Sequences that seem to be encoded in another form than this stream decodes.
 
-    Read in the configured form, records with new sequences would be dropped as duplicates.
+    In the form that the stream decodes, new records would count as duplicates and be dropped.
     """
 
 

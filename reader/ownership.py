@@ -1,4 +1,4 @@
-"""Partitions owned in the database, and the connection that holds them."""
+"""Partitions that a reader's process owns in the database, and its connection to the database."""
 
 from __future__ import annotations
 

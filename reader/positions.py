@@ -150,7 +150,7 @@ class Positions:
             PositionNotStored: a trigger, rule or policy keeps the older owners from being fenced.
         """
         held = {}
-        for partition in sorted(partitions):  # in one order, so that two that take over do not wait for each other
+        for partition in sorted(partitions):  # in one order, so that two take-overs do not wait for each other
             held[partition], known = self._take(database, partition)
             if known != topic_id:
                 raise TopicReplaced(
@@ -208,7 +208,9 @@ class Positions:
         return dict(found)
 
     def move(self, database: Database, held: Mapping[int, Held], to: Mapping[int, Position], now_ms: int) -> list[int]:
-        """Store new positions, in the transaction of the program's rows. Roll it back if a partition is returned.
+        """Store new positions in the transaction of the program's rows.
+
+        The caller has to roll the transaction back if any partition is returned.
 
         Args:
             database: database within the transaction.

@@ -217,8 +217,8 @@ class Reader:
         reader waits for it. An error of the program's own statements ends the loop; see `run`.
 
         Args:
-            until_end: True: end after the records committed until now; in a group, once all its processes have reached
-                them. False: run without end.
+            until_end: True: end after the records committed until now; in a group, wait until all processes of the
+                group have reached them. False: run without end.
 
         Raises:
             ReaderFenced: another process has taken over the partitions.

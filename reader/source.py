@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 OWN_OPTIONS: Final[dict[str, str | int | bool]] = {
     "isolation.level": "read_committed",  # records of aborted transactions stay invisible
-    "enable.auto.commit": False,  # the database alone says where we are
+    "enable.auto.commit": False,  # positions are stored in the database only
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",  # an offset that the topic no longer has is an error, and nothing is left out
     "enable.partition.eof": True,  # markers take offsets too; the partition's end gives the position after them
@@ -36,8 +36,8 @@ OWN_OPTIONS: Final[dict[str, str | int | bool]] = {
 }
 
 DEFAULTS: Final[dict[str, str | int | bool]] = {
-    "log_level": 0,  # the messages are ours
-    "topic.metadata.refresh.interval.ms": 30_000,  # a group learns so that a topic has more partitions
+    "log_level": 0,  # the reader logs its own messages
+    "topic.metadata.refresh.interval.ms": 30_000,  # so the group notices new partitions of the topic
 }
 
 _LOST: Final = frozenset({Codes._AUTO_OFFSET_RESET, Codes.OFFSET_OUT_OF_RANGE, Codes._LOG_TRUNCATION})  # noqa: SLF001
@@ -107,7 +107,7 @@ class Source:
         self._join()
 
     def _assign(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
-        consumer.assign([])  # positions come from the database, once the call that this happens in is over
+        consumer.assign([])  # `read_from` assigns them at the database's positions, after the present call
         self._assigned = sorted(each.partition for each in partitions)
 
     def _revoke(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
@@ -135,7 +135,7 @@ class Source:
 
     def read_from(self, positions: Mapping[int, Position]) -> None:
         """Read exactly these partitions, starting at these positions."""
-        self._next = {}  # as long as the client may still be elsewhere
+        self._next = {}  # until the client surely reads from the new positions
         self._consumer.assign(
             [
                 TopicPartition(self._topic, partition, position.next)
@@ -177,7 +177,7 @@ class Source:
         return fetched
 
     def _refuse_stuck(self, following: Mapping[int, int]) -> None:
-        """Raise the error if librdkafka repeatedly requests the same batch."""
+        """Raise `BatchUnread` if librdkafka repeatedly requests the same batch."""
         stuck = self._stuck.at(following)
         if stuck is not None:
             partition, place = stuck

@@ -131,7 +131,7 @@ def standings(store: Store, options: Options, timeout_s: float) -> list[Standing
             continue
         away = reading.leaderless()
         led = [number for number in range(shape.partitions) if number not in away]
-        high = reading.high_watermarks(led)  # first: what comes in between is no wait
+        high = reading.high_watermarks(led)  # first: records written after it do not count as held back
         stable, beginnings = reading.ends(led), reading.beginnings(led)
         recent = reading.since(led, int((time.time() - STALLED_AFTER_S) * 1000))
         ends = {partition: max(high[partition], end) for partition, end in stable.items()}

@@ -32,7 +32,7 @@ class Standstill(NamedTuple):
 
 
 class StuckPartitions:
-    """Partitions of a topic where librdkafka makes no progress before committed records."""
+    """Finder of a topic's partitions where librdkafka makes no progress, although committed records follow."""
 
     def __init__(self, topic: str) -> None:
         """Start without any stuck partition."""

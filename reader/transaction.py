@@ -92,7 +92,7 @@ class Transaction:
             )
 
     def try_commit(self) -> bool:
-        """Commit for the loop; return False if nothing was kept, so that records may come again."""
+        """Commit for the loop; return False after a rollback: the records may then come again."""
         self._require_open()
         return self._commit()
 

@@ -49,7 +49,7 @@ def number_look() -> tuple[Callable[[int, int], int], Dismisses]:
     def form_of(number: int, last: int) -> int:
         if number < 0:
             is_short = 0 <= swapped(number) < short and number != least
-            return little if is_short and number < -1 << 48 else 0  # no small negative number
+            return little if is_short and number < -1 << 48 else 0  # a small negative number is no doubt
         if last < 0:
             return 0
         if abs(number - last) >= far:

@@ -172,4 +172,4 @@ AGREED_IF_SET: Final = frozenset(SETTINGS) - AGREED
 RULE: Final = frozenset(name for name, each in SETTINGS.items() if each.entry == "rule")
 JUDGING: Final = frozenset(SETTINGS) - RULE
 SPARK: Final = frozenset(name for name, each in SETTINGS.items() if each.spark)
-"""Names of the settings, by use; see `Setting`."""
+"""Names of the settings that Spark judges by. The sets above have the names for other uses; see `Setting`."""

@@ -306,11 +306,11 @@ class Consumers:
             opened, met = open_consumer(self._options, group, committed=committed), set[str]()
         try:
             if topic is not None and topic not in met:
-                with suppress(KafkaException):  # who reads it then hears of that
+                with suppress(KafkaException):  # the caller's own request raises the error
                     opened.list_topics(topic, timeout=MEET_S)
                     met.add(topic)
             yield opened
-        except GeneratorExit:  # who read has seen enough
+        except GeneratorExit:  # the caller has stopped reading early
             self._put_back(kind, opened, met)
             raise
         except BaseException:

@@ -63,7 +63,7 @@ def records(
         partition: number of the partition.
         begin: first offset to read.
         timeout_s: see `records_between`.
-        end: offset after the last one to read; None: the end that the reader reaches.
+        end: offset after the last one to read; None: the end of the partition that Kafka reports during the read.
         second: see `records_between`.
     """
     yield from _Reading(client, topic, {partition: begin}, {partition: end}, timeout_s, second).records()
@@ -186,7 +186,7 @@ class _Reading:
         return self._move(number, offset)
 
     def _note(self, number: int | None, error: KafkaError) -> None:
-        """Raise an error, unless the second client may read on."""
+        """Note an error after which the second client may read on; raise any other error."""
         second_may = self._second is not None and error.code() in SECOND_MAY
         if second_may and number in self._left and self._positions[number] >= 0:
             self._refused[number] = error
