@@ -1,4 +1,4 @@
-"""Batches of an agent: fresh records as a pyarrow RecordBatch, and its output as records.
+"""Conversion of fresh records to a pyarrow RecordBatch, and of an agent's outputs to records.
 
 The columns of the engine point into the fetched bytes, so a column is made by one copy of its bytes and without a
 step of Python per record. Output is written in the same way.

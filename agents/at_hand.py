@@ -1,4 +1,4 @@
-"""Current event of a run, for tables with event time, and the stream time after a batch."""
+"""Current event of a run, and stream time of a partition, for tables with event time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 SAY_AGAIN_S: Final = 10.0
 """Minimum seconds between two warnings about timestamps far ahead; a line for each event would fill the disk."""
 FAR_MS: Final = 3_600_000
-"""Milliseconds from the stream time to a timestamp so far ahead that a warning is logged.
+"""Milliseconds ahead of the stream time from which a timestamp causes a warning.
 
 Such a timestamp may expire windows before all of their events have been read.
 """
@@ -80,7 +80,10 @@ class AtHand:
 
 
 class StreamClock:
-    """Stream time of a partition, advanced batch by batch. It logs an event far ahead of the others."""
+    """Stream time of a partition, advanced batch by batch.
+
+    `advance` warns of an event far ahead of all earlier ones.
+    """
 
     def __init__(self, partition: PartitionTables, clock: Callable[[], float] = time.monotonic) -> None:
         """Start with the partition's stream time. clock: monotonic seconds, used to limit log lines."""

@@ -31,7 +31,7 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.delivery import AgentCalls, CallChannel, Delivery, Output
 
 VERDICT_NAMES: Final = tuple(word.encode() for word in BY_NUMBER)
-"""Header text of a dropped record, by number of the verdict."""
+"""Name of each verdict, for a header of dropped records, by number of the verdict."""
 
 NO_LETTERS: Final[Mapping[int, str]] = MappingProxyType({})
 
@@ -74,7 +74,7 @@ class FormCheck:
         against: NDArray[np.int64],
         identities: Identities | None,
     ) -> None:
-        """Compare each sequence of a batch with the last sequence of its identity.
+        """Check the format of a batch's sequences, by comparison with each identity's last sequence.
 
         After an error the caller must commit nothing of the batch.
 

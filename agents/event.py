@@ -15,7 +15,7 @@ from kafka_ratchet.transport.batch.record_batch import Header, unpack_headers
 from kafka_ratchet.transport.delivery import LETTER_EVENT, Delivery
 
 EVENT_ID: Final = LETTER_EVENT
-"""Header with the id of the event that a record stands for: `group_by` and a re-sent dead letter carry it."""
+"""Name of the header with an event's id, in records of `group_by` and in re-sent dead letters."""
 ID_MOST: Final = 1024
 """Maximum length in bytes of an id in a header; a longer id is ignored."""
 

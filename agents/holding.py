@@ -1,4 +1,4 @@
-"""Search for the agent, and its line, that keeps a batch or blocks the event loop."""
+"""Search for the agent that keeps a batch or blocks the event loop, and for its current line."""
 
 from __future__ import annotations
 

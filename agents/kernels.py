@@ -1,4 +1,4 @@
-"""Compiled passes of the agents: headers out of records and into them."""
+"""Compiled functions of the agents, which read headers from records and encode headers."""
 
 from __future__ import annotations
 

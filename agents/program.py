@@ -172,7 +172,7 @@ class StreamDefinition:
 
 
 class App(Timers):
-    """Application with its own agents over deduplicated streams.
+    """Program of a user: streams, tables, and agents over deduplicated events.
 
     An agent's outputs and table writes commit together with the records that it read, or not at all.
     """
@@ -238,8 +238,8 @@ class App(Timers):
             streams: names of `[streams.NAME]` in the settings
 
         Raises:
-            SettingsError: the program declares a stream missing in the settings, has no agent, or has a table without a
-                clear stream.
+            SettingsError: the program declares a stream missing in the settings, has no agent, or has a table that does
+                not name one of several streams.
         """
         for name in self.streams:
             if name not in streams:
@@ -374,7 +374,7 @@ class App(Timers):
 
 
 def _step_of(app: App, parent: StreamDefinition, name: str, value_type: Any) -> tuple[StreamDefinition, Topic]:
-    """Return the internal stream that gets a stream's events, and its topic; make both if missing.
+    """Return the internal stream that gets a stream's events, and the topic between them; make both if missing.
 
     Raises:
         SettingsError: the name is already used, or the events would come back to their stream.

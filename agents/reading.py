@@ -333,7 +333,7 @@ def _producers(delivery: Delivery) -> list[str | None] | None:
 
 
 def decoder(value_type: Any) -> tuple[Callable[[memoryview], Any], Callable[[], Any]]:
-    """Return the function that decodes a record's value, and the function for a null value.
+    """Return the function that decodes a value, and the function called instead for a null value.
 
     Both raise msgspec.MsgspecError for a value of another type.
     """

@@ -334,7 +334,7 @@ class PartitionProgram:
         """Return the indexes of re-sent records that an agent does not need again, by agent.
 
         A dead letter may be re-sent for some agents only, because the others have processed the record before. rows:
-        int64[records], indexes to process; duplicates among the re-sent records are not in them.
+        int64[records], indexes to process, without duplicates among the re-sent records.
         """
         names = {run.agent.name for run in self.runs}
         had: dict[str, list[int]] = {name: [] for name in names}

@@ -113,7 +113,7 @@ class Timers:
 
 
 def is_async(function: Function) -> bool:
-    """Return True if a function is an `async def` without yields and parameters."""
+    """Return True if a function is an `async def` with neither yields nor parameters."""
     return inspect.iscoroutinefunction(function) and takes_nothing(function)
 
 
