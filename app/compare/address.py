@@ -29,7 +29,7 @@ WITH_TABLE: Final[dict[Kind, str]] = {
     "mysql": "mysql://USER@HOST/DATABASE?table=T",
     "duckdb": "duckdb:FILE?table=T",
 }
-"""Form of the addresses that name a table."""
+"""Form of an address that names its table in the query, by kind."""
 
 FORMS: Final = (
     "kafka:TOPIC, postgresql://USER@HOST/DATABASE?table=T, mysql://USER@HOST/DATABASE?table=T, delta:PATH, "

@@ -28,7 +28,7 @@ STOP_S: Final = 0.2
 
 
 def reads_batches(settings: Settings, spans: Mapping[int, OffsetRange]) -> bool:
-    """Return True if `batches_between` can be used, and the offsets are enough for its start-up time.
+    """Return True if `batches_between` can be used, and there are enough offsets to repay its start-up time.
 
     Args:
         settings: settings with the client options.

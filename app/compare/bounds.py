@@ -1,4 +1,4 @@
-"""Bounds of the records to look for on the other side: by time or by offset."""
+"""Bounds, by time or offset, of the source's records to look for in the target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of whole columns: regular values all at once, the others one by one, with the same texts as `values`."""
+"""Texts of whole columns, the same as module `values` makes: regular values all at once, others singly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Column: TypeAlias = list[Any] | pa.Array
 """Values of a column: a list, or an array of Arrow."""
 
 NUMERIC: Final = ("any", "number", "untyped", "text")
-"""Types with whole numbers, written as their digits."""
+"""Types under which a whole number is written as its digits."""
 
 DIGITS: Final = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?$"
 """Pattern of a number without an exponent."""

@@ -43,7 +43,7 @@ class Exit(IntEnum):
 class Options:
     """Options of a comparison.
 
-    compare: values to compare with the identity.
+    compare: values to compare in addition to the identity.
     since, until: bounds of the source's records to look for in the target.
     grace: age from which a missing record counts as lost, in seconds or as 5m.
     as_is: True: the target holds each identity as often as the source; False: once.
@@ -354,7 +354,7 @@ class Comparer:
         return {number for number in range(len(self._compared)) if len(self._by) + number not in present}
 
     def _present(self, name: Name) -> set[int]:
-        """Return the indexes of the places that a record of a topic has had, in any run."""
+        """Return the indexes of the wanted places that a record of a topic has had, in any run."""
         return {int(number) for number in (self._engine.kept(f"places of {name}") or "").split()}
 
     def _format(self, name: Name) -> str:
@@ -362,10 +362,12 @@ class Comparer:
         return options.value_format if name == "source" else options.target_format or options.value_format
 
     def _opened(self, stack: ExitStack) -> tuple[TopicSide | TableSide, TopicSide | TableSide, dict[int, int] | None]:
-        """Open both sides, the target for an earlier moment; return them and the edges of a topic as source.
+        """Open both sides, the target as of an earlier moment than the source.
+
+        Returns (source, target, ends of the partitions of a topic as source; None for a table as source).
 
         A topic is read up to an end that is fixed when it is read, a table as of its opening. So a table as source is
-        opened last, once the target's end is fixed: the source would lack rows that came to both in between.
+        opened last, once the target's end is fixed. Otherwise it would lack rows that came to both sides in between.
         """
         if self._source.is_topic:
             source = self._open("source")
@@ -479,7 +481,7 @@ def _no_common_identity(result: Comparison, findings: Sequence[Found]) -> str:
 
 
 def _edges(source: TopicSide | TableSide) -> dict[int, int] | None:
-    """Return the end of each partition of a topic, as of before the target is read; None for a table."""
+    """Return the present end of each partition of a topic as source; None for a table."""
     if not isinstance(source, TopicSide):
         return None
     return {number: span.end for number, span in source.ends().items()}

@@ -218,7 +218,8 @@ class Terms:
     since, until: bounds of the source's records to compare, by time or offset; None: all.
     cutoff_ms, latest_ms: missing records with times between these count as in flight; a later time comes from a clock
     ahead of ours.
-    edges: first offset of each partition written after the target was read; 0 for a partition added later.
+    edges: by partition of the source, its end before the target was read. Missing records from there on count as in
+    flight, and so do those of a partition without an edge, which was added later.
     sample: number of findings to list of each kind
     """
 
@@ -490,7 +491,7 @@ class Engine:
         return int(count), _place(place)
 
     def without_fields(self, side: Name) -> tuple[int, tuple[int, int] | None]:
-        """Count the rows with an identity and a value without fields; return the place of the first too."""
+        """Return the number of rows with an identity but no fields, and the place of the first; None without any."""
         count, place = self._one(
             f"SELECT count(*), min({{'part': part, 'position': position}}) FROM {side} "  # noqa: S608
             f"WHERE content = '{NO_FIELDS}' AND identity IS NOT NULL"

@@ -1,4 +1,4 @@
-"""Parquet files of a folder: their columns, the values in their folders' names, and those that count."""
+"""Parquet files of a folder: their columns, values in names of folders, and which files are committed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHER_TABLES: Final[Mapping[str, str]] = {
     "_delta_log": "is in a Delta table, which also has files of older versions. Write delta:PATH",
     ".hoodie": "is in a Hudi table, which also has files of older versions. Hudi tables cannot be compared",
 }
-"""Folders that mark a table by their names."""
+"""Reason to refuse a folder, with the remedy, by the name of a subfolder that marks another kind of table."""
 
 NUMBERS: Final[frozenset[Kind]] = frozenset({"number", "float32", "float64"})
 
@@ -50,7 +50,7 @@ def common_kind(kinds: Iterable[Kind]) -> Kind:
 
 
 def require_plain_files(files: FileSystem, path: str, address: object) -> None:
-    """Refuse a path in a table with a log of the files that count.
+    """Refuse a path in a Delta or Hudi table, as only the table's log says which files are current.
 
     Raises:
         SettingsError: the path is in a Delta or Hudi table.

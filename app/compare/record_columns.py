@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 UNREADABLE: Final = object()
-"""Value of a record that the format does not read."""
+"""Marker in place of a value that is not in the topic's format."""
 
 Decode = Callable[[bytes | None], Any]
 """Decoder of a value's bytes into an object with the fields; it returns `UNREADABLE` for other bytes."""
@@ -141,7 +141,7 @@ class BatchRecords:
 
 
 class ColumnsReader:
-    """Reader of one column for each place from records.
+    """Reader of records, which makes one column for each place.
 
     Args:
         places: places of the values in a record.
@@ -155,7 +155,7 @@ class ColumnsReader:
         if paths:
             self._fields = _json_fields(paths) if decode is None else _decoded_fields(paths, decode)
         self.unreadable: list[int] = []
-        """Numbers of the last group's records with a value without fields."""
+        """Indexes of the records without fields in their value, in the group read last."""
         self.present: set[int] = set()
         """Indexes of the places that a record has, even if its value is null."""
 

@@ -43,7 +43,7 @@ class Rows:
 class Wanted:
     """Values to read from each row, with the types that determine their texts.
 
-    by: places of the identity's parts, each with the type that the other side declares
+    by: places of the identity's parts, each with the type under which both sides are compared
     compared: places of the content's parts, likewise
     """
 

@@ -58,7 +58,7 @@ class TableSide:
     """
 
     parts: ClassVar[str] = "file"
-    """Name for a part of this side in the place of a row, such as file."""
+    """Name that messages use for a part of this side, such as file."""
 
     def __init__(self, address: Address, options: Mapping[str, str], timestamp: str | None) -> None:
         self.address, self.options = address, options
@@ -215,7 +215,7 @@ def _nested(column: Column, path: Sequence[str]) -> list[Any]:
 
 
 def _is_in(column: Column, path: Sequence[str]) -> bool:
-    """Return True if a value of the column has the path; the empty one is in each column."""
+    """Return True if any value of the column has the path; always True for the empty path."""
     from kafka_ratchet.app.compare.record_columns import has
 
     return not path or any(has(_object(value), path) for value in _list(column))
@@ -649,7 +649,10 @@ POSTGRES_SETTINGS: Final = (
 error."""
 
 POSTGRES_AS_TEXT: Final = frozenset({1082, 1083, 1114, 1184, 1266, 3904, 3906, 3908, 3910, 3912, 3926})
-"""Times and ranges: they have values that Python does not, such as infinity and the year 10000, or writes otherwise."""
+"""Types read as text, by number in pg_type: times and ranges.
+
+Python lacks some of their values, such as infinity and the year 10000, and writes others differently.
+"""
 
 POSTGRES_KINDS: Final[Mapping[int, Kind]] = {
     16: "boolean",
@@ -667,7 +670,7 @@ POSTGRES_KINDS: Final[Mapping[int, Kind]] = {
     1700: "number",
     2950: "uuid",
 }
-"""Types by their number in pg_type: they are fixed in PostgreSQL's source."""
+"""Types by their number in pg_type; PostgreSQL's source fixes these numbers."""
 
 
 class MySqlSide(TableSide):
@@ -724,10 +727,10 @@ def _bare(type_: str | bytes) -> str:
 
 
 MYSQL_NAMED: Final[Mapping[str, Kind]] = {"char": "padded", "uuid": "uuid"}
-"""Types without a number of their own in the protocol, by name. The server returns a CHAR without its last spaces."""
+"""Types without a number of their own in the protocol, by name. The server returns a CHAR without trailing spaces."""
 
 BIT: Final = 16
-"""Number of BIT in MySQL's protocol: drivers hand it over as bytes."""
+"""Number of the type BIT in MySQL's protocol; drivers return its values as bytes."""
 
 
 def _numbers_of_bits(column: Column) -> Column:

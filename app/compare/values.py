@@ -249,9 +249,9 @@ def _as_timestamp(value: Any) -> str | None:
 
 
 def _time_of_number(value: int) -> str | None:
-    """Return the time of milliseconds since 1970.
+    """Return the text of a time given in milliseconds since 1970.
 
-    If these lead beyond the year 9999, take microseconds or nanoseconds, which change data capture writes.
+    A number beyond the year 9999 counts as microseconds or nanoseconds, which change data capture writes.
     """
     for unit in (timedelta(milliseconds=1), timedelta(microseconds=1)):
         with suppress(OverflowError):
@@ -272,7 +272,7 @@ def _as_date(value: Any) -> str | None:
 
 
 def _date_of_number(value: int) -> str | None:
-    """Return the date of days since 1970, or of milliseconds to a midnight in UTC."""
+    """Return the text of a date given in days since 1970, or in milliseconds up to a midnight in UTC."""
     with suppress(OverflowError):
         return str(EPOCH.date() + timedelta(days=value))
     found = _time_of_number(value)
@@ -379,9 +379,9 @@ def common(source: Kind, target: Kind) -> Kind:
 
 
 def exact(kind: Kind) -> Kind:
-    """Return the type for comparing a part of an identity: without rounding, and digits in text stay unchanged.
+    """Return the type that compares a part of an identity exactly.
 
-    Otherwise two identities, such as 7 and 007, would become one.
+    It neither rounds nor changes digits in text; otherwise two identities, such as 7 and 007, would become one.
     """
     if kind in ("number", "float64", "float32"):
         return "any"

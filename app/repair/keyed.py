@@ -70,7 +70,7 @@ def _text(value: pa.Scalar) -> str:
 
 
 class LastRows:
-    """Comparison of a table with one row per key, from the key's last record.
+    """Comparison of a table that has one row per key, made from the key's last record.
 
     Args:
         plan: plan that receives the findings.
@@ -189,7 +189,7 @@ class LastRows:
         return bounds is not None and 0 <= row.offset < bounds.earliest
 
     def _without_record(self, key: Tuple, rows: list[HeldRow]) -> None:
-        """Plan the change for the rows of a key that no record of the topic has."""
+        """Plan the change for the rows of a key without a record in the topic."""
         if any(row.offset in self._rejects.get(row.partition, ()) for row in rows):
             self._stays(key, "unexpected", DOES_NOT_PARSE, rows)
         elif any(self._is_before(row) for row in rows):
@@ -207,7 +207,7 @@ class LastRows:
 
 
 class Totals(KeyedRows):
-    """Comparison of a table with one row per key, the key's totals. `verify` compares by the same base class.
+    """Comparison of a table that has the totals of each key in one row. `verify` uses the same base class.
 
     Args:
         plan: plan that receives the findings.

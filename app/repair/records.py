@@ -50,7 +50,7 @@ class Bounds:
         return found & (offsets < self.stored) if self.rejects_ahead else found
 
     def before(self, offsets: Numbers) -> int:
-        """Return the number of rows without a record, because retention has deleted it, given the rows' offsets."""
+        """Return the number of rows with a record that retention has deleted, given the rows' offsets."""
         return int(np.count_nonzero((offsets >= 0) & (offsets < self.earliest)))
 
 

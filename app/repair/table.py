@@ -198,7 +198,7 @@ class RepairedTable:
             yield
 
     def _start(self, offsets: dict[int, int]) -> dict[int, int]:
-        """Return the first offset of each partition that the table has to have: of the topic, or of `--start`."""
+        """Return the offset in each partition at which to begin: the topic's first one, or that of `--start`."""
         earliest, first = self._planner.offset_range().earliest, self._store.first_offsets()
         return {each: min(max(earliest[each], first.get(each, 0)), offset) for each, offset in offsets.items()}
 

@@ -22,7 +22,10 @@ SEVERAL_SHARE: Final = 4
 """Largest size of the main table divided by that of the table of identities in several partitions."""
 
 FUTURE_MS: Final = 86_400_000
-"""Milliseconds ahead of the present after which a timestamp is ignored: the partition's clock would stop at it."""
+"""Milliseconds ahead of the present from which a timestamp is ignored.
+
+Otherwise the partition's clock, its highest timestamp so far, would stay there.
+"""
 
 
 class Table:
@@ -127,7 +130,7 @@ class Seen:
         raise AssertionError("the compiled pass stopped for a larger table, but the table is not full")
 
     def error(self, *verdicts: int) -> int:
-        """Return two standard errors of a sum of verdicts, by the differences between groups."""
+        """Return twice the standard error of a sum of verdicts, estimated from the differences between groups."""
         groups = self.groups[list(verdicts)].sum(axis=0)
         return round(2 * float(np.sqrt(seen.GROUPS * groups.var(ddof=1)))) if groups.any() else 0
 

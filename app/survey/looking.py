@@ -1,4 +1,4 @@
-"""Search of a sample for candidates: headers and fields that may be an identity, or a rising number of one."""
+"""Search of a sample for candidates: headers and fields that may have an identity, or its rising number."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class Finding(Document):
         equal, conflicts: repeats of an identity seen in the same partition, with the same value, and with another.
         across, across_conflicts: repeats of an identity seen only in other partitions, in the same way.
         one_of: size of the sample: one of this many identities was followed, with all of its records; 1: all.
-        errors: two standard errors of each sampled count, by name.
+        errors: twice the standard error of each sampled count, by name of the count.
         mistaken: expected number of pairs of identities confused because of equal hashes.
         ages, ages_across: repeats by ms since the identity's last record, in the same partition and in another.
         distances: repeats by offsets since the identity's last record in the same partition.

@@ -41,7 +41,7 @@ UNSEEN, SEEN, DISMISSED = 0, 1, 2
 
 
 class Front:
-    """Beginning of an output without its input, which retention has deleted."""
+    """Records at the beginning of an output, made from input that retention has deleted."""
 
     def __init__(self) -> None:
         self.last: dict[bytes, int] = {}

@@ -243,7 +243,7 @@ class DecidedPartition:
         return base
 
     def _learn_from_output(self, base: Baseline, since: Mark, known_since: Mark | None, edits: Sequence[Edit]) -> None:
-        """Set the last sequences of a baseline from the output, since their input is deleted.
+        """Set the last sequences of a baseline from the output, because retention has deleted the input.
 
         Args:
             base: baseline that receives the last sequences.
@@ -269,7 +269,7 @@ class DecidedPartition:
 
 
 def _is_output_gone(owner: Owner | None, since: Mark) -> bool:
-    """Return True if the output topic of the time of a mark was replaced at a later decision."""
+    """Return True if a later decision replaced the output topic that a mark is about."""
     marks = [each.mark for each in owner.decisions if each.mark is not None] if owner is not None else []
     at = next((number for number, mark in enumerate(marks) if mark is since), len(marks))
     return any(OUTPUT in mark.replaced for mark in marks[at + 1 :])

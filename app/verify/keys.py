@@ -1,4 +1,4 @@
-"""Comparison of a result table with one row a key with a second computation from the whole topic."""
+"""Comparison of a table that has one row a key with rows computed again from the whole topic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Tuple = tuple[Any, ...]
 
 
 class KeyedRows:
-    """Comparison of the rows of a table with a key with the expected rows.
+    """Comparison of expected rows with a table that has one row a key.
 
     Args:
         schema: columns of the key, then the compared columns: totals, or `_kafka_partition` and `_kafka_offset`.

@@ -40,7 +40,7 @@ class Leg(NamedTuple):
 
 
 class NoPath(Exception):
-    """Error for an unknown order of the workers' reads; the text has the reason."""
+    """Error raised if the order of the workers' reads is unknown; the text has the reason."""
 
 
 def legs_of(decisions: Sequence[Decision], begin: int, end: int, held: int, since: str = "") -> list[Leg]:

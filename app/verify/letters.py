@@ -18,7 +18,7 @@ DEAD_LETTER_HEADERS = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "
 """Headers appended to a dead letter's own, in any order."""
 
 DEPENDING = (TOO_LATE.encode(), CONTENT_DIFFERS.encode(), REASONS[REPLAY_NOT_NEW].encode())
-"""Reasons of dead letters that refer to an earlier record."""
+"""Reasons of dead letters; each of these reasons refers to an earlier record."""
 
 
 class Letter(NamedTuple):

@@ -1,9 +1,9 @@
 """Check of the changelog's policy intervals against the policy topic itself.
 
-An interval in the changelog has two offsets: from this input offset on the worker judged records, or did not, because
-of the policies before that offset of the policy topic. This module reads the policy topic itself. Compaction removes a
-policy once it is set again, so the record that decided an old interval may be missing. The interval is then neither
-confirmed nor contradicted, but unproven.
+An interval in the changelog has an input offset and an offset of the policy topic. From the input offset on, the worker
+judged records, or forwarded them unjudged, because of the policies before the other offset. This module reads the
+policy topic itself. Compaction removes a policy once it is set again, so the record that decided an old interval may be
+missing. The interval is then neither confirmed nor contradicted, but unproven.
 """
 
 from __future__ import annotations

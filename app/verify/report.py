@@ -44,7 +44,7 @@ class Halted:
 
 @dataclass(frozen=True, slots=True)
 class NeverJudged:
-    """Input that no worker has judged: none has ever committed a position, or retention deleted it before."""
+    """Input that no worker has judged: no worker ever committed a position, or retention deleted the input first."""
 
     partition: int
     start: int
@@ -283,7 +283,7 @@ class Report(Findings[FindingKind, Finding], Document):
 
     @property
     def ok(self) -> bool:
-        """Return True without findings, in result table and files as well."""
+        """Return True if nothing was found, in the topics, the result table or the files."""
         return not self.counts and self._parts_ok
 
     @property

@@ -301,7 +301,9 @@ class Run:
     def compare_dropped(
         self, dropped: DroppedRecords, expected: ExpectedPartition, owner: Owner | None, since: Mark | None
     ) -> int | None:
-        """Compare the dropped records with their topic; return the first input offset still to come, or None.
+        """Compare the dropped records with their topic.
+
+        Returns the input offset of the first dropped record still to come; None if all are there.
 
         since: mark with the offset where the compared records begin in the topic; None: its beginning
 

@@ -30,7 +30,7 @@ _length = struct.Struct(">q").pack
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """Files published with `ratchet publish`, its options for reading them, and the producer's name."""
+    """Files published with `ratchet publish`, the options to read them with, and the producer's name."""
 
     producer: str
     paths: list[Path]

@@ -59,7 +59,8 @@ class ProvenStream:
         path: path of the file; other: its first line
 
         Raises:
-            StateFileRefused: the file belongs to another one; the text has both.
+            StateFileRefused: the file belongs to another stream, rule or topic; the text names the file's and the
+                present one.
         """
         for name, here in asdict(self).items():
             if (there := other.get(name, RECORDS if name == "contents" else None)) != here:
@@ -323,7 +324,7 @@ class Baseline:
     complete: bool = True
     """True if an identity missing in `last` never existed before `input_from`."""
     aligned: bool = True
-    """True if all output from `output_from` on comes from input from `input_from` on; False if older may precede."""
+    """True if all output from `output_from` on comes from input from `input_from` on, and none from older input."""
     output_whole: bool = True
     """True if retention has deleted nothing of the output from `output_from` on."""
     lettered: frozenset[int] = frozenset()

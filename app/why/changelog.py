@@ -126,7 +126,7 @@ def who_wrote(
 ) -> dict[Place, tuple[int, int]]:
     """Return producer id and epoch of the record batch at each place, without unreadable batches.
 
-    ids: name by id of the topics of these places
+    ids: names of the topics of these places
     """
     wanted = list(dict.fromkeys(places))
     return asyncio.run(_who_wrote(settings, bootstrap, sorted(set(ids)), wanted)) if wanted else {}

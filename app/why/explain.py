@@ -187,7 +187,7 @@ class Explanation:
         return answer
 
     def of_blocked(self, identity: bytes, sequence: int | None, partition: int | None = None) -> Answer:
-        """Return the answer about those records of an identity alone that an open transaction holds back.
+        """Return the answer about the records of an identity that an open transaction holds back, and no others.
 
         Args:
             identity: bytes of the identity.
@@ -366,7 +366,7 @@ class Explanation:
         answer.limits += [f"before {topic} partition {number} offset {edit.position:,}: {edit}" for edit in told]
 
     def _on_their_way(self, answer: Answer, identity: bytes, sequence: int | None) -> None:
-        """Add the identity's records to the answer that wait to be repartitioned (`repartition_by`)."""
+        """Add to the answer the identity's records that wait to be repartitioned (`repartition_by`)."""
         topic = self._arrives_in
         answer.limits.append(
             f"places are those of {self._stream.input}, where records of {topic} are judged (repartition_by)"

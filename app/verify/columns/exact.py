@@ -321,7 +321,7 @@ class _Given:
             found.invalid[int(batch.offsets[index])] = content(view, with_timestamp=False)
 
     async def compare(self, batch: RecordBatch) -> int | None:
-        """Compare the next batch of the output; return the offset of the first difference, or None."""
+        """Compare the next batch of the output; return the offset of the first difference, None if all are equal."""
         done = 0
         while done < batch.count:
             now = await self._next()

@@ -111,7 +111,10 @@ class Twice:
 
 
 class Judging:
-    """Compiled rule of one partition, with its last sequences: 50 to 100 bytes for each identity, plus its name."""
+    """Compiled rule for one partition, with the last sequences of its identities.
+
+    Memory: 50 to 100 bytes for each identity, plus the identity's bytes.
+    """
 
     def __init__(self, places: Places, known: Mapping[bytes, Known] = NOBODY) -> None:
         """Start before the first record. known: last sequences by identity at that point."""

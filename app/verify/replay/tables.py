@@ -77,7 +77,7 @@ class ReplayTables:
         self.evicted = 0
         """Number of identities that workers have evicted."""
         self._later: set[bytes] = set()
-        """Keys with newer values in the changelog, which are not compared: compaction may have removed the older."""
+        """Keys with newer values in the changelog. They are not compared: compaction may have removed older values."""
 
     def _scan(self, prefix: bytes, first: bytes = b"") -> Iterator[Entry]:
         return self._store.scan_from(prefix, first or prefix)
