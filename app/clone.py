@@ -1,4 +1,4 @@
-"""Folder of the repository's clone that this code runs from, if it does."""
+"""Folder of the repository's clone, for code that runs from a clone."""
 
 from __future__ import annotations
 

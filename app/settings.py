@@ -369,7 +369,7 @@ def with_arrivals(settings: Settings) -> Settings:
 
 
 def _secrets(settings: Settings) -> Iterator[str]:
-    """Yield every secret value; `keep` hides these in messages, because libraries may quote them."""
+    """Yield every secret value, to be hidden in messages, because libraries may quote them."""
     yield from of_client(settings.kafka)
     for kept in (settings.sink, *settings.sinks.values()):
         for secret in (kept.url, kept.password, *kept.storage_options.values(), *kept.catalog.values()):

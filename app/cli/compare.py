@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kafka_ratchet.app.settings import Settings
 
 PIPELINE: Final = "Any pipeline"
-"""Heading in the help text above the options of such a comparison."""
+"""Heading in the help text above the options of a comparison."""
 
 LISTED: Final = 100
 """Most findings shown on a terminal, unless --sample is given."""

@@ -14,7 +14,7 @@ MOST: Final = 2**63 - 1
 
 
 def wanted_of(reason: str | None, partition: str | None, offset: str | None, limit: str | None) -> Wanted:
-    """Return the selection of dead letters that the options' texts make; None: option not given.
+    """Return a selection of dead letters, parsed from the texts of options; None: option not given.
 
     Raises:
         SettingsError: a text is not a number, or an offset is given without a partition.

@@ -47,7 +47,7 @@ class Letter(NamedTuple):
     replays: number of times that the record was replayed before.
     headers: headers of the input record.
     agents: names of the agents that rejected the record, if several did; else None.
-    app: application of the agents; None: not an agent's, or a letter of an earlier version.
+    app: application of the agents; None: no agent rejected the record, or an earlier version wrote the letter.
     event: id of the event that agents rejected, else None.
     """
 

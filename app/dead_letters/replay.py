@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 LETTERS_AT_ONCE: Final = 500
 BYTES_AT_ONCE: Final = 4 << 20
-"""Approximate most bytes of the records in one transaction."""
+"""Approximate maximum of bytes of the records in one transaction."""
 MOST_REPLAYS: Final = 10
 """Most replays of a record, even with `again`. Without a limit, a scheduled command would replay it for ever."""
 TRIES: Final = 5

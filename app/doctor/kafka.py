@@ -27,7 +27,7 @@ from kafka_ratchet.tables.eviction import NULLS_LAST_S
 ASK_S: Final = 10.0
 GROUPS_TOPIC: Final = "__consumer_offsets"
 CLOCK_MS: Final = 5_000
-"""Milliseconds of lead of Kafka's newest timestamp over this machine's clock that cause no warning."""
+"""Milliseconds that Kafka's newest timestamp may be ahead of this machine's clock without an error."""
 READS: Final = {AclOperation.READ, AclOperation.DESCRIBE_CONFIGS}
 WRITES: Final = {*READS, AclOperation.WRITE}
 

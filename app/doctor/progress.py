@@ -17,7 +17,7 @@ from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.transport.stalls import Cause
 
 PASSING: Final = frozenset({Cause.NO_WORKER, Cause.REBALANCE, Cause.STARTING, Cause.RESTORING, Cause.AGENT})
-"""Causes of a standstill that the start of a worker ends, or that pass; doctor reports them as warnings."""
+"""Causes of a standstill that pass alone or with the start of a worker; doctor only warns of them."""
 SHOWN: Final = 5
 """Most partitions of one stream with a finding each."""
 

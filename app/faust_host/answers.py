@@ -21,7 +21,7 @@ class Answers:
         self._app = app
         self._channels: list[Any] = []
         self._early: list[Message] = []
-        """Answers from before Faust listens: it begins some seconds after the first request."""
+        """Answers received before Faust listens, which it does only some seconds after the first request."""
         self._task: asyncio.Task[None] | None = None
 
     def read(self, topic: Any) -> None:

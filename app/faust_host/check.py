@@ -122,7 +122,7 @@ def refuse_shown(paths: Iterable[Path]) -> None:
     """Refuse a program with statements that cannot be exact.
 
     Raises:
-        SettingsError: there are some; the message has one line for each.
+        SettingsError: the program has such statements; the message has one line for each.
     """
     wrong = [each for each in check_files(paths) if each.verdict == "refused"]
     if wrong:
@@ -132,7 +132,7 @@ def refuse_shown(paths: Iterable[Path]) -> None:
 
 
 def topics_named(paths: Iterable[Path]) -> set[str]:
-    """Return the topics that functions of a program name in a call, as `app.send("alerts", ...)`."""
+    """Return the topics that a program names as text in calls, such as `app.send("alerts", ...)`."""
     found: set[str] = set()
     for path in paths:
         functions = (

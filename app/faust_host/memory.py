@@ -72,7 +72,7 @@ def _kept_in(agent: Function, module: ast.Module, stream: str) -> Iterator[tuple
 def _outside(
     agent: Function, module: ast.Module, looped: list[ast.AST], declared: set[str]
 ) -> tuple[set[str], dict[str, ast.expr]]:
-    """Return the variables bound before an agent's loop, and the values of the module's variables and of these.
+    """Return the variables bound before an agent's loop, and the values of these and of the module's variables.
 
     The values omit names that the loop itself binds as new local variables.
 
@@ -133,7 +133,7 @@ def _changed_by(function: Function, held: set[str], of: str) -> Iterator[str]:
     Args:
         function: function that the loop calls
         held: containers outside the function
-        of: name of the variable with the method's object; "" if the function is not a method
+        of: variable of the caller with the object that the method belongs to; "" if the function is not a method
     """
     nodes = list(ast.walk(function))
     declared = _names_of(function, ast.Global, ast.Nonlocal)
@@ -153,9 +153,9 @@ def _changed_by(function: Function, held: set[str], of: str) -> Iterator[str]:
 def _method(
     call: ast.Call, outer: dict[str, ast.expr], classes: dict[str, ast.ClassDef]
 ) -> tuple[str, Function | None]:
-    """Return the variable before the point of a call, and the called method.
+    """Return the variable before the dot of a method call, and the method.
 
-    The method is None unless the variable gets an object of a class of the module outside the loop.
+    The method is None unless the variable gets its object outside the loop, from a class of the module.
     """
     if not isinstance(call.func, ast.Attribute) or not isinstance(call.func.value, ast.Name):
         return "", None
@@ -167,7 +167,7 @@ def _method(
 
 
 def _helpers(function: Function, module: ast.Module, stream: str) -> Iterator[tuple[Function, str]]:
-    """Yield the functions of the module that get the stream, as `pairs(stream)`, with its parameter there."""
+    """Yield each function of the module called with the stream, as `pairs(stream)`, and the name of that parameter."""
     functions = {each.name: each for each in module.body if isinstance(each, Function)}
     for call in ast.walk(function):
         helper = functions.get(call.func.id) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else None
@@ -238,7 +238,7 @@ def _rebound(node: ast.stmt, read: dict[str, int]) -> Iterator[str]:
 
 
 def _changed(node: ast.stmt) -> Iterator[str]:
-    """Yield the variables with a container that a statement changes."""
+    """Yield the variables that hold a container which a statement changes."""
     if isinstance(node, ast.Assign | ast.Delete):
         targets = node.targets
     else:

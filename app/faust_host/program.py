@@ -85,7 +85,7 @@ class Hosted:
         engine: the program that the lanes run.
         inputs: topic of each stream over a topic of the user.
         stores: stores of the tables that agents write, by table name.
-        changelogs: stream that writes a changelog topic named by the app, by topic.
+        changelogs: by name of a changelog topic that the app sets, the stream that writes it.
         routes: stream and topic of a table's agents, by table, for requests by key.
         meeting: streams with agents that share a table, by table, if there are several. A key must have the same
             partition number in all of them.

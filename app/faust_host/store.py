@@ -1,4 +1,4 @@
-"""Faust's tables over the lane's: keys and values are the bytes that Faust's own codecs make of them."""
+"""Faust's tables, stored in a lane's tables: keys and values are the bytes that Faust's codecs make."""
 
 from __future__ import annotations
 

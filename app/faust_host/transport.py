@@ -167,7 +167,7 @@ class Preparation(Service):
             )
 
     def _say(self, sentence: str) -> None:
-        """Log the reason for waiting. It runs in a thread, and raises an error there once the worker is stopping."""
+        """Log the reason for waiting; raise an error to end the waiting thread once the worker is stopping."""
         if self.should_stop:
             raise BrokerUnavailable("the worker was stopped before Kafka answered")
         log.warning(sentence)
@@ -248,12 +248,12 @@ class Lanes(Service):
 
 
 def forward_signals(member: Any, app: Any, inputs: Mapping[str, str]) -> None:
-    """Send the signals of the group's member to the handlers of the program.
+    """Forward the signals about assigned and revoked partitions to the program's handlers.
 
     Args:
-        member: Faust app that is the member, with the partitions of changelogs
+        member: Faust app in the group; its signals have partitions of changelogs
         app: the program's Faust app
-        inputs: input topic by changelog
+        inputs: input topic to name in place of a changelog, by changelog
     """
     for name in SIGNALS:
         getattr(member, name).connect(_sending(getattr(app, name), inputs))
@@ -336,10 +336,10 @@ def prepare_all(hosted: Hosted, settings: Settings, bootstrap: str) -> Any:
 def refuse_plain_faust(hosted: Hosted, settings: Settings, bootstrap: str) -> None:
     """Refuse to start after commits of plain Faust workers, because the tables would begin empty.
 
-    If Ratchet's lanes have committed there before, such an offset counts as another client's, and the partition halts.
+    It ignores topics with earlier commits of Ratchet's lanes: there, a lane halts at another client's offset.
 
     Raises:
-        SettingsError: the group has offsets of plain Faust workers.
+        SettingsError: the group has such offsets for a topic without commits of lanes.
     """
     group = ask_group(bootstrap, settings, GROUP_S)
     topics = {*hosted.inputs.values()}
@@ -373,9 +373,9 @@ def _topics_with_commits(hosted: Hosted, settings: Settings, bootstrap: str, top
 
 
 def refuse_other_partitions(hosted: Hosted, settings: Settings, counts: Mapping[str, int]) -> None:
-    """Refuse topics of one table's agents with different partition counts.
+    """Refuse different partition counts among the topics that one table's agents read.
 
-    A key of the table would have another value for each topic.
+    A key would be in different partitions, and so have a value of its own for each topic.
 
     Args:
         hosted: the program

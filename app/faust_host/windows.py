@@ -125,7 +125,10 @@ AT_HAND: Final[ContextVar[dict[Any, OpenWindows] | None]] = ContextVar("windows 
 
 
 class StreamTime(dict[int, float]):
-    """Time source for a table's latest timestamps: the running agent's partition time, elsewhere the clock's."""
+    """Latest time by partition, as a Faust table asks for it.
+
+    In an agent it is the time of the agent's partition, elsewhere the present time.
+    """
 
     def __init__(self, table: Any) -> None:
         super().__init__()

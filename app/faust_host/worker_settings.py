@@ -23,7 +23,7 @@ HAND_ON: Final = (
     "session_timeout_ms",
     "num_standby_replicas",
 )
-"""Names of the settings to write for commands, apart from the streams."""
+"""Names of the settings that `write_for_commands` writes, apart from the streams."""
 
 
 def bootstrap_of(urls: Any) -> str | None:

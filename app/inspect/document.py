@@ -17,8 +17,9 @@ class Document:
     """Base class of documents that answer an operator; a document only declares the keys of its JSON object.
 
     json_keys: the keys in their order; without json_keys, the names of the fields. "key" takes the value from the
-    attribute of that name, or from the result of the method. "key=attribute.part" takes it from another attribute: from
-    its attribute or dict entry `part`. "key?" leaves the key out if the value is None.
+    attribute of that name, or from the result of the method. "key=attribute" takes the value of another attribute;
+    "key=attribute.part" takes that value's attribute or dict entry `part`. "key?" leaves the key out if the value is
+    None.
     """
 
     __slots__ = ()

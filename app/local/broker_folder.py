@@ -23,7 +23,8 @@ def broker_folder(folder: Path, wait_s: float) -> Iterator[IO[str]]:
 
     Args:
         folder: folder of the broker.
-        wait_s: most seconds to wait for another broker's lock; a broker of a killed parent is still shutting down.
+        wait_s: most seconds to wait for another broker's lock; the broker of a killed parent may still be shutting
+            down.
 
     Yields:
         the locked file, which contains the owner's process id.

@@ -52,7 +52,7 @@ class Gaps(msgspec.Struct, frozen=True):
 
 
 def gap_of(row: Row) -> Gap | None:
-    """Return the gap of an identity; None if no sequence is missing, or the entry does not count them."""
+    """Return the gap of an identity; None if no sequence is missing, or the entry has no counts."""
     if not row.state or not row.state[0] & COUNTED:
         return None
     at = FLAGS_AND_WORDS + (FINGERPRINT_BYTES if row.state[0] & FINGERPRINT else 0)

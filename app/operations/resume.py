@@ -214,7 +214,7 @@ class Resume:
     async def execute(self, numbers: list[int]) -> list[Plan]:
         """Plan all partitions `numbers`, and then execute the plans, one partition after the other.
 
-        The topics are claimed last: workers refuse to start before that, and would then begin a partition without a
+        The topics are claimed last. Until then workers refuse to start; after that, they begin any partition without a
         decision at its earliest record. After an interruption, run the command again.
 
         Raises:
@@ -498,7 +498,7 @@ class Resume:
         return policies.effective(self.name).deduplicate, policies.requests.of(self.name).forgets
 
     async def _outputs_held(self, cluster: Cluster, number: int) -> int:
-        """Return the number of offsets that partition `number` has in all topics together that the stream writes."""
+        """Return the number of offsets in partition `number`, summed over the topics that the stream writes."""
         held = 0
         for topic in self.stream.writes:
             first, end = [await cluster.offset(topic, number, which, "resume") for which in (EARLIEST, LATEST)]
@@ -582,7 +582,7 @@ class Resume:
                 return int(text)
 
     async def owner_now(self, cluster: Cluster) -> Owner:
-        """Return an owner entry with the ids of the present topics. Without a policy topic, the policy is never set."""
+        """Return an owner entry with the ids of the present topics; it names the policy topic only if that exists."""
         names = {"input": self.stream.input, "output": self.stream.output, "changelog": self.changelog}
         policy = policy_topic(self.settings.app)
         there = await cluster.found(names.values())
@@ -593,7 +593,9 @@ class Resume:
         return Owner(self.settings.app, self.name, rule, topics)
 
     async def _mark(self, cluster: Cluster, move: PartitionMove, number: int, owner: Owner) -> Mark:
-        """Return the position and topic ends of a partition, for the record of the decision. Fence the lane before.
+        """Return the topic ends and state of a partition, for the record of the decision.
+
+        The caller must fence the lane first, so that nothing changes any more.
 
         The ends are high watermarks, because the lane's records may follow an open transaction of another producer.
         """

@@ -69,7 +69,7 @@ class How(msgspec.Struct, frozen=True):
 class Imported(msgspec.Struct, frozen=True):
     """Result of an import in one partition.
 
-    uncounted: range of input (first offset, end), committed in the group but missing in the changelog; None: none.
+    uncounted: input offsets (first, end) committed in the group but missing in the changelog; None: none.
     Such a partition is halted, and the import ends the halt.
     """
 

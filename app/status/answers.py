@@ -151,7 +151,7 @@ class StatusProvider(Protocol):
         """
 
     def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
-        """Return at most `limit` producers of the partitions `asked`, sorted by name, from the first after `after`."""
+        """Return the first `limit` producers with names after `after` in the partitions `asked`, sorted by name."""
 
     async def identities(self, stream: str, asked: list[int], query: IdentitiesQuery) -> IdentitiesAnswer:
         """Return a page of the identities in the partitions `asked`."""
@@ -232,7 +232,8 @@ class IdentityAnswer:
 
     asked: searched partitions, including those without the identity; a partition with an incomplete table is not
     searched.
-    deduplicate, unjudged: if False or above 0, the worker forwarded records without storing their sequences.
+    deduplicate, unjudged: if deduplicate is False or unjudged above 0, the worker forwarded records without storing
+    their sequences.
     can_forget: False: the worker's version does not support `ratchet forget`.
     can_replay: False: the worker's version would drop replayed dead letters.
     names_apps: False: the worker's version does not know dead letters' names with the application in them.

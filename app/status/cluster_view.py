@@ -166,7 +166,8 @@ class ClusterView:
 
         Raises:
             SettingsError: the settings have no such stream.
-            QueryError: the identity is missing, in a stream with another identity than the partition.
+            QueryError: the identity is missing, and the stream's identity is neither partition nor key; or a partition
+                is given for a stream that sets `repartition_by`.
         """
         name, spec = self._settings.stream(stream)
         if not identity and spec.identity not in (Identity.PARTITION, Identity.KEY):
@@ -234,7 +235,7 @@ class ClusterView:
         )
 
     async def producers(self, stream: str | None, after: bytes | None, limit: int) -> ProducersPage:
-        """Return at most `limit` producers from all workers, sorted by name, from the first after `after`.
+        """Return the first `limit` producers of all workers with names after `after`, sorted by name.
 
         Raises:
             SettingsError: the settings have no such stream.

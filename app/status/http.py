@@ -61,7 +61,7 @@ def url_of(host: str, port: int, scheme: str = "http") -> str:
 
 
 class CannotBind(Exception):
-    """Failure to bind a host and port; the text is the system's reason."""
+    """Error raised if host and port cannot be bound; the text is the system's reason."""
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -22,7 +22,7 @@ from kafka_ratchet.tables.table import Sequences
 
 @dataclass(frozen=True, slots=True)
 class IdentitiesQuery:
-    """Query for a page of identities: at most `limit` ones that begin with `prefix`, from the first after `after`.
+    """Query for a page of identities: the first `limit` ones after `after` that begin with `prefix`.
 
     after: None: from the first identity
     """

@@ -211,7 +211,8 @@ class Lookup:
     identity_hex: the identity of the query, in hex.
     not_asked: partitions without an answering worker.
     answer: result in one word (`kafka_ratchet.app.status.lookup.answer_of`); None: the query has no sequence.
-    deduplicate, unjudged: if False or above 0, workers have forwarded records without storing their sequences.
+    deduplicate, unjudged: if deduplicate is False or unjudged above 0, workers have forwarded records without storing
+    their sequences.
     """
 
     stream: str

@@ -81,7 +81,7 @@ def topic_of(settings: Settings, stream: StreamSettings) -> str:
 
 
 def reading_input(settings: Settings, *, asked: bool) -> Settings:
-    """Return the settings of one sink. asked: True: with `from_input` set, as the command line has the option."""
+    """Return the settings of one sink; set its `from_input` if the command line has that option (`asked`)."""
     if not asked:
         return settings
     return settings.model_copy(update={"sink": settings.sink.model_copy(update={"from_input": True})})

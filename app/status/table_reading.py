@@ -120,7 +120,7 @@ def _in_windows(
 
 
 def _keys_of(codec: Codec, query: TableQuery) -> list[Any]:
-    """Return the keys that a query may mean, in the codec's form: `7` may be the number or the text."""
+    """Return the keys that a query may mean, as the codec keeps them: `7` may be the number or the text."""
     if query.key_bytes is not None:
         candidates = [query.key_bytes]
     elif codec.key_type is bytes:

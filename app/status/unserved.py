@@ -15,7 +15,7 @@ FORGOTTEN_AFTER_S: Final = 60.0
 
 
 class Unserved:
-    """Finder of the causes why partitions stand still that no worker reports.
+    """Finder of the causes of a standstill, for partitions that no worker reports.
 
     The first call reports each cause at once. If a worker has reported the partition in an earlier call, the cause is
     reported only after some time, because every restart of a worker leaves its partitions unserved for some seconds.

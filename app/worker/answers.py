@@ -1,4 +1,4 @@
-"""Answers of a worker to its status address: `kafka_ratchet.app.status.answers.StatusProvider`."""
+"""Answers of a worker to requests at its status address."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from kafka_ratchet.transport.lane import Lane
 
 
 class Answers:
-    """Read-only view of a worker's parts for its status address."""
+    """Read-only view of a worker's parts; implements `kafka_ratchet.app.status.answers.StatusProvider`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Followers of global tables' topics: read to the end before the worker joins, then followed.
+"""Followers of the topics of global tables, which they read to the end before the worker joins its group.
 
 A topic that is recreated, truncated, or given more partitions is read again from its beginning. Until then the table
 keeps its contents; then all of it is replaced at once, so it is never a mix of two topics.
@@ -96,7 +96,7 @@ def _refuse_expiry(table: GlobalTable, config: Mapping[str, str]) -> None:
 
 
 class _Partition(WithoutStore):
-    """One partition of a global table: a `kafka_ratchet.transport.changelog.ChangelogReader`."""
+    """One partition of a global table; implements `kafka_ratchet.transport.changelog.ChangelogReader`."""
 
     def __init__(self, table: GlobalTable, contents: Contents, number: int) -> None:
         self.changelog, self._contents, self._number = table.topic, contents, number

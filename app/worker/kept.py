@@ -1,4 +1,4 @@
-"""Conversion of a stream's settings into the options of its maps."""
+"""Conversion of a stream's settings into the options of its maps of last sequences."""
 
 from __future__ import annotations
 

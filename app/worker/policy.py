@@ -93,7 +93,7 @@ def policy_value(deduplicate: bool) -> bytes:
 
 
 class Policies(WithoutStore):
-    """Contents of the policy topic, as far as it was read: a `kafka_ratchet.transport.changelog.ChangelogReader`."""
+    """Contents of the policy topic so far; implements `kafka_ratchet.transport.changelog.ChangelogReader`."""
 
     def __init__(self, settings: Settings) -> None:
         """Start without any policy."""

@@ -165,7 +165,7 @@ def _letter_reasons(settings: StreamSettings) -> dict[int, str]:
 
 
 def _bounds(name: str, settings: StreamSettings, partitions: int) -> Bounds | None:
-    """Return the limits of one partition's identities; None for a stream that keeps all.
+    """Return the limits of one partition's identities; None for a stream that never forgets an identity.
 
     Raises:
         SettingsError: max_identities is less than the number of partitions.

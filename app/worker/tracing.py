@@ -108,7 +108,7 @@ class Tracing:
 
 
 class TransactionSpans:
-    """Maker of the spans of one lane: a `TransactionTrace`."""
+    """Maker of the spans of one lane; implements `kafka_ratchet.transport.lane.TransactionTrace`."""
 
     def __init__(self, tracer: Tracer, spec: LaneSpec, totals: Callable[[], Totals]) -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
