@@ -27,7 +27,7 @@ STATISTICS_EVERY_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class ProducerMetrics:
-    """Metrics of a producer since it was created, at one moment; None in a field: unknown."""
+    """Metrics of a producer since it was created, at one moment; None: unknown, unless the field says otherwise."""
 
     name: str
     topic: str

@@ -38,7 +38,7 @@ def publish(
     records_per_s: float | None = None,
     on_record: Callable[[int], None] | None = None,
 ) -> Published:
-    """Publish the source's records after `producer.resume_from()`, and wait for all acknowledgements.
+    """Publish the records that follow sequence `producer.resume_from()`, and wait for all acknowledgements.
 
     Args:
         source: source of the records, preferably the one that the producer was created with.

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 EXIT_OK = 0
 EXIT_REFUSED = 2
-"""Exit code for a mistake that the user can correct; the sentence is on standard error. argparse uses the same
-number."""
+"""Exit code for a mistake that the user can correct, as the message on standard error describes. argparse uses the
+same number."""
 EXIT_FENCED = 3
 """Exit code after another job's take-over. Schedulers can distinguish it, because it is no mistake if runs may
 overlap."""

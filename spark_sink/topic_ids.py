@@ -46,7 +46,7 @@ class StoredId:
     """Id of the topic that a table's offsets belong to, as far as the table stores it."""
 
     text: str = ""
-    """Parts of the id as text; empty: an earlier version wrote the table, or the broker gave no id."""
+    """Id as the function `text` returns it; empty: an earlier version wrote the table, or the broker gave no id."""
     first_bits: int = 0
 
     def is_other(self, topic_id: int) -> bool:

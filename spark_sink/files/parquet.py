@@ -223,7 +223,7 @@ def write_batches(
 
 
 def require_files(folder: Any, written: Sequence[WrittenFile], named: str = "") -> None:
-    """Check before a commit that the tasks' files still exist with their written size.
+    """Check before or after a commit that the tasks' files still exist with their written size.
 
     Args:
         folder: folder of the table or its data; see `LocalFolder.sizes`.

@@ -37,7 +37,7 @@ class Recount:
     for each key and Kafka partition, with key, partition and offset of the last record there, unless it is a
     deletion."""
     deleted: pa.Table
-    """Deletions. For upsert: the same columns for each key and partition with a deletion as the last record.
+    """Deletions. For upsert: the columns of `keys`, for each key and partition with a deletion as the last record.
     For totals: empty."""
     rejects: pa.Table
     """`_kafka_partition` and `_kafka_offset` of each value that does not parse."""
@@ -155,7 +155,7 @@ def _coordinates(rejects: DataFrame | None) -> pa.Table:
 def record_times(
     spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
 ) -> pa.Table:
-    """Return partition, offset and timestamp of each row, as totals by windows use them; see `recount`."""
+    """Return partition and offset of each row, and the timestamp that totals by windows use; see `recount`."""
 
     def read() -> pa.Table:
         with rows_and_rejects(spark, job, start, end, restricted_values=restricted_values) as (rows, _):

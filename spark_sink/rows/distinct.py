@@ -29,10 +29,10 @@ WHICH, HASH = "_ratchet_which", "_ratchet_hash"
 
 
 def require_countable(name: str, data_type: DataType) -> None:
-    """Check that each value of a column's type has one spelling only, because each spelling would be counted.
+    """Check that equal values of a column's type have the same text, because different texts are counted.
 
     Raises:
-        OptionRefused: the type has several spellings of one value.
+        OptionRefused: equal values of the type may have different texts, or no text.
     """
     from pyspark.sql.types import (
         BinaryType,

@@ -51,7 +51,7 @@ NO_DATA_MICRO_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 """Spark's setting for micro-batches without records, which it runs once a watermark has moved."""
 
 STATE_ONLY: Final = ("StreamingDeduplicate", "StreamingGlobalLimit")
-"""Beginnings of the class names of operators that keep state but emit no row after the micro-batch of its record."""
+"""Beginnings of the class names of operators that keep state, but emit each row in its record's own micro-batch."""
 
 AGGREGATES: Final = "StateStoreSaveExec"
 """End of the class name of aggregations, which emit rows in later micro-batches only in the mode `append`."""

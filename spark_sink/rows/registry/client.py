@@ -34,7 +34,7 @@ MAX_REFERENCES = 1_000
 """Maximum number of schemas that one schema may need, itself included."""
 
 READING = frozenset({"READ", "WRITEREAD"})
-"""Modes of rules that a deserializer would have to run."""
+"""Modes of a schema's rules (data contracts) that a deserializer would have to run."""
 
 
 class SchemaUnusable(Exception):

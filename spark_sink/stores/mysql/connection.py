@@ -49,7 +49,7 @@ OF_DRIVER = f"SET SESSION wait_timeout = {IDLE_S}, net_write_timeout = 3600"
 may wait for Kafka, without an open transaction."""
 
 MARIADB, MYSQL = (10, 6), (8, 0, 23)
-"""Oldest versions that support invisible columns and keep a CREATE TABLE through a crash of the server."""
+"""Oldest versions with invisible columns, and with CREATE TABLE statements that survive a crash of the server."""
 
 OPTIONS = frozenset({"unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity"})
 """Options that a url may have after its `?`; without ssl_*, the session is encrypted if the server offers it."""
