@@ -390,7 +390,7 @@ class CommittedPartition:
         The newest changelog entry does not show the store's age, because time may have passed without entries.
 
         Args:
-            seconds: broker time of a new commit.
+            seconds: broker time at which the last replay ended, or a slightly later one.
 
         Raises:
             Aborted: the store was too old; it is rebuilt from the changelog.

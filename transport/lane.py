@@ -763,7 +763,7 @@ class Lane:
             )
 
     def _prove(self, at_ms: int) -> None:
-        """Check the age of the local store. at_ms: first broker timestamp after the store was read."""
+        """Check the age of the local store at its replay. at_ms: broker's time now; negative: unknown."""
         if self.state.is_unproven and at_ms >= 0:
             elapsed_s = asyncio.get_running_loop().time() - self._restored_at
             self.state.prove(at_ms // 1000 - int(elapsed_s))

@@ -94,9 +94,9 @@ class PartitionState(ChangelogReader, Protocol):
         """Return True until a commit has shown that the local store was recent enough at the last replay."""
 
     def prove(self, seconds: int) -> None:
-        """Compare the local store's age with `delete.retention.ms`.
+        """Compare the age that the local store had at the last replay with `delete.retention.ms`.
 
-        seconds: broker time at which the replay ended
+        seconds: broker time at which the last replay ended, or a slightly later one
 
         Raises:
             Aborted: the store was too old, and is rebuilt.
