@@ -1,4 +1,4 @@
-"""Operator's move of a partition: changes owner entry, progress and group offset in one transaction."""
+"""Operator's move of a partition, which changes owner entry, progress and group offset in one transaction."""
 
 from __future__ import annotations
 

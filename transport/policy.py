@@ -76,7 +76,7 @@ class Switch(Protocol):
 
     @property
     def requests(self) -> Requests:
-        """Return the present requests.
+        """Return the operators' requests known so far.
 
         Raises:
             Aborted: as in `policy`.

@@ -40,16 +40,16 @@ _COLUMN_BYTES: Final = 8 * kernels.COLUMNS
 
 
 HEAD: Final = struct.Struct(">qiibIhiqqqhii")
-"""Batch header, the 61 bytes before the records (KIP-98).
+"""Format of a batch header, the 61 bytes before the records (KIP-98).
 
-Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and highest timestamp,
-producer id, producer epoch, base sequence, record count.
+Its fields are base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and highest
+timestamp, producer id, producer epoch, base sequence, record count.
 """
 
 LENGTH_FROM: Final = 12
 """Position in the header after the length field, which counts the bytes from here."""
 CRC_FROM: Final = 21
-"""Position in the header of the attributes. The CRC covers the bytes from here."""
+"""Position of the attributes in the header. The CRC covers the bytes from here."""
 
 CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 """Bits of the attributes."""

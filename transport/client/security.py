@@ -38,7 +38,7 @@ _SSL = {
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER")
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.")
-"""Families of options that decide access: an option not understood there is refused, not ignored."""
+"""Prefixes of options that decide access. Such an option is refused if aiokafka lacks it; others are ignored."""
 
 
 def client_options(bootstrap: str, options: Options) -> dict[str, Any]:

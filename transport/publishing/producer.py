@@ -32,9 +32,9 @@ content; and a buffer of items larger than a byte would be cut in the wrong plac
 BLOCK_LEAST: Final = 1 << 20
 BLOCK_MOST: Final = 16 << 20
 BLOCK_OF_PARTITION: Final = 64 << 10
-"""Bytes of values encoded at once.
+"""Bytes of values encoded at once, for each partition of the topic.
 
-With so many for each partition, the cost of each call is negligible, and each partition's batch is worth a request.
+With so many, the cost of each call is negligible, and each partition's batch is worth a request.
 """
 
 RECORD_COSTS: Final = 128

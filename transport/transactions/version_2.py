@@ -50,7 +50,7 @@ class FeaturesRequest_v3(RequestStruct):  # type: ignore[misc]
     SCHEMA = Schema(("software_name", TEXT), ("software_version", TEXT), TAGS)
 
     def parse_response_header(self, read_buffer: BytesIO | bytes) -> ResponseHeader_v0:
-        """Decode a header without tags; only this response never has tags."""
+        """Decode the header of this response, which never has tags, unlike the headers of others."""
         return ResponseHeader_v0.decode(read_buffer)
 
 
