@@ -1,4 +1,4 @@
-"""Lag of readers, and the offset at which one resumes when an operator decides."""
+"""Lag of readers, and an operator's move of a reader to other offsets."""
 
 from __future__ import annotations
 

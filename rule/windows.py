@@ -31,7 +31,7 @@ from kafka_ratchet.transport.batch.compiled import compiled
 
 FINGERPRINT_SEED: Final = np.uint64(0x52617463686574)
 NULL_SEED: Final = np.uint64(0x6E756C6C)
-"""Fixed seeds, because a fingerprint is stored in the changelog.
+"""Seed of a null's fingerprint. Both seeds are fixed, because fingerprints are stored in the changelog.
 
 So two values with the same fingerprint can be constructed, but two values that differ by mistake have different ones. A
 null has a seed of its own, so that its fingerprint differs from that of an empty value.

@@ -227,7 +227,7 @@ class Codec:
 def _with_lists(value: Any) -> Any:
     """Return a value with lists in place of tuples, as JSON and MessagePack return it.
 
-    This change is allowed.
+    `keep` accepts this difference.
     """
     if isinstance(value, list | tuple):
         return [_with_lists(each) for each in value]

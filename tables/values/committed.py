@@ -1,4 +1,4 @@
-"""Committed contents of a table's partition, for readers outside: a command, the page, a program.
+"""Committed contents of a table's partition, for readers outside of its transaction: a command, the page, a program.
 
 Changes of the open transaction are invisible. Each call runs in the event loop without a pause, so no commit comes in
 between.
@@ -129,7 +129,7 @@ class CommittedTable:
         return self._bytes(value)
 
     def _in_memory(self, kept: Any) -> Any:
-        """Return the persisted value from memory, in the codec's form; UNKNOWN: only the store may have the key."""
+        """Return the persisted value from memory, as the table stores it; UNKNOWN: only the store may have the key."""
         value = self._table.before.get(kept, UNKNOWN)
         return self._table.values.get(kept, UNKNOWN) if value is UNKNOWN else value
 

@@ -72,11 +72,11 @@ class Table(MutableMapping[Any, Any]):
         """Partition of the current event; each run of an agent sets its own."""
 
     def tumbling(self, size: Seconds, expires: Seconds | None = None) -> WindowedTable:
-        """Return the table by consecutive windows of event time; see `hopping` for the arguments."""
+        """Return the table with its keys divided into consecutive windows of event time; see `hopping`."""
         return self._using(window_of(self.name, size, None, expires))
 
     def hopping(self, size: Seconds, step: Seconds, expires: Seconds | None = None) -> WindowedTable:
-        """Return the table by overlapping windows of event time.
+        """Return the table with its keys divided into overlapping windows of event time.
 
         Args:
             size: length of a window, in seconds or as a timedelta.

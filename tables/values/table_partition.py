@@ -114,7 +114,7 @@ class TablePartition:
         """Types of keys that allow direct reads of `values` and, with `writable`, direct writes."""
         self.prefix = prefix_of(codec.table)
         self.values: dict[Any, Any] = {}
-        """Value or ABSENT of each key; keys and values are in the codec's form."""
+        """Value or ABSENT of each key; keys and values are in the codec's form, see `Codec`."""
         self.before: dict[Any, Any] = {}
         """Values of changed keys, as they were before the open transaction."""
         self.writable: dict[Any, Any] = _SHUT
@@ -278,7 +278,7 @@ class TablePartition:
         values[kept] = value
 
     def take_over(self, kept: Any, value: Any) -> None:
-        """Store a value from the changelog, with key and value in the codec's form."""
+        """Store a value from the changelog; key and value are in the codec's form, see `Codec`."""
         self.values[kept] = value
 
     def check_lent(self, kept: Any, value: Any, data: Encoded) -> None:
@@ -298,7 +298,7 @@ class TablePartition:
         return (self.codec.key(kept) for kept in self.kept_keys())
 
     def kept_keys(self) -> Iterator[Any]:
-        """Yield the pushed keys in the codec's form."""
+        """Yield the pushed keys as the table stores them."""
         here = self.values.copy()
         for data, _ in self.scan(self.prefix):
             kept = self.codec.kept_key(data[len(self.prefix) :])

@@ -231,7 +231,7 @@ class WindowedPartition(TablePartition):
         return sorted(found)
 
     def kept_keys(self) -> Iterator[Any]:
-        """Yield the pushed keys in the codec's form, oldest windows first."""
+        """Yield the pushed keys as the table stores them, oldest windows first."""
         for start in self.starts():
             yield from self.in_window(start)
 

@@ -18,7 +18,7 @@ _ZERO: Final = 1 << 63
 START_BYTES: Final = _START.size
 LONGEST_MS: Final = 1 << 53
 EARLIEST_MS: Final = -LONGEST_MS
-"""First time in milliseconds that windows support: each start is exact as float seconds, and fits into the key."""
+"""First time in milliseconds that windows support, so that starts are exact as float seconds and fit into a key."""
 
 
 class EventAtHand(Protocol):
