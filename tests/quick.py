@@ -47,9 +47,13 @@ search for long."""
 
 FIRST: Final = (
     "tests/spark_sink/test_repair_results.py",
-    "tests/spark_sink/rows/test_pipeline.py",
-    "tests/spark_sink/stores/test_stores.py",
     "tests/app/operations/test_resume.py",
+    "tests/spark_sink/test_verify_results.py",
+    "tests/spark_sink/stores/test_sequences.py",
+    "tests/spark_sink/stores/test_stores.py",
+    "tests/spark_sink/test_from_input.py",
+    "tests/spark_sink/test_spark_engine.py",
+    "tests/spark_sink/rows/test_pipeline.py",
     "tests/app/faust_host/test_words.py",
     "tests/app/faust_host/test_everything.py",
     "tests/app/local/test_spark_classes.py",

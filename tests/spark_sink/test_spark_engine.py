@@ -74,9 +74,14 @@ def test_a_session_without_delta_spark_and_spark_connect(
     assert not (tmp_path / "t").exists()
 
 
-@pytest.mark.matrix
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("checks", [CHECKS, UPSERTS], ids=["appends", "upserts"])
+@pytest.mark.parametrize(
+    "checks",
+    [
+        pytest.param(CHECKS, id="appends", marks=[pytest.mark.matrix, pytest.mark.timeout(900)]),
+        # Minutes on a machine at rest.
+        pytest.param(UPSERTS, id="upserts", marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
+    ],
+)
 def test_the_checks_in_a_spark_with_delta_spark(broker: str, checks: str) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", checks]
@@ -91,8 +96,8 @@ def test_the_checks_in_a_spark_with_delta_spark(broker: str, checks: str) -> Non
     assert done.returncode == 0, done.stdout[-20_000:]
 
 
-@pytest.mark.matrix
-@pytest.mark.timeout(900)  # five starts of Spark
+@pytest.mark.long
+@pytest.mark.timeout(3600)  # five starts of Spark
 def test_killed_around_each_commit_and_without_its_checkpoint(
     broker: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -118,8 +123,8 @@ def test_killed_around_each_commit_and_without_its_checkpoint(
     assert ids(table) == list(range(total))
 
 
-@pytest.mark.matrix
-@pytest.mark.timeout(900)  # five starts of Spark
+@pytest.mark.long
+@pytest.mark.timeout(3600)  # five starts of Spark
 def test_an_upsert_killed_around_its_commits(
     broker: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path
 ) -> None:
