@@ -385,7 +385,7 @@ class CommittedPartition:
         return self._is_timed and self._replay.unproven > 0
 
     def prove(self, seconds: int) -> None:
-        """Check that the store was not older than tombstones live when the last replay started.
+        """Check that the store's age at the last replay was below the lifetime of tombstones.
 
         The newest changelog entry does not show the store's age, because time may have passed without entries.
 
