@@ -152,7 +152,7 @@ class Partitions:
         """Continue from the positions in the database, with the partitions still owned.
 
         Args:
-            behind: partitions for which the database has refused this process's new position; for the log.
+            behind: partitions with a new position refused by the database, for the log.
 
         Raises:
             ReaderFenced: another process has taken over, and no group assigns the rest.

@@ -84,7 +84,7 @@ class Switch(Protocol):
 
     @property
     def attempts(self) -> Attempts:
-        """Return the requests to read the policy topic that are being retried now, for stall detection."""
+        """Return the policy topic's requests now in retry, for stall detection."""
 
     async def known_to(self, position: int) -> None:
         """Wait until the policy topic has been read to its end once, and at least to `position`.
