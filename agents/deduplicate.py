@@ -53,7 +53,10 @@ SHOWN = 80
 
 
 class FormCheck:
-    """Check of judged batches for a wrong sequence format, in a stream that does not set the format."""
+    """Check of judged batches for sequences in another format than presumed.
+
+    It is for streams that do not set the format.
+    """
 
     def __init__(self, stream: str, header: str, identity: Identity) -> None:
         """Start without any sequence read.

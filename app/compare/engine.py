@@ -38,7 +38,7 @@ With 64, a comparison of 6,000,000 ids sometimes ran out of memory at 77 MB for 
 """
 
 REDUCTIONS: Final = 3
-"""Maximum number of restarts of a comparison out of memory, each with a quarter of the rows at a time."""
+"""Maximum number of restarts after a lack of memory; each compares a quarter as many rows at a time."""
 
 THREADS_MOST: Final = 4
 """Maximum number of threads of DuckDB; each takes memory of its own, in part outside of the limit."""
@@ -77,8 +77,10 @@ SELECT *, (hash(identity) % {buckets})::UINTEGER AS bucket FROM {side} WHERE ide
 SORTED_ROWS_OF_BUCKET: Final = """
 CREATE OR REPLACE TEMP VIEW {side}_bucket AS SELECT * EXCLUDE bucket FROM sorted.{side} WHERE bucket = {bucket}
 """
-"""Query for the rows of one bucket, from sorted rows. DuckDB skips row groups without it by their minimum and maximum
-values."""
+"""Query for the rows of one bucket, from sorted rows.
+
+DuckDB skips row groups that have no row of the bucket, by their minimum and maximum values.
+"""
 
 ROWS_OF_BUCKET: Final = """
 CREATE OR REPLACE TEMP VIEW {side}_bucket AS

@@ -151,7 +151,7 @@ def _json_text(value: str) -> str:
 
 
 def converter(kind: Kind) -> Callable[[Any], str | None]:
-    """Return the function that converts a value to text, for a given type on the other side."""
+    """Return the function that converts a value to text, for comparison under a type; see `common`."""
     if kind == "any":
         return text_of
     convert = {

@@ -226,9 +226,9 @@ def _inner(node: ast.stmt) -> Iterator[ast.expr]:
 
 
 def _rebound(node: ast.stmt, read: dict[str, int]) -> Iterator[str]:
-    """Yield the variables that a statement sets from their own earlier value, or after an earlier read.
+    """Yield the variables that a statement sets from their own value, or that the loop has read before it.
 
-    read: first line of the loop that reads a variable, by variable
+    read: by variable, the first line of the loop that reads it
     """
     if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
         yield node.target.id

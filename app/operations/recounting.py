@@ -162,7 +162,7 @@ async def count_passing(
 
 
 def recounted_from(edits: Iterable[Edit], before: int | None, after: int) -> list[str]:
-    """Return a phrase for each edit by `ratchet forget` that makes records count again if they are read again.
+    """Return a phrase for each `ratchet forget` that makes records count again once they are read again.
 
     Args:
         edits: operators' edits of the partition's state

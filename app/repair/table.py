@@ -94,7 +94,7 @@ class Repaired:
 
 
 class RepairedTable:
-    """Result table of a sink, which can be compared with its topic and repaired.
+    """Result table of a sink, to compare with its topic and to repair.
 
     Args:
         settings: settings with the `[sink]`.

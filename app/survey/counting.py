@@ -22,7 +22,7 @@ SEVERAL_SHARE: Final = 4
 """Largest size of the main table divided by that of the table of identities in several partitions."""
 
 FUTURE_MS: Final = 86_400_000
-"""Milliseconds ahead of the present from which a timestamp is ignored.
+"""Milliseconds ahead of the present; a later timestamp is ignored.
 
 Otherwise the partition's clock, its highest timestamp so far, would stay there.
 """

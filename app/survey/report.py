@@ -88,7 +88,7 @@ class Numbers(Document):
 
     @property
     def counts(self) -> bool:
-        """True if most rising numbers are just one above the highest before."""
+        """True if most rising numbers are just one above their identity's highest number so far."""
         return 2 * self.steps > self.rises
 
     @property

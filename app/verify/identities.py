@@ -36,7 +36,7 @@ class Emitted:
         self._timestamps.append(timestamp_ms)
 
     def recognise(self, index: int, place: int) -> None:
-        """Assign an unmatched record to an expected record after all. index: index of the output record."""
+        """Assign an output record, added as UNMATCHED, to an expected record. index: index of the output record."""
         self._places[index] = place
 
     @property

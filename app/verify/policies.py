@@ -46,9 +46,9 @@ class PolicyTopic:
         return cls(name, begin, end, {offset: _decode(key, value) for offset, key, value in records})
 
     def last(self, stream: str | None, before: int) -> tuple[PolicyRecord | None, bool]:
-        """Return the newest policy for a stream (None: for all) before an offset, and True if this is certain.
+        """Return the newest policy for a stream (None: for all) before an offset, and True if it is certain.
 
-        If no policy remains before the offset, this is certain only if there is none after it, either: a later policy
+        Without any policy left before the offset, this is certain only if none is left after it, either: a later policy
         lets compaction remove an earlier one.
         """
         offsets = [offset for offset, each in self.policies.items() if each is not None and each.stream == stream]

@@ -40,7 +40,7 @@ FORM_MARK: Final = "form_mark"
 
 FREE_TRIES: Final = 5
 WAIT_S: Final = 60.0
-"""Seconds from the last failed login of an address with too many of them until it may try again."""
+"""Seconds that an address with too many failed logins must wait after the last one."""
 REMEMBERED: Final = 4_096
 """Most addresses with remembered failures; the oldest address is forgotten first.
 
@@ -245,7 +245,7 @@ def peer(request: web.Request) -> str:
 
 
 def caller_of(request: web.Request) -> Caller:
-    """Return the caller of a request, which `guard` has stored in the request."""
+    """Return the caller that `guard` has stored in a request."""
     return request[CALLER] if CALLER in request else Caller()
 
 

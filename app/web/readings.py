@@ -1,4 +1,4 @@
-"""Functions that read Kafka or a store for a page: each runs in a thread, a few at a time, with a time limit."""
+"""Readings of Kafka or a store for a page: functions that run in threads, a few at a time, with a time limit."""
 
 from __future__ import annotations
 

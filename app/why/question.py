@@ -38,7 +38,7 @@ class Question(NamedTuple):
 
 
 def identity_words(identity: bytes) -> list[str]:
-    """Return the option of a command for an identity: with its text if a terminal can print it, else with its hex."""
+    """Return the command's option that names an identity: as text if a terminal can print it, else as hex."""
     try:
         text = identity.decode()
     except UnicodeDecodeError:

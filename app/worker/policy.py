@@ -225,7 +225,7 @@ class StreamSwitch:
     def __init__(self, follower: PolicyFollower, stream: str) -> None:
         self._follower, self._stream = follower, stream
         self._reading = 0
-        """Number of the follower's read of the topic that the lane has awaited; 0: none."""
+        """Number of the complete read of the topic that the lane has waited for; 0: none yet."""
 
     @property
     def policy(self) -> Policy:

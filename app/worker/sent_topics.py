@@ -20,10 +20,12 @@ from kafka_ratchet.transport.sent_topics import SentTopic
 
 
 def check_topics(program: App, settings: Settings) -> None:
-    """Check that agents may send to the program's topics, and that streams with input from agents set deduplicate.
+    """Check that agents may send to the program's topics.
+
+    Streams with input from agents must set `deduplicate`, because such records usually have no sequence.
 
     Raises:
-        SettingsError: agents may not send to a topic; or a stream with input from agents does not set deduplicate.
+        SettingsError: agents may not send to a topic; or a stream with input from agents does not set `deduplicate`.
     """
     for topic in program.topics:
         if not is_topic_name(topic):

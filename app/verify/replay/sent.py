@@ -52,7 +52,10 @@ class Sent(msgspec.Struct, array_like=True):
 
 
 class Copies(NamedTuple):
-    """Records with the same partition and content: number, number that must be in the topic, and the last one."""
+    """Records of the replay or the topic with the same partition and content.
+
+    number: number of these; due: number that must be in the topic; last: the last of them
+    """
 
     digest: bytes
     number: int

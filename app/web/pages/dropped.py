@@ -70,7 +70,7 @@ SHOWN_MOST: Final = 200
 FILE_MOST: Final = 10_000
 REASON_MOST: Final = 500
 END_S: Final = 1.0
-"""Seconds to wait for a reading with an unneeded result, before it is cancelled."""
+"""Seconds to wait for the end of a reading before cancelling it, if its result is no longer needed."""
 FILTERS: Final = ("reason", "identity", "hex", "partition", "offset", "since", "until")
 COLUMNS: Final = (
     "partition",
