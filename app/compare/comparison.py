@@ -481,7 +481,7 @@ def _no_common_identity(result: Comparison, findings: Sequence[Found]) -> str:
 
 
 def _edges(source: TopicSide | TableSide) -> dict[int, int] | None:
-    """Return the present end of each partition of a topic as source; None for a table."""
+    """Return the end offset of each partition if the source is a topic; None if it is a table."""
     if not isinstance(source, TopicSide):
         return None
     return {number: span.end for number, span in source.ends().items()}

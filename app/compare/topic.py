@@ -109,9 +109,9 @@ class TopicSide:
         return self._ends is not None
 
     def fix_end(self) -> None:
-        """Fix the offsets at which reading ends, and count the records held back by open transactions.
+        """Determine the offsets at which reading ends, and count the records held back by open transactions.
 
-        Partitions added in the meantime are read as well.
+        Includes partitions added since this object was made.
         """
         _, count = self._shape()
         if count > self._count:

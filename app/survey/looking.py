@@ -174,7 +174,7 @@ def _scalars(value: bytes) -> Iterator[tuple[tuple[str, ...], bytes]]:
 
 
 def choose(sample: Sample, named: tuple[Candidate, ...] = ()) -> Candidates:
-    """Choose the candidates to search in all records: the given ones (`named`), and about a dozen from the sample."""
+    """Choose the candidates to try on all records: those in `named`, and about a dozen from the sample."""
     places = _Places(sample)
     chosen = [Candidate((WHOLE,)), *named]
     left_out = [

@@ -386,7 +386,7 @@ class Explanation:
     def _read(self, log: Log, number: int) -> Iterator[tuple[Place, RecordView, ExpectedPartition | None, str]]:
         """Yield a partition's input records in the order of the workers' reading.
 
-        A partition that an operator has moved is read in several legs.
+        If an operator has set the partition to another offset, it is read in legs, from one such offset to the next.
 
         Yields:
             place, record, judge of the record (None: an operator skipped the record), and a note about the leg

@@ -50,7 +50,8 @@ def run(settings: Settings, program: App | None = None) -> int:
         raise SettingsError("processes: more than one needs Linux. Set processes = 1, and start several workers")
     if settings.bootstrap is None:
         raise SettingsError(
-            "processes: more than one needs a named Kafka: bootstrap in the settings file, or RATCHET_BOOTSTRAP"
+            "processes: more than one process needs the address of a Kafka. Set bootstrap in the settings file, or "
+            "RATCHET_BOOTSTRAP"
         )
     with state_folder(settings.state_folder):
         say_unused(settings)

@@ -175,7 +175,7 @@ def _bounds(name: str, settings: StreamSettings, partitions: int) -> Bounds | No
     most = settings.max_identities
     if most is not None and most < partitions:
         raise SettingsError(
-            f"streams.{name}.max_identities: {most} are too few for {partitions} partitions with an even "
-            f"share each. Write {partitions} or more"
+            f"streams.{name}.max_identities: {most} are too few for {partitions} partitions, because each "
+            f"gets an equal share. Write {partitions} or more"
         )
     return Bounds(None if most is None else most // partitions, settings.inactive_after_s)

@@ -72,8 +72,8 @@ class _Shut(dict[Any, Any]):
 
     def __contains__(self, key: object) -> NoReturn:
         raise TableError(
-            "wrote to a table without a current event (as after a time-out between two events), or in a task that it "
-            "has started. Write only in the agent's own task, while it processes an event"
+            "wrote to a table without a current event (for example after a time-out between two events), or in a task "
+            "that it has started. Write only in the agent's own task, while it processes an event"
         )
 
     def keys(self) -> NoReturn:

@@ -218,7 +218,7 @@ async def test_a_task_that_an_agent_has_started_neither_sends_nor_writes() -> No
         "the agent's own task"
     )
     assert second.startswith(
-        "wrote to a table without a current event (as after a time-out between two events), or in a task that"
+        "wrote to a table without a current event (for example after a time-out between two events), or in a task that"
     )
 
 

@@ -267,7 +267,7 @@ class IcebergStore(OptimisticStore["Table"]):
             raise rows_lost(self._catalog, what, self._row_offsets(table) is not None)
 
     def _replaced(self, table: Table) -> str:
-        """Describe how another writer replaced all rows of the job; empty: the table still has some of them."""
+        """Describe how another writer replaced all rows of the job; return "" if the table still has one."""
         found = replacement(table, self._name, may_be_emptied=self.may_be_emptied)
         return found if found and not self._has_own_row(table) else ""
 

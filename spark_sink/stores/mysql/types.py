@@ -134,8 +134,8 @@ def table_parts(table: str, database: str) -> tuple[str, str]:
 def _column_name(name: str) -> str:
     if not _is_name(name) or name.lower().startswith(KEY_COLUMN) or name.lower() == TOKEN:
         raise OptionRefused(
-            f"column {name!r}: a name in MySQL has 1 to {MAX_NAME} characters of up to U+FFFF, without NUL and without "
-            f"a space at the end; {KEY_COLUMN}... and {TOKEN} are Ratchet's own. Rename the column"
+            f"column {name!r}: MySQL does not allow this name, or Ratchet uses it. Rename the column: 1 to {MAX_NAME} "
+            f"characters up to U+FFFF, no NUL, no space at the end, not {TOKEN}, and not {KEY_COLUMN} at the beginning"
         )
     return name
 

@@ -157,7 +157,7 @@ def test_a_broker_that_is_not_named_is_refused(tmp_path: Path) -> None:
     site.config.write_text(site.config.read_text().replace('bootstrap = ""', ""))
     done = site.command("worker")
     assert done.returncode == 2
-    assert "processes: more than one needs a named Kafka" in done.stderr
+    assert "processes: more than one process needs the address of a Kafka" in done.stderr
 
 
 def test_threads_of_a_program_are_refused(tmp_path: Path) -> None:
