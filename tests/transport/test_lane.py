@@ -441,7 +441,9 @@ async def test_a_changelog_that_was_lost_with_the_store_halts_the_lane_until_a_p
     assert site.output_values() == numbers(1, 3)
 
 
-@pytest.mark.parametrize(("offset", "sentence"), [(1, "read 2 offsets again"), (5, "Offsets 3 to 4, 2 of them")])
+@pytest.mark.parametrize(
+    ("offset", "sentence"), [(1, "2 offsets would be read again"), (5, "Offsets 3 to 4, 2 of them")]
+)
 async def test_an_offset_of_another_client_halts_the_lane(site: Site, offset: int, sentence: str) -> None:
     site.produce(events(1, 2, 3))
     first = await site.owner()

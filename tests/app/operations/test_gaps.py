@@ -61,7 +61,7 @@ def test_a_stream_that_does_not_count_is_refused(tmp_path: Path, capsys: pytest.
     assert run(["gaps", "--config", str(config)]) == 2
     assert "set streams.events.dense = true" in capsys.readouterr().err
     assert run(["gaps", "events", "--stream", "events", "--config", str(config)]) == 2
-    assert "given twice" in capsys.readouterr().err
+    assert "named twice" in capsys.readouterr().err
 
 
 def test_identities_cannot_write_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -468,7 +468,8 @@ def test_nothing_of_ratchets_own_is_an_input_or_output(broker: str, tmp_path: Pa
         place.config.write_text(place.config.read_text().replace('output = "shop.out"', f'output = "{topic}"'))
         done = place.command("worker")
         assert done.returncode == 2
-        assert f"the output of 'events' is '{topic}', which Ratchet or Kafka writes for itself" in done.stderr
+        said = f"output of stream 'events' is '{topic}', a topic that Ratchet or Kafka writes for its own use"
+        assert said in done.stderr
 
 
 def test_the_name_of_the_producers_topic_is_the_producers_own() -> None:

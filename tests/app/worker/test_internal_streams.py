@@ -106,5 +106,5 @@ def test_a_worker_without_the_program_does_not_read_an_internal_topic() -> None:
 
 @pytest.mark.parametrize("part", ["input", "output", "dead_letters"])
 def test_no_other_stream_has_an_internal_topic(part: str) -> None:
-    with pytest.raises(ValueError, match="which Ratchet or Kafka writes for itself"):
+    with pytest.raises(ValueError, match="a topic that Ratchet or Kafka writes for its own use"):
         settings(orders=ORDERS | {part: "shop-repartition.by-user"})

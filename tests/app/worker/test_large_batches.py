@@ -81,7 +81,7 @@ def test_a_batch_beyond_the_bound_halts_its_partition_alone_and_raising_it_leads
         worker.wait_for(lambda: "max_batch_mb is 2" in worker.text(), "the halt")
         publish(site, 1, 1, bytes(30))
         worker.wait_for(lambda: site.position(topic) == 2, "one record of each partition")
-        said = f"{topic}, partition 0, record batch at offset 1: unpacks to more than {2 * MIB} bytes"
+        said = f"{topic}, partition 0, record batch at offset 1: the batch unpacks to more than {2 * MIB} bytes"
         assert said in worker.text()  # this client does not say how much it is
         assert "--partition 0 --from 2 --reason TEXT" in worker.text()
         worker.stop()

@@ -148,7 +148,7 @@ async def test_a_changelog_created_again_halts_whoever_has_no_store(site: Site) 
     await asyncio.to_thread(recreate, site.bootstrap, site.changelog, **{"cleanup.policy": "compact"})
     second = await site.owner("b")
     second.lane.start()
-    await stays_halted(second, "has committed 3")
+    await stays_halted(second, "has committed offset 3")
 
 
 def cut(broker: EmbeddedBroker, topic: str, keep_batches: int) -> None:
