@@ -98,6 +98,7 @@ class Site:
     kinds = frozenset({"append", "upsert", "totals"})
     rejects = True
     holds_infinity = True
+    keeps_first_offsets = True
     fenced_at = "before-commit"
     """Where a take-over finds the holder at work: everything is written, and nothing is visible."""
     committing: tuple[str, Exception]
@@ -319,6 +320,7 @@ def _as_said(value: Any, of_column: str) -> Any:
 class FolderSite(Site):
     """The store of the tests; see `stores/folder_store.py`. Whoever uses it registers it first."""
 
+    keeps_first_offsets = False
     committing = ("_write", OSError("the disk is full"))
 
     @property

@@ -101,6 +101,8 @@ def test_records_before_the_start_of_the_first_run_are_left_out(follow: Follow, 
     sink = {"append": {}, "upsert": {"key": ["who"]}, "totals": {"key": ["who"], "sums": ["amount"]}}[kind]
     if kind not in site.kinds:
         pytest.skip("this site has no keys")
+    if not site.keeps_first_offsets:
+        pytest.skip("a store without first_offsets counts these records as lost")
     followed = follow(columns=JSON, kind=kind, rejects=kind != "append", **sink)
     texts = [json.dumps({"who": f"w{n % 4}", "amount": n}) for n in range(20)]
     for partition in (0, 1):
