@@ -181,12 +181,13 @@ class SqlJobState(Generic[Database]):
         """Return the first offsets of the table's records, by the decisions; see `ResultStore.first_offsets`."""
         if not self.has_table(database, "ratchet_sink_decisions"):
             return {}
+        found = self.run(database, f"SELECT decision FROM {{decisions}} {OF_JOB} ORDER BY decided")  # noqa: S608
+        decisions = [each for (text,) in found if "after" in (each := json.loads(text))]
         first: dict[int, int] = {}
-        for (text,) in self.run(database, f"SELECT decision FROM {{decisions}} {OF_JOB} ORDER BY decided"):  # noqa: S608
-            decision = json.loads(text)
-            if "after" in decision:
-                before, after = ({int(p): at for p, at in decision[name].items()} for name in ("before", "after"))
-                first = first_after(first, before, after)
+        # The start first, whatever the clock of the database says: later decisions only lower its offsets.
+        for decision in sorted(decisions, key=lambda each: bool(each["before"])):
+            before, after = ({int(p): at for p, at in decision[name].items()} for name in ("before", "after"))
+            first = first_after(first, before, after)
         return first
 
     def move(self, database: Database, end: Mapping[int, int]) -> None:
