@@ -103,6 +103,7 @@ class ResultTable:
             return  # it was never written
         reading = f"reading table {self._location}, and computing its rows again with Spark"
         with sink_errors_translated(), announced(reading, partial(print, file=sys.stderr, flush=True)):
+            self._first = self._store.first_offsets()
             if self.report.proven_by == "keys":
                 self._read_keyed()
             elif self.report.proven_by == "rows":
@@ -112,7 +113,6 @@ class ResultTable:
                 self._read_rejects()
                 self._after = self._store.offsets()
             resume(self._planner.offset_range(), self._after)  # refuses offsets that this topic cannot have led to
-            self._first = self._store.first_offsets()
         self.report.offsets, self.report.rejects = self._after, self._rejects.rows
 
     def _read_rows(self) -> None:
@@ -205,8 +205,7 @@ class ResultTable:
                 )
             offset_range = self._planner.offset_range()
             resume(offset_range, self._after)
-            first = self._store.first_offsets()
-            start = {each: max(offset_range.earliest[each], first.get(each, 0)) for each in self._after}
+            start = {each: max(offset_range.earliest[each], self._first.get(each, 0)) for each in self._after}
             found = recount(spark, job, start, self._after, restricted_values=self._store.restricted_values)
             if self._values is not None:
                 self._expect(spark, job, self._values)
