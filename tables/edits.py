@@ -124,8 +124,8 @@ class Edit(msgspec.Struct, frozen=True, omit_defaults=True):
             found = _EDIT_OF.decode(value)
             if len(key) != 1 + _NUMBER.size or found.version != VERSION:
                 raise StateError(
-                    f"an operator's change has version {found.version}, and this version of Ratchet "
-                    f"reads {VERSION}. Run the newer version"
+                    f"an operator's change has version {found.version}, and this Ratchet reads {VERSION}. Run the "
+                    "newer version"
                 )
             _ = found.name
         except (ValueError, RecursionError) as error:  # msgspec's errors among them

@@ -314,5 +314,7 @@ def test_which_stream(tmp_path: Path, name: str | None, sentence: str) -> None:
 
 
 def test_no_stream_at_all() -> None:
-    with pytest.raises(SettingsError, match=r"the stream is not named\. Give --stream NAME; .* streams: none"):
+    with pytest.raises(
+        SettingsError, match=r"the stream is not named\. Give --stream NAME; the settings have the streams: none"
+    ):
         load().stream()

@@ -157,7 +157,7 @@ def test_an_agent_without_outputs_and_one_that_ends() -> None:
         async for _ in values:
             return
 
-    with pytest.raises(AgentFailed, match="agent ends returned"):
+    with pytest.raises(AgentFailed, match=r"agent ends returned\. An agent must not return: let it read events"):
         run(app, {"in": [1] * 5})
 
 
