@@ -33,7 +33,7 @@ class TopicShape:
 
 
 class HeardAdminClient(AdminClient):  # type: ignore[misc]  # confluent_kafka has no types
-    """Administration client that remembers the last refusal, by Kafka or by itself."""
+    """Administration client that remembers the last refusal of a connection, by Kafka or by the client."""
 
     def __init__(self, options: Mapping[str, str | int | bool]) -> None:
         self._heard = Heard(options)

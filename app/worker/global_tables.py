@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 NULLS: Final = "delete.retention.ms"
 NULLS_LEAST_MS: Final = int(2 * SILENT_S * 1000)
-"""Minimum milliseconds for which a global table's topic must keep nulls: twice the silence that causes a new read."""
+"""Minimum `delete.retention.ms` of a global table's topic: twice the silence that causes a new read."""
 PAUSE_S: Final = 5.0
 """Seconds before an unreadable topic is tried again."""
 
