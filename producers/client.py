@@ -97,6 +97,7 @@ PASSING = LEADER_CHANGES | frozenset(
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._RESOLVE,
+        KafkaError._DESTROY_BROKER,  # the metadata no longer list the broker that was asked
         KafkaError.NOT_CONTROLLER,
         KafkaError.BROKER_NOT_AVAILABLE,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -138,7 +139,7 @@ def refusal(error: KafkaError, where: str) -> RatchetError:
             "the record out"
         )
     if error.code() in TOPIC_GONE:
-        return TopicMissing(f"{reason}. Was it deleted?")
+        return TopicMissing(f"{reason}. The topic may have been deleted: create it, then publish again")
     if error.code() in NOT_ALLOWED:
         return TopicError(reason)
     return TransportError(f"{reason}. Acknowledged records stay published; start again to go on after it")
@@ -172,27 +173,35 @@ _AWAY: Final = re.compile(r"connect|resolve|timed? ?out|empty reply|HTTP[^{]* 5\
 _ALERT: Final = re.compile(r"alert (?P<alert>[a-z ]+?)(?:: SSL alert number \d+)?$")
 
 
-class Heard:
-    """Error callback that remembers the last refusal of a client."""
+class RefusalCallback:
+    """Error callback that stores the last refusal of its client by a server.
+
+    The server is Kafka or a token server.
+    """
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._last: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        """Keep an error if it is a refusal."""
+        """Store an error if it means a refusal, such as a wrong password; ignore others."""
         if _is_refusal(error):
             self._last = error
 
     def refusal(self) -> KafkaRefused | None:
-        """Return and forget the last refusal, as an error; None: another attempt may succeed."""
+        """Return the error for the last refusal, once; None: there is none since the last call.
+
+        After None, another attempt may succeed.
+        """
         last, self._last = self._last, None  # only errors since the last call
         sentence = None if last is None else refused(last, self._options)
         return None if sentence is None else KafkaRefused(sentence)
 
 
 def refused(error: KafkaError, options: Options) -> str | None:
-    """Return a sentence about a refusal, with the server and a remedy; None: the error is no refusal, or may pass.
+    """Return the error text that explains a refusal to the user, with server and remedy.
+
+    It is None if the error is no refusal, or if another attempt may succeed.
 
     Args:
         error: librdkafka's error, from `error_cb`.
@@ -220,7 +229,7 @@ def refused(error: KafkaError, options: Options) -> str | None:
 
 
 def login_refused(at: str, what: str, mechanism: object) -> str:
-    """Return the sentence for a login that a server refuses.
+    """Return the error text for a login that a server refuses.
 
     Args:
         at: the server, as "Kafka at host:port".
@@ -239,21 +248,21 @@ def login_refused(at: str, what: str, mechanism: object) -> str:
 
 
 def own_certificate_refused(at: str, alert: str) -> str:
-    """Return the sentence for a server that refuses the client's certificate, or requires one.
+    """Return the error text for a server that refuses the client's certificate, or requires one.
 
     Args:
         at: the server, as "Kafka at host:port".
         alert: text of the TLS alert.
     """
     return (
-        f"{at} refuses this client's certificate, or that it has none (alert {alert}). Give "
-        "kafka.ssl.certificate.location and kafka.ssl.key.location one "
-        "signed by a CA that the broker trusts and not expired"
+        f"{at} refuses this client, because it has no certificate or a wrong one (alert {alert}). Name in "
+        "kafka.ssl.certificate.location a certificate by a CA that the broker trusts, which has not expired, and in "
+        "kafka.ssl.key.location its key"
     )
 
 
 def token_refused(options: Mapping[str, object], what: str) -> str | None:
-    """Return the sentence for a token that the token server refuses; None: another attempt may succeed."""
+    """Return the error text for a token that the token server refuses; None: another attempt may succeed."""
     if _AWAY.search(what):
         return None
     return (

@@ -15,7 +15,7 @@ from kafka_ratchet.producers.client import (
     ATTEMPT_S,
     NOT_ALLOWED,
     PASSING,
-    Heard,
+    RefusalCallback,
     explained,
     no_broker_is_let_in,
     options_refused,
@@ -32,20 +32,23 @@ class TopicShape:
     partitions: int
 
 
-class HeardAdminClient(AdminClient):  # type: ignore[misc]  # confluent_kafka has no types
-    """Administration client that remembers the last refusal of a connection, by Kafka or by the client."""
+class CheckedAdminClient(AdminClient):  # type: ignore[misc]  # confluent_kafka has no types
+    """Administration client that stores the last refused connection: Kafka refused the client, or it refused Kafka."""
 
     def __init__(self, options: Mapping[str, str | int | bool]) -> None:
-        self._heard = Heard(options)
+        self._heard = RefusalCallback(options)
         super().__init__({"log_level": 0, "error_cb": self._heard, **options})
 
     def refusal(self) -> KafkaRefused | None:
-        """Return the error if Kafka refuses this client, or this client Kafka; None: the failure may pass."""
+        """Return the error for the last refused connection; None: no refusal, so another attempt may succeed.
+
+        Either Kafka refused this client, or this client refused Kafka's certificate.
+        """
         self.poll(0)  # delivers errors
         return self._heard.refusal()
 
 
-def admin_client(options: Mapping[str, str | int | bool]) -> HeardAdminClient:
+def admin_client(options: Mapping[str, str | int | bool]) -> CheckedAdminClient:
     """Return an administration client that writes no log lines of its own.
 
     Raises:
@@ -53,7 +56,7 @@ def admin_client(options: Mapping[str, str | int | bool]) -> HeardAdminClient:
     """
     require_servers(options)
     try:
-        return HeardAdminClient(options)
+        return CheckedAdminClient(options)
     except (KafkaException, ValueError, TypeError, OverflowError) as error:
         raise options_refused(error, options) from None
 
@@ -91,7 +94,7 @@ def describe_topic(
                 continue
             if error.code() not in PASSING:
                 raise TopicError(f"topic {topic!r} cannot be described: {explained(error)}") from failure
-            if isinstance(admin, HeardAdminClient) and (refusal := admin.refusal()) is not None:
+            if isinstance(admin, CheckedAdminClient) and (refusal := admin.refusal()) is not None:
                 raise refusal from failure
             left_s = max(0.0, deadline - time.monotonic())
             say(f"Kafka does not answer yet ({error.str()}); trying again for {left_s:.0f} s")

@@ -43,7 +43,7 @@ LEADER_PAUSE_S = 0.2
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """Range of a topic: offsets per partition number."""
+    """Offsets that a topic holds, by partition: from `earliest` up to, not including, `end`."""
 
     topic: str
     earliest: dict[int, int]
@@ -177,8 +177,14 @@ class TopicPlanner:
         partitions = [partition.id for partition in self._describe().partitions]
         return self._offsets(partitions, OFFSET_END, committed=committed)
 
+    def require_still_first_topic(self, offsets: Mapping[int, int]) -> None:
+        """Read the topic's id, and check it as `require_first_topic` does. Raises the errors of both."""
+        self.require_first_topic(self.topic_id(), offsets)
+
     def require_first_topic(self, topic_id: int, offsets: Mapping[int, int]) -> None:
-        """Check that the topic still has the id that this planner read first, and that the store has.
+        """Check that the topic still has the id that this planner read first.
+
+        The store's offsets belong to the topic with that id.
 
         Spark reads by the topic's name; while Spark starts, a topic can be deleted and created again.
 
@@ -250,6 +256,7 @@ class TopicPlanner:
             KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - new, and not in this client's metadata yet
             KafkaError._TIMED_OUT,  # noqa: SLF001
             KafkaError._TRANSPORT,  # noqa: SLF001
+            KafkaError._DESTROY_BROKER,  # noqa: SLF001 - the metadata no longer list the broker that was asked
         }
         deadline = time.monotonic() + self._timeout_s
         if committed not in self._consumers:
@@ -305,7 +312,11 @@ class TopicPlanner:
             self._refused = text
 
     def _answer(self, request: Any) -> Any:
-        """Return Kafka's answer; raise `KafkaUnavailable` early if login or certificate are refused."""
+        """Wait for the answer to a request, and return it.
+
+        Raises:
+            KafkaUnavailable: login or certificate are refused; it is raised before the request's time-out.
+        """
         self._refused, began = "", time.monotonic()
         while not request.done():
             self._admin.poll(HEAR_S)
@@ -342,8 +353,8 @@ def resume(offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, in
         KafkaUnavailable: Kafka does not list a partition of a topic with an id.
     """
     afresh = (
-        "Say where the job shall go on with `ratchet sink resume`, such as --from earliest; rows that are still both "
-        "in the topic and in the table, of any partition, are then there twice"
+        "Choose the offset at which the job continues with `ratchet sink resume`, such as --from earliest; each record "
+        "that the job then reads for the second time, in any partition, has two rows in the table"
     )
     for partition, offset in sorted(stored.items()):
         where = f"{offset_range.topic}/{partition}"
