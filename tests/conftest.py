@@ -27,7 +27,7 @@ from kafka_ratchet.app.local.jars import kafka_jars as resolve_kafka_jars
 from kafka_ratchet.app.local.java import SHORT_LIVED, find_java
 from kafka_ratchet.producers import create_topic
 from tests.containers import docker_answers, kafka
-from tests.quick import DEFAULT_MARKS, in_order, is_quick, runs_plain, scope
+from tests.quick import DEFAULT_MARKS, in_order, is_of_share, is_quick, runs_plain, scope
 
 pytest_plugins = ["kafka_ratchet.testing.fixtures"]
 
@@ -55,6 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--plain-kernels", action="store_true", help="only the tests of what Numba compiles, as plain Python"
     )
+    parser.addoption("--share", help="of the tests marked matrix, only share N of M: 3/8")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -83,16 +84,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         "--slow": lambda item: not is_quick(item),
         "--plain-kernels": runs_plain,
     }
-    for option, chosen in options.items():
-        if config.getoption(option):
-            config.hook.pytest_deselected(items=[item for item in items if not chosen(item)])
-            items[:] = [item for item in items if chosen(item)]
+    wanted = [chosen for option, chosen in options.items() if config.getoption(option)]
+    if share := config.getoption("--share"):
+        number, _, shares = share.partition("/")
+        if not (number.isdigit() and shares.isdigit() and 1 <= int(number) <= int(shares)):
+            raise pytest.UsageError(
+                f"--share {share}: give two numbers such as 3/8; the first must not be the larger one"
+            )
+        wanted.append(lambda item: is_of_share(item, int(number), int(shares)))
+    for chosen in wanted:
+        config.hook.pytest_deselected(items=[item for item in items if not chosen(item)])
+        items[:] = [item for item in items if chosen(item)]
     items[:] = in_order(items)
 
 
 class _FilesTogether(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
     def _split_scope(self, nodeid: str) -> str:
         return scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)  # `-p no:xdist`
+def pytest_handlecrashitem(crashitem: str, report: pytest.TestReport, sched: LoadFileScheduling) -> None:
+    """End the run if a test process dies.
+
+    pytest-xdist gives the files of the dead process to the others, with the test that ended it.
+    """
+    sched.config.hook.pytest_runtest_logreport(report=report)
+    pytest.exit(f"a test process died in {crashitem}", returncode=3)
 
 
 @pytest.hookimpl(optionalhook=True)  # `-p no:xdist`
@@ -158,7 +176,9 @@ def broker_log_folder(chosen_broker: ChosenBroker) -> Path | None:
 @pytest.fixture
 def new_topic(broker: str, request: pytest.FixtureRequest) -> Callable[..., str]:
     """new_topic(partitions=4, **topic_config) creates a topic of an unused name and returns the name."""
-    admin = AdminClient({"bootstrap.servers": broker})
+    # A query of Spark keeps the frames of its test, and this client with them. When the broker has stopped, it would
+    # print two lines a second until the last test process ends.
+    admin = AdminClient({"bootstrap.servers": broker, "log_level": 0})
     test = re.sub(r"[^A-Za-z0-9_-]", "-", request.node.name)[:80]
 
     def create(partitions: int = 4, **config: Any) -> str:

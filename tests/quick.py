@@ -5,6 +5,7 @@ A line may be a folder, a file or one test.
 
 from __future__ import annotations
 
+import zlib
 from typing import Final
 
 import pytest
@@ -128,6 +129,16 @@ def is_quick(item: pytest.Item) -> bool:
     if item.nodeid.startswith(WITH_BROKER):
         return True
     return not item.nodeid.startswith(SLOW) and HEAVY_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def is_of_share(item: pytest.Item, number: int, shares: int) -> bool:
+    """Return True if a test is not of the matrix, or belongs to share `number` (1 to `shares`) of the matrix.
+
+    All cases of a test function are in one share. Its name decides, so that a share is the same on every machine.
+    """
+    if not item.get_closest_marker("matrix"):
+        return True
+    return zlib.crc32(item.nodeid.partition("[")[0].encode()) % shares == number - 1
 
 
 def in_order(items: list[pytest.Item]) -> list[pytest.Item]:

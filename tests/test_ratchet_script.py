@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -409,36 +410,64 @@ def test_signals_reach_the_command(clone: Clone) -> None:
 MARIADB = ("mariadbd", "mariadb-install-db")
 
 
-@pytest.mark.parametrize("home", ["elsewhere", ""])
-def test_ci_uses_the_environment_that_the_script_made(tmp_path: Path, home: str) -> None:
-    clone = tmp_path / "clone"
-    environment = tmp_path / home if home else clone
+def ci_with_stubs(tmp_path: Path, environment: Path, ratchet: str) -> dict[str, str]:
+    """Copy CI's script to a folder where its programs only write down how they are called; return its variables.
+
+    ratchet: further lines of the stub of `./ratchet`.
+    """
+    clone, record, programs = tmp_path / "clone", tmp_path / "record", tmp_path / "programs"
     (clone / ".ci").mkdir(parents=True)
     for name in ("run", "subjects"):
         shutil.copy(ROOT / ".ci" / name, clone / ".ci" / name)
-    record, programs = tmp_path / "record", tmp_path / "programs"
-    tools = [environment / ".venv" / "bin" / name for name in ("ruff", "mypy")]
     # Those that it would install otherwise are there.
     for program in (
         clone / "ratchet",
-        *tools,
+        *(environment / ".venv" / "bin" / name for name in ("ruff", "mypy")),
         *(programs / n for n in ("chromium", "chromedriver", "initdb", "systemd-analyze", "python3.13", *MARIADB)),
     ):
         program.parent.mkdir(parents=True, exist_ok=True)
-        program.write_text(f'#!/bin/sh\necho "$0 $*" >>"{record}"\n')
+        more = ratchet if program.name == "ratchet" else ""
+        program.write_text(f'#!/bin/sh\necho "$0 $*" >>"{record}"\n{more}')
         program.chmod(0o755)
-    variables = {"PATH": f"{programs}:{os.environ['PATH']}"} | ({"RATCHET_HOME": str(environment)} if home else {})
+    home = {} if environment == clone else {"RATCHET_HOME": str(environment)}
+    return {"PATH": f"{programs}:{os.environ['PATH']}"} | home
+
+
+def test_ending_ci_ends_its_tests(tmp_path: Path) -> None:
+    clone, begun = tmp_path / "clone", tmp_path / "begun"
+    lines = f'case $1 in test) echo $$ >"{begun}.new"; mv "{begun}.new" "{begun}"; exec sleep 600 ;; esac\n'
+    variables = ci_with_stubs(tmp_path, clone, lines)
+    with subprocess.Popen([clone / ".ci" / "run"], env=variables, stdout=subprocess.DEVNULL) as ci:
+        deadline = time.monotonic() + 60
+        while not begun.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        ci.terminate()
+        assert ci.wait(60) == 128 + signal.SIGTERM
+    test = Path("/proc") / begun.read_text().strip()
+    while test.exists():
+        assert time.monotonic() < deadline + 60
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("home", ["elsewhere", ""])
+def test_ci_uses_the_environment_that_the_script_made(tmp_path: Path, home: str) -> None:
+    clone, record = tmp_path / "clone", tmp_path / "record"
+    environment = tmp_path / home if home else clone
+    tools = [environment / ".venv" / "bin" / name for name in ("ruff", "mypy")]
+    variables = ci_with_stubs(tmp_path, environment, "")
     done = subprocess.run([clone / ".ci" / "run"], env=variables, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = record.read_text().splitlines()
     told = [line.split("ratchet ")[1].strip() for line in lines if "/ratchet " in line]
     assert told.count("setup --dev") == 2  # for Python 3.13 beside what follows
+    share = "1/8"  # the clone is no repository, and has no hash
     hangs = "-o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true"
     assert [each for each in told if each != "setup --dev"] == [
         "docs",
         "bench regress --rounds 1",
         f"test --quick --coverage {hangs}",
-        f"test --all -m not long and not browser {hangs}",
+        f"test --all -m not long and not browser --share={share} {hangs}",
         "test -m browser",
     ]
     assert [line for line in lines if ".venv" in line] == [
