@@ -40,7 +40,7 @@ JOINS: Final = frozenset({"combine", "left_join", "inner_join", "outer_join"})
 ASKS: Final = frozenset({"ask", "ask_nowait", "map", "kvmap", "join", "kvjoin"})
 TASKS: Final = frozenset({"create_task", "ensure_future", "gather", "wait_for"})
 AWAY: Final = frozenset({"run_in_executor", "to_thread", "add_future", "call_soon", "call_later"})
-"""Names of methods, of any object, that run a function outside the agent."""
+"""Names of methods that run a function outside the agent, whichever object they belong to."""
 
 ASK: Final = "the request is in the topic only after the commit that would wait for the answer"
 WINDOW: Final = "windows go by the events' time, and close in order when a record's time passes their end"
@@ -75,7 +75,7 @@ class Finding(NamedTuple):
 
 
 @dataclass
-class Names:
+class DefinedNames:
     """Topics, tables, agents and functions that a program's modules define, by name."""
 
     topics: set[str] = field(default_factory=set)
@@ -111,7 +111,7 @@ def check_files(paths: Iterable[Path]) -> list[Finding]:
         SettingsError: a file cannot be read.
     """
     trees = {path: _parsed(path) for path in paths}
-    names = Names()
+    names = DefinedNames()
     for tree in trees.values():
         _define(tree, names)
     found = [finding for path, tree in trees.items() for finding in _Checker(path, tree, names).findings()]
@@ -119,7 +119,7 @@ def check_files(paths: Iterable[Path]) -> list[Finding]:
 
 
 def refuse_shown(paths: Iterable[Path]) -> None:
-    """Refuse a program with statements that cannot be exact.
+    """Refuse a program with statements that cannot have their effects exactly once.
 
     Raises:
         SettingsError: the program has such statements; the message has one line for each.
@@ -243,7 +243,7 @@ def _argument(call: ast.Call, name: str) -> ast.expr | None:
     return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
 
 
-class Bound(NamedTuple):
+class RegisteredFunction(NamedTuple):
     """Function that a call `app.agent(topic)(function)` registers as an agent, instead of a decorator.
 
     Attributes:
@@ -257,7 +257,7 @@ class Bound(NamedTuple):
     given: list[ast.expr]
 
 
-def _bound(node: ast.AST) -> Bound | None:
+def _bound(node: ast.AST) -> RegisteredFunction | None:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Call) or len(node.args) != 1:
         return None
     if not isinstance(node.func.func, ast.Attribute) or node.func.func.attr not in AGENTS:
@@ -266,10 +266,10 @@ def _bound(node: ast.AST) -> Bound | None:
     if isinstance(target, ast.Call) and _called(target) == "partial" and target.args:
         target, *given = target.args
     name = target.id if isinstance(target, ast.Name) else target.attr if isinstance(target, ast.Attribute) else ""
-    return Bound(name, node.func, given)
+    return RegisteredFunction(name, node.func, given)
 
 
-def _define(tree: ast.Module, names: Names) -> None:
+def _define(tree: ast.Module, names: DefinedNames) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.AsyncFunctionDef):
             names.functions.setdefault(node.name, node)
@@ -288,7 +288,7 @@ def _define(tree: ast.Module, names: Names) -> None:
                 names.reads[node.name] = decorator.args[0].id
 
 
-def _assign(name: str, value: ast.expr, names: Names) -> None:
+def _assign(name: str, value: ast.expr, names: DefinedNames) -> None:
     calls = list(_calls(value))
     kinds = [_called(call) for call in calls]
     if "topic" in kinds:
@@ -335,7 +335,7 @@ def _stream_of(node: ast.AsyncFunctionDef, given: Sequence[ast.expr]) -> str:
 class _Checker:
     """Checker of one module, which collects the findings."""
 
-    def __init__(self, path: Path, tree: ast.Module, names: Names) -> None:
+    def __init__(self, path: Path, tree: ast.Module, names: DefinedNames) -> None:
         self._file, self._tree, self._names = str(path), tree, names
 
     def _at(self, node: ast.expr | ast.stmt, verdict: Verdict, what: str, why: str = "") -> Finding:
@@ -384,7 +384,7 @@ class _Checker:
         else:
             yield self._at(call, "exact", label)
 
-    def _bound_agent(self, bound: Bound) -> Iterator[Finding]:
+    def _bound_agent(self, bound: RegisteredFunction) -> Iterator[Finding]:
         """Yield the findings on `app.agent(topic)(function)`.
 
         If the function is not found, only the options of `agent` are checked.
@@ -397,7 +397,10 @@ class _Checker:
             yield from self._in_memory(bound.options, label) or [self._at(bound.options, "exact", label)]
 
     def _in_memory(self, options: ast.Call, label: str) -> list[Finding]:
-        """Return the refusal of an agent that reads or fills a channel in memory."""
+        """Return a refusal of an agent that reads or fills a channel in memory; else an empty list.
+
+        options: call of `agent` with its options; label: name of the agent, for the finding
+        """
         channel = options.args[0] if options.args else _argument(options, "channel")
         if channel is not None and self._is_channel(channel):
             why = "a channel in memory is lost when its worker ends. Give the agent a topic"
@@ -541,7 +544,7 @@ def _runs_away(name: str, receiver: str) -> bool:
 
 
 def _written(node: ast.AST) -> str:
-    """Return the name of the target of an assignment by key, such as `counts[word] = 1`; "" without one."""
+    """Return the name of the variable that a statement changes by key, such as `counts[word] = 1`; else ""."""
     if isinstance(node, ast.Assign):
         targets = node.targets
     elif isinstance(node, ast.AugAssign | ast.AnnAssign):

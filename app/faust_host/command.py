@@ -12,7 +12,7 @@ import faust
 from kafka_ratchet.app.faust_host.check import modules_of, refuse_shown
 from kafka_ratchet.app.faust_host.transport import NoConductor, Transport
 from kafka_ratchet.app.settings import given as given_settings
-from kafka_ratchet.app.worker.parent import Parent, Role
+from kafka_ratchet.app.worker.parent import Parent, ProcessRole
 from kafka_ratchet.app.worker.process import STOP_WITHIN_S
 from kafka_ratchet.app.worker.program import load_object
 from kafka_ratchet.errors import SettingsError
@@ -58,16 +58,16 @@ def run(text: str, config: Path | None, given: Mapping[str, Any], log_level: str
         text: MODULE:NAME
         config: path of ratchet.toml, as for `load`
         given: settings of the command line
-        log_level: level of Faust's log
+        log_level: level of Faust's log.
 
     Raises:
-        SettingsError: the program cannot be loaded, or has statements that cannot be exact.
+        SettingsError: the program cannot be loaded, or has statements that cannot have their effects exactly once.
     """
     refuse_shown(modules_of(text, Path.cwd()))
     processes = int(given.get("processes") or given_settings(config).get("processes") or 1)
     if processes > 1:
         roles = [
-            Role(f"ratchet/{number}", partial(_process, text, config, given, log_level, number))
+            ProcessRole(f"ratchet/{number}", partial(_process, text, config, given, log_level, number))
             for number in range(processes)
         ]
         return Parent(roles, KILL_AFTER_S).run()

@@ -19,7 +19,7 @@ from faust.topics import Topic
 from faust.types.tables import CollectionT
 
 from kafka_ratchet.app.faust_host.refusals import is_library
-from kafka_ratchet.app.faust_host.stream import LaneChannel, Probed, Step, stream_for
+from kafka_ratchet.app.faust_host.stream import LaneChannel, ProbeEnded, RepartitionStep, stream_for
 from kafka_ratchet.errors import SettingsError
 
 STEPS: Final = frozenset({"group_by", "through"})
@@ -64,7 +64,7 @@ def topics_of(agent: Any) -> dict[str, Any]:
     return dict.fromkeys(channel.topics, channel)
 
 
-async def steps_of(agent: Any) -> list[Step]:
+async def steps_of(agent: Any) -> list[RepartitionStep]:
     """Find the steps (`group_by`, `through`) of an agent, by running its function up to the first event.
 
     A function that names neither method is not called.
@@ -79,7 +79,7 @@ async def steps_of(agent: Any) -> list[Step]:
             await anext(made)
         else:
             await made
-    except Probed:
+    except ProbeEnded:
         return stream.steps
     raise SettingsError(
         f"{place_of(agent.fun)}: agent {agent.name} returns before it reads its first event. Read the stream with "
@@ -192,7 +192,7 @@ def _items(value: Any) -> list[Any]:
 def find_topics(app: Any) -> dict[str, Any]:
     """Return every topic object of an app, by topic name.
 
-    It searches Python's memory, because Faust keeps no list.
+    The topics are searched in Python's memory, because Faust keeps no list of them.
     """
     found = [each for each in _in_memory(Topic) if each.app is app and not each.pattern]
     return {name: topic for topic in found for name in topic.topics}

@@ -11,7 +11,7 @@ CONTAINERS: Final = frozenset(
     | {"Queue", "LifoQueue", "PriorityQueue", "SimpleQueue"}
 )
 GROWS: Final = frozenset({"append", "appendleft", "extend", "popleft", "put", "put_nowait", "get_nowait"})
-"""Names of methods that change a container and that no table has."""
+"""Names of methods that change a container. No Faust table has these methods."""
 CHANGES: Final = GROWS | {"add", "insert", "setdefault", "update", "pop", "remove", "discard", "clear"}
 """Names of methods that change a container."""
 CHANGERS: Final = frozenset(
@@ -72,15 +72,17 @@ def _kept_in(agent: Function, module: ast.Module, stream: str) -> Iterator[tuple
 def _outside(
     agent: Function, module: ast.Module, looped: list[ast.AST], declared: set[str]
 ) -> tuple[set[str], dict[str, ast.expr]]:
-    """Return the variables bound before an agent's loop, and the values of these and of the module's variables.
-
-    The values omit names that the loop itself binds as new local variables.
+    """Return the variables that exist outside an agent's loop.
 
     Args:
         agent: function with the loop
         module: its module
         looped: nodes of the loop
-        declared: variables of the module that the function binds
+        declared: variables of the module that the function binds.
+
+    Returns:
+        (names of the variables bound before the loop, assigned values of these and of the module's variables by name).
+        The values lack names that the loop itself binds as new local variables.
     """
     inside = set(map(id, looped))
     before = {name: value for each in ast.walk(agent) if id(each) not in inside for name, value in _bound(each)}
@@ -101,7 +103,7 @@ def _stored(nodes: Iterable[ast.AST]) -> set[str]:
 def _through_calls(
     statement: ast.stmt, agent: Function, module: ast.Module, outer: dict[str, ast.expr]
 ) -> Iterator[str]:
-    """Yield the variables changed by functions that a statement calls by name, directly or not.
+    """Yield the variables changed by functions that a statement calls, directly or through other functions.
 
     Args:
         statement: statement in the loop over the events
@@ -178,7 +180,7 @@ def _helpers(function: Function, module: ast.Module, stream: str) -> Iterator[tu
 
 
 def _enumerated(node: ast.stmt, stream: str) -> Iterator[str]:
-    """Yield the text of a count by `stream.enumerate()` in the head of a loop."""
+    """Yield `STREAM.enumerate()` if the statement is an `async for` over such a call."""
     called = node.iter.func if isinstance(node, ast.AsyncFor) and isinstance(node.iter, ast.Call) else None
     if isinstance(called, ast.Attribute) and called.attr == "enumerate":
         if any(isinstance(each, ast.Name) and each.id == stream for each in ast.walk(called)):
@@ -195,7 +197,7 @@ def _first_reads(nodes: Iterable[ast.AST]) -> dict[str, int]:
 
 
 def _loops(agent: Function, stream: str) -> Iterator[ast.AsyncFor]:
-    """Yield the loops over an agent's events; without one that names the stream, all asynchronous loops."""
+    """Yield the loops over an agent's events: those that name the stream, or else all asynchronous loops."""
     loops = [each for each in ast.walk(agent) if isinstance(each, ast.AsyncFor)]
     own = [
         loop for loop in loops if any(isinstance(each, ast.Name) and each.id == stream for each in ast.walk(loop.iter))
@@ -226,7 +228,7 @@ def _inner(node: ast.stmt) -> Iterator[ast.expr]:
 
 
 def _rebound(node: ast.stmt, read: dict[str, int]) -> Iterator[str]:
-    """Yield the variables that a statement sets from their own value, or that the loop has read before it.
+    """Yield the variables that a statement sets, if the loop reads their earlier value.
 
     read: by variable, the first line of the loop that reads it
     """

@@ -1,22 +1,28 @@
-"""`ratchet state import --faust`: tables from Faust's changelogs and offsets from its group, while no worker runs."""
+"""Import of Faust's tables and offsets, while no worker runs: `ratchet state import --faust`.
+
+Tables come from Faust's changelogs, offsets from its consumer group.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from faust.tables.sets import OPERATION_UPDATE, SetTable
 
+from kafka_ratchet.agents.program import StreamDefinition, ancestors_of
 from kafka_ratchet.app.faust_host.command import load_app, use_lanes
-from kafka_ratchet.app.faust_host.program import Hosted, switch_off
+from kafka_ratchet.app.faust_host.key_json import OTHER, library, writer
+from kafka_ratchet.app.faust_host.program import ConvertedProgram, switch_off
 from kafka_ratchet.app.faust_host.store import LaneStore
 from kafka_ratchet.app.faust_host.transport import GROUP_S, hosted_app, prepare_changelogs
 from kafka_ratchet.app.local.connectivity import wait_until_reachable
-from kafka_ratchet.app.operations.resume import CHANGELOG_BYTES, Resume, Wanted
+from kafka_ratchet.app.operations.resume import CHANGELOG_BYTES, Resume, ResumeOptions
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.group import Group, ask_group
 from kafka_ratchet.app.worker.claims import now, this_user
@@ -34,10 +40,16 @@ from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster
 READ_S: Final = 60.0
 """Seconds without an answer after which reading a changelog ends."""
 
+EXPIRED: Final = (
+    "Kafka deletes offsets of a group without members after offsets.retention.minutes. Without it, all records would "
+    "count once more. Nothing was imported. Set the offset that Faust had reached with kafka-consumer-groups "
+    "--reset-offsets, or give faust.App another version="
+)
+
 Entries = dict[bytes, bytes]
 
 
-class Taken(msgspec.Struct, frozen=True):
+class TakenState(msgspec.Struct, frozen=True):
     """State taken over for one partition. position: next offset of the input; None: its beginning."""
 
     stream: str
@@ -46,7 +58,7 @@ class Taken(msgspec.Struct, frozen=True):
     keys: int
 
 
-def take_over(text: str, config: Path | None, *, dry_run: bool) -> list[Taken]:
+def take_over(text: str, config: Path | None, *, dry_run: bool) -> list[TakenState]:
     """Import the state of plain Faust workers: their group's offsets, and tables from their changelogs.
 
     Args:
@@ -55,7 +67,8 @@ def take_over(text: str, config: Path | None, *, dry_run: bool) -> list[Taken]:
         dry_run: only return what would be imported
 
     Raises:
-        SettingsError: workers run, lanes have run already, or records wait between two steps.
+        SettingsError: workers run, nothing is left to import, records wait between two steps, offsets have expired,
+            partition counts differ, or Faust writes other keys here.
         RatchetError: Kafka refuses the request. Partitions imported before are complete; run the import again.
     """
     app = load_app(text)
@@ -72,19 +85,21 @@ def take_over(text: str, config: Path | None, *, dry_run: bool) -> list[Taken]:
 class _TakeOver:
     """Import of one program's state from plain Faust workers."""
 
-    def __init__(self, hosted: Hosted, settings: Settings, bootstrap: str) -> None:
+    def __init__(self, hosted: ConvertedProgram, settings: Settings, bootstrap: str) -> None:
         self._hosted, self._settings, self._bootstrap = hosted, settings, bootstrap
         self._options = {"bootstrap.servers": bootstrap, **settings.kafka}
 
-    def run(self, *, dry_run: bool) -> list[Taken]:
+    def run(self, *, dry_run: bool) -> list[TakenState]:
         group = self._group()
-        self._refuse_waiting(group)
         tables = {name: self._read(name, store) for name, store in self._hosted.stores.items()}
+        plan = self._plan(group, tables)
+        self._refuse_waiting(group)
         if not dry_run:
             prepare_changelogs(self._hosted, self._settings, self._bootstrap)
             prepare(self._settings, self._bootstrap, self._hosted.engine)
             self._group()
-        return asyncio.run(self._write(group, tables, dry_run=dry_run))
+            asyncio.run(self._write(plan))
+        return [taken for taken, _ in plan]
 
     def _group(self) -> Group:
         group = ask_group(self._bootstrap, self._settings, GROUP_S)
@@ -93,25 +108,27 @@ class _TakeOver:
                 f"{group.members} workers of {self._settings.app!r} are running. Stop them with SIGTERM, so that "
                 "Faust commits its work, then run the import again"
             )
-        topics = {*self._hosted.inputs.values()}
-        done = sorted(place for place in group.committed if place[0] in topics)
-        if done:
-            raise SettingsError(
-                f"{done[0][0]}, partition {done[0][1]}: a worker of Ratchet has already committed there, so its "
-                "tables are newer than Faust's. Nothing was imported; start the worker without an import"
-            )
         return group
 
     def _refuse_waiting(self, group: Group) -> None:
-        """Refuse to import while records wait between two steps of Faust, because Ratchet's steps use other topics."""
-        steps = {place: offset for place, offset in group.foreign.items() if place[0].endswith("-repartition")}
+        """Refuse to import while records wait between two steps of a Faust agent.
+
+        Ratchet's steps use other topics, and would not read these records.
+
+        Raises:
+            SettingsError: there are such records.
+        """
+        # A worker started in another way may have used another prefix than this program's.
+        used = {topic for topic, _ in group.foreign if topic.endswith("-repartition")}
+        counts = partition_counts(admin_client(self._options), sorted({*self._hosted.regrouped.values()} | used))
         with consumer(self._options, self._settings.app) as client:
-            for (topic, number), offset in sorted(steps.items()):
-                for found in records(client, topic, number, offset, timeout_s=READ_S):
-                    raise SettingsError(
-                        f"{topic}, partition {number}: records from offset {found.offset()} on wait for the second "
-                        "step of Faust's agent. Run plain Faust without new events until no record waits, then stop it"
-                    )
+            for topic, count in sorted(counts.items()):
+                for number, held in enumerate(offset_ranges(client, topic, count)):
+                    place = topic, number
+                    reached = group.foreign.get(place, group.committed.get(place))
+                    begin = held.first if reached is None else max(reached, held.first)
+                    for found in records(client, topic, number, begin, timeout_s=READ_S, end=held.end):
+                        raise SettingsError(_waiting(place, found.offset(), reached, self._settings.app))
 
     def _read(self, name: str, store: LaneStore) -> dict[int, Entries]:
         """Read the entries of a table by partition, from Faust's changelog."""
@@ -127,26 +144,30 @@ class _TakeOver:
                     (message.key(), message.value())
                     for message in records(client, topic, number, held.first, timeout_s=READ_S, end=held.end)
                 )
-                found[number] = _sets(store, rows) if isinstance(store.table, SetTable) else _latest(rows)
+                found[number] = _sets(store, rows) if isinstance(store.table, SetTable) else _latest(store, rows)
         return found
 
-    async def _write(self, group: Group, tables: dict[str, dict[int, Entries]], *, dry_run: bool) -> list[Taken]:
-        taken = []
+    def _plan(self, group: Group, tables: dict[str, dict[int, Entries]]) -> list[tuple[TakenState, Entries]]:
+        """Return what to import into each partition, with its rows.
+
+        Partitions that Ratchet has committed are left out: an interrupted import has written them, or a worker.
+
+        Raises:
+            SettingsError: nothing is left to import, the offsets of a partition with rows or of its inputs have
+                expired, or a changelog has another partition count than the stream of its table.
+        """
+        plan = []
         for name, stream in self._settings.streams.items():
             mine = {
                 table: entries
                 for table, entries in tables.items()
                 if any(each.name == table for each in self._hosted.engine.tables_of(name)) and entries
             }
-            resume = None if dry_run else Resume(self._settings, self._bootstrap, name, Wanted(None, "", False, False))
-            partitions = resume.partitions if resume else self._partitions(stream.input, stream.partitions)
+            partitions = self._count(name)
             for table, entries in mine.items():
-                if max((number for number, rows in entries.items() if rows), default=0) >= partitions:
-                    raise SettingsError(
-                        f"table {table}: Faust's changelog has keys in more partitions than stream {name}, which "
-                        f"has {partitions}. The program would look for these keys in other partitions. Give "
-                        "faust.App another version="
-                    )
+                if len(entries) != partitions and any(entries.values()):
+                    raise SettingsError(self._other_count(table, len(entries), name, partitions))
+            found = []
             for number in range(partitions):
                 rows = {
                     prefix_of(table) + key: value
@@ -154,11 +175,99 @@ class _TakeOver:
                     for key, value in entries.get(number, {}).items()
                 }
                 position = group.foreign.get((stream.input, number))
-                if rows or position is not None:
-                    taken.append(Taken(name, number, position, len(rows)))
-                    if resume is not None:
-                        await self._commit(resume, number, position, rows)
-        return taken
+                if (stream.input, number) not in group.committed and (rows or position is not None):
+                    found.append((TakenState(name, number, position, len(rows)), rows))
+            self._refuse_expired(stream.input, [taken for taken, _ in found if taken.position is None])
+            self._refuse_expired_inputs(group, name, sum(taken.keys for taken, _ in found))
+            plan += found
+        topics = {*self._hosted.inputs.values()}
+        if not plan and (done := sorted(place for place in group.committed if place[0] in topics)):
+            raise SettingsError(
+                f"{done[0][0]}, partition {done[0][1]}: Ratchet has already committed there, and no partition is left "
+                "to import. Nothing was imported; start the worker"
+            )
+        return plan
+
+    async def _write(self, plan: list[tuple[TakenState, Entries]]) -> None:
+        """Commit a plan, partition by partition.
+
+        The last ones are inputs with offsets of Faust: while such an offset is left, a worker does not start, or halts
+        its partition. So no worker begins with empty tables after an interruption.
+        """
+        streams = self._hosted.engine.streams
+        resumes: dict[str, Resume] = {}
+        for taken, rows in sorted(plan, key=lambda each: _write_order(each[0], streams)):
+            if taken.stream not in resumes:
+                wanted = ResumeOptions(None, "", False, False)
+                resumes[taken.stream] = Resume(self._settings, self._bootstrap, taken.stream, wanted)
+            await self._commit(resumes[taken.stream], taken.partition, taken.position, rows)
+
+    def _refuse_expired(self, topic: str, unplaced: list[TakenState]) -> None:
+        """Refuse partitions with rows and records, but without a committed offset.
+
+        Raises:
+            SettingsError: there is such a partition.
+        """
+        if not unplaced:
+            return
+        with consumer(self._options, self._settings.app) as client:
+            ranges = offset_ranges(client, topic, self._partitions(topic, 0))
+        for taken in unplaced:
+            if taken.partition < len(ranges) and ranges[taken.partition].end > ranges[taken.partition].first:
+                raise SettingsError(
+                    f"{topic}, partition {taken.partition}: Faust's tables have {taken.keys} rows, but its group "
+                    f"{self._settings.app} has no offset. {EXPIRED}"
+                )
+
+    def _refuse_expired_inputs(self, group: Group, name: str, rows: int) -> None:
+        """Refuse rows of a fed stream if an input has records but no offset.
+
+        A partition without an offset is only new, as long as Faust has committed others of its topic.
+
+        Args:
+            group: the group with Faust's offsets
+            name: name of the stream
+            rows: number of rows to import into it
+
+        Raises:
+            SettingsError: there is such an input.
+        """
+        definition = self._hosted.engine.streams.get(name)
+        if not rows or definition is None:
+            return
+        feeding = {each.name for each in ancestors_of(definition)} - {name}
+        placed = {topic for topic, _ in (*group.foreign, *group.committed)}
+        inputs = {self._settings.streams[each].input for each in feeding & {*self._hosted.inputs}}
+        with consumer(self._options, self._settings.app) as client:
+            for topic in sorted(inputs - placed):
+                ranges = offset_ranges(client, topic, self._partitions(topic, 0))
+                if any(held.end > held.first for held in ranges):
+                    raise SettingsError(
+                        f"{topic}: has records, and Faust's tables have {rows} rows in stream {name}, which it feeds, "
+                        f"but Faust's group {self._settings.app} has no offset. {EXPIRED}"
+                    )
+
+    def _count(self, name: str) -> int:
+        """Return the partition count of a stream's input: the present one, or that of a worker's new topic."""
+        stream, definition = self._settings.streams[name], self._hosted.engine.streams.get(name)
+        count = stream.partitions
+        is_given = definition is None or definition.topic is None or "partitions" in stream.model_fields_set
+        if definition is not None and definition.fed_by and not is_given:
+            count = max(self._count(each.name) for each in definition.fed_by)
+        return self._partitions(stream.input, count)
+
+    def _other_count(self, table: str, has: int, name: str, partitions: int) -> str:
+        stream = self._settings.streams[name]
+        section = (
+            f"Write a section [streams.{name}] in ratchet.toml with input = {stream.input!r}, output = "
+            f"{stream.output!r}, dead_letters = {stream.dead_letters!r} and partitions = {has}, or give"
+        )
+        may_be_set = name in self._hosted.regrouped and not self._partitions(stream.input, 0)
+        return (
+            f"table {table}: Faust's changelog has {has} partitions, but stream {name} has {partitions}. The program "
+            f"would look for these keys in other partitions. Nothing was imported. {section if may_be_set else 'Give'} "
+            "faust.App another version="
+        )
 
     def _partitions(self, topic: str, otherwise: int) -> int:
         return partition_counts(admin_client(self._options), [topic]).get(topic, otherwise)
@@ -174,7 +283,9 @@ class _TakeOver:
                     if state.input_position is not None:
                         raise SettingsError(
                             f"{state.changelog}, partition {number}: a worker of Ratchet has already processed the "
-                            f"input up to offset {state.input_position}. It and later partitions were not imported"
+                            f"input up to offset {state.input_position}. This partition and later ones were not "
+                            "imported; earlier ones stay imported. Give faust.App another version=, so that Ratchet "
+                            "builds the tables from the inputs"
                         )
                     at = await _position(cluster, resume, number) if position is None else position
                     who = secrets.token_hex(8), IMPORT, now(), this_user(), "Faust's changelogs"
@@ -190,12 +301,36 @@ class _TakeOver:
                     move.close()
 
 
+def _waiting(place: tuple[str, int], offset: int, reached: int | None, group: str) -> str:
+    """Return the sentence about records that wait between two steps. reached: Faust's offset; None: it has none."""
+    topic, number = place
+    remedy = "Run plain Faust without new events until no record waits, then stop it"
+    if reached is None:
+        remedy += (
+            f". If Faust has processed these records and Kafka has deleted the offset of its group {group}, set the "
+            "offset to the end with kafka-consumer-groups --reset-offsets --to-latest"
+        )
+    return (
+        f"{topic}, partition {number}: records from offset {offset} on wait for the second step of Faust's agent. "
+        f"{remedy}"
+    )
+
+
+def _write_order(taken: TakenState, streams: Mapping[str, StreamDefinition]) -> tuple[bool, bool]:
+    definition = streams.get(taken.stream)
+    return taken.position is not None, definition is None or not definition.fed_by
+
+
 async def _position(cluster: Cluster, resume: Resume, number: int) -> int:
     return await cluster.offset(resume.stream.input, number, EARLIEST, "import")
 
 
-def _latest(rows: Any) -> Entries:
-    """Return the newest value of each key; a null removes the key."""
+def _latest(store: LaneStore, rows: Any) -> Entries:
+    """Return the newest value of each key; a null removes the key.
+
+    Raises:
+        SettingsError: Faust writes a key as other bytes in this environment, so that the program would not find it.
+    """
     found: Entries = {}
     for key, value in rows:
         if key is None:
@@ -204,7 +339,22 @@ def _latest(rows: Any) -> Entries:
             found.pop(key, None)
         else:
             found[key] = value
+    for key in found if store.key_serializer == "json" else ():
+        if writer(store, key) == OTHER:
+            raise SettingsError(_other_key(store, key))
     return found
+
+
+def _other_key(store: LaneStore, key: bytes) -> str:
+    if library() == "json":
+        remedy = "Install orjson into this environment, as the Faust workers had it"
+    else:
+        remedy = "Install the version of orjson that the Faust workers had, or remove orjson if they had none"
+    return (
+        f"table {store.table_name}: Faust's changelog has the key {key!r:.100}, which Faust writes as "
+        f"{store._encode_key(store._decode_key(key))!r:.100} in this environment, so that the program would not find "
+        f"it. Faust's JSON differs with orjson. Nothing was imported. {remedy}. Or give faust.App another version="
+    )
 
 
 def _sets(store: LaneStore, rows: Any) -> Entries:

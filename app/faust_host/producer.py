@@ -45,7 +45,7 @@ class Replies:
         waiting.append((offset, send))
 
     def drop(self, partition: PartitionTables | None, offset: int) -> None:
-        """Drop the answers to an undone event."""
+        """Drop the answers to an event after a rollback of its transaction."""
         waiting = self._waiting.get(partition) if partition is not None else None
         if waiting:
             waiting[:] = [each for each in waiting if each[0] != offset]
@@ -168,7 +168,7 @@ class LaneProducer(Producer):
             raise refusal from None
 
 
-class Sent:
+class SentInTransaction:
     """Awaitable result of a send inside an agent, where the record is already in the transaction."""
 
     def __init__(self, metadata: RecordMetadata) -> None:
@@ -216,7 +216,7 @@ def send_at_once(topic: Any) -> None:
         key_bytes, named = topic.prepare_key(key, key_serializer, schema, named)
         value_bytes, named = topic.prepare_value(value, value_serializer, schema, named)
         producer._take(sender, name, key_bytes, value_bytes, partition, timestamp, named)
-        return Sent(_taken(name, partition, timestamp))
+        return SentInTransaction(_taken(name, partition, timestamp))
 
     topic.send = send
 

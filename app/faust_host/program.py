@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -30,11 +31,13 @@ from kafka_ratchet.app.faust_host.inputs import (
     tables_of,
     topics_of,
 )
+from kafka_ratchet.app.faust_host.key_json import library, may_be_of_orjson, named
 from kafka_ratchet.app.faust_host.producer import Replies, send_at_once
 from kafka_ratchet.app.faust_host.refusals import add_program, carry_context, not_exact
 from kafka_ratchet.app.faust_host.store import FaustCodec, GlobalStore, LaneSets, LaneStore, shorten, store_of
-from kafka_ratchet.app.faust_host.stream import FROM, LaneChannel, Step, stream_for
+from kafka_ratchet.app.faust_host.stream import FROM, LaneChannel, RepartitionStep, stream_for
 from kafka_ratchet.app.faust_host.windows import AT_HAND, OpenWindows, goes_by_record, use_event_time
+from kafka_ratchet.app.names import repartition_topic
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.values.partition import AT_WORK
 from kafka_ratchet.tables.values.table import Table
@@ -77,7 +80,7 @@ class Windows:
 
 
 @dataclass(eq=False)
-class Hosted:
+class ConvertedProgram:
     """Faust app converted into a program of Ratchet's agents.
 
     Attributes:
@@ -86,9 +89,10 @@ class Hosted:
         inputs: topic of each stream over a topic of the user.
         stores: stores of the tables that agents write, by table name.
         changelogs: by name of a changelog topic that the app sets, the stream that writes it.
+        regrouped: topic that plain Faust uses for a `group_by`, by the internal stream in its place.
         routes: stream and topic of a table's agents, by table, for requests by key.
-        meeting: streams with agents that share a table, by table, if there are several. A key must have the same
-            partition number in all of them.
+        meeting: by table, the streams with agents that share the table, if there are several. A key must have the same
+            partition number in all of these streams.
         replies: answers to send after the commits of their events.
     """
 
@@ -99,10 +103,11 @@ class Hosted:
     stores: dict[str, LaneStore] = field(default_factory=dict)
     meeting: dict[str, list[StreamDefinition]] = field(default_factory=dict)
     changelogs: dict[str, str] = field(default_factory=dict)
+    regrouped: dict[str, str] = field(default_factory=dict)
     replies: Replies = field(default_factory=Replies)
 
 
-def host(app: Any, names: Mapping[str, str] | None = None, judged: Sequence[str] = ()) -> Hosted:
+def host(app: Any, names: Mapping[str, str] | None = None, judged: Sequence[str] = ()) -> ConvertedProgram:
     """Convert a Faust app into a program. The app's tables are stored by the lanes from then on.
 
     Args:
@@ -111,7 +116,8 @@ def host(app: Any, names: Mapping[str, str] | None = None, judged: Sequence[str]
         judged: deduplicated topics, closed to sends of this app's agents
 
     Raises:
-        SettingsError: the app has no agent, or one that cannot be exact; the message has file and line.
+        SettingsError: the app has no agent, or one that cannot have its effects exactly once; the message has file and
+            line.
     """
     add_program(sources_of(app))
     return _Host(app, names or {}, judged).build()
@@ -122,11 +128,11 @@ class _Host:
 
     def __init__(self, app: Any, names: Mapping[str, str], judged: Sequence[str]) -> None:
         self.app, self._names, self._judged = app, names, judged
-        self.hosted = Hosted(app, App())
+        self.hosted = ConvertedProgram(app, App())
         self._by_topic: dict[str, StreamDefinition] = {}
         self._windows: dict[Any, Windows] = {}
 
-    def build(self) -> Hosted:
+    def build(self) -> ConvertedProgram:
         if not self.app.agents:
             raise SettingsError(
                 f"Faust app {self.app.conf.id}: has no agent. Write `@app.agent(topic)` above a function"
@@ -153,11 +159,19 @@ class _Host:
             self.hosted.inputs[name] = topic
         return self._by_topic[topic]
 
-    def _free(self, text: str) -> str:
-        """Return an unused name for a stream, made from a topic's name."""
+    def _free(self, text: str, *, internal: bool = False) -> str:
+        """Return an unused name for a stream, made from a topic's name.
+
+        internal: True for an internal stream, which may have a section of its own in the settings
+        """
         slug = NOT_IN_A_NAME.sub("-", text.lower()).strip("-_") or "stream"
         slug = (slug if slug[0].isalpha() else f"t-{slug}")[:NAME_MOST]
-        taken = {*self.hosted.engine.streams, *self._names.values()}
+        sections = {
+            name
+            for topic, name in self._names.items()
+            if not (internal and topic == repartition_topic(self.app.conf.id, name))
+        }
+        taken = {*self.hosted.engine.streams, *sections}
         return next(
             name
             for number in range(1, len(taken) + 3)
@@ -172,7 +186,7 @@ class _Host:
         return Unit(agent, topics, sources, tables_of(agent.fun))
 
     def _step(
-        self, agent: Any, sources: list[StreamDefinition], topics: dict[str, Any], step: Step
+        self, agent: Any, sources: list[StreamDefinition], topics: dict[str, Any], step: RepartitionStep
     ) -> tuple[list[StreamDefinition], dict[str, Any]]:
         engine, first = self.hosted.engine, next(iter(topics.values()))
         if step.key is None:
@@ -184,9 +198,12 @@ class _Host:
             derived = step.topic or first.derive_topic(
                 topics=[next(iter(topics))], prefix=prefix, suffix=f"-{step.name}-repartition"
             )
-            target = engine.stream(self._free(f"{agent.name}-{step.name}"), value_type=bytes, internal=True)
+            target = engine.stream(
+                self._free(f"{agent.name}-{step.name}", internal=True), value_type=bytes, internal=True
+            )
             assert target.topic is not None  # noqa: S101 - it is internal
             topic = target.topic
+            self.hosted.regrouped[target.name] = derived.get_topic_name()
         for source in sources:
             mine = {name: each for name, each in topics.items() if self._by_topic.get(name, source) is source}
             engine.agent(source, on_error="dead-letter")(forward(self.app, mine, derived, step, topic))
@@ -204,7 +221,9 @@ class _Host:
                 {table.name for unit in group for table in unit.tables} or {unit.agent.name for unit in group}
             )
             engine = self.hosted.engine
-            merged = engine.stream(self._free("merged-" + "-".join(named)), value_type=bytes, internal=True)
+            merged = engine.stream(
+                self._free("merged-" + "-".join(named), internal=True), value_type=bytes, internal=True
+            )
             assert merged.topic is not None  # noqa: S101 - it is internal
             for source in sources:
                 origin = next(name for unit in group for name in unit.topics if self._reads(unit, source, name))
@@ -228,7 +247,10 @@ class _Host:
         return own is source if own is not None else len(unit.topics) == 1
 
     def _own(self, table: Any, users: list[Unit], wrappers: list[Any]) -> None:
-        """Store a Faust table in a table of the lane."""
+        """Make a table of the lane the store of a Faust table.
+
+        users: agents that use the table; wrappers: window wrappers of the app's tables
+        """
         engine, hosted = self.hosted.engine, self.hosted
         if isinstance(table, GlobalTableT):
             self._follow(table)
@@ -322,22 +344,36 @@ def _groups(units: list[Unit]) -> list[list[Unit]]:
 
 
 def codec_of(table: Any, store: LaneStore) -> FaustCodec:
-    """Return the codec of a table, with the form of its entries: serializers, sets and windows."""
-    plain = f"{table.value_serializer} of Faust by {table.key_serializer}"
+    """Return the codec of a table, with the form of its entries: serializers, JSON library, sets and windows."""
+    is_set, used = isinstance(table, SetTable), library()
     parts = (f"{name} {getattr(table.window, name):g} s" for name in WINDOW_PARTS if hasattr(table.window, name))
     windows = "" if table.window is None else f", in windows of {', '.join(parts)}"
-    form = f"{'sets of ' if isinstance(table, SetTable) else ''}{plain}{windows}"
 
-    def is_own(key: bytes, value: bytes) -> bool:
+    def form(name: str) -> str:
+        plain = f"{table.value_serializer} of Faust by {named(table.key_serializer, name)}"
+        return f"{'sets of ' if is_set else ''}{plain}{windows}"
+
+    def fits(key: bytes, value: bytes) -> bool:
         try:
             if windows:
                 _, (start, end) = table._to_key(store._decode_key(key))
                 return float(start) <= float(end)
-            return isinstance(store._decode_value(value), list)
+            return not is_set or isinstance(store._decode_value(value), list)
         except (TypeError, ValueError, KeyDecodeError, ValueDecodeError):
             return False
 
-    return FaustCodec(table.name, form, plain if form != plain else None, is_own)
+    def is_own(keys: Iterable[bytes], value_of: Callable[[bytes], bytes]) -> bool:
+        rest = iter(keys)
+        first = next(rest, None)
+        if first is not None and not fits(first, value_of(first)):
+            return False
+        if first is None or form("json") == form(used):
+            return True
+        return store.key_serializer == "json" and may_be_of_orjson(store, chain((first,), rest))
+
+    # Version 0.1.0 wrote the serializers only; later ones sets and windows as well, but not the JSON library.
+    earlier = {f"{table.value_serializer} of Faust by {table.key_serializer}", form("json")} - {form(used)}
+    return FaustCodec(table.name, form(used), frozenset(earlier), is_own)
 
 
 def lend_defaults(table: Any, store: LaneStore) -> None:
@@ -378,7 +414,9 @@ def changelog_sender(table: Any, topic: Any) -> Callable[..., Any]:
     return send_changelog
 
 
-def hosted_run(hosted: Hosted, unit: Unit, windows: Mapping[Any, Windows]) -> Callable[[Any], Awaitable[None]]:
+def hosted_run(
+    hosted: ConvertedProgram, unit: Unit, windows: Mapping[Any, Windows]
+) -> Callable[[Any], Awaitable[None]]:
     """Return an agent of Ratchet that runs a Faust agent on one partition."""
     agent, app = unit.agent, hosted.app
 
@@ -426,7 +464,7 @@ def hosted_run(hosted: Hosted, unit: Unit, windows: Mapping[Any, Windows]) -> Ca
 
 
 def forward(
-    app: Any, topics: dict[str, Any], derived: Any, step: Step, topic: Topic
+    app: Any, topics: dict[str, Any], derived: Any, step: RepartitionStep, topic: Topic
 ) -> Callable[[Any], Awaitable[None]]:
     """Return an agent of Ratchet for a step: it forwards each event to the step's topic.
 

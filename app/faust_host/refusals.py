@@ -1,4 +1,7 @@
-"""Errors about statements of a Faust program that cannot be exact, with the user's file and line."""
+"""Errors about statements of a Faust program with effects that cannot happen exactly once.
+
+Each error has file and line of the user's program.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ def is_library(path: str) -> bool:
 
 
 def not_exact(what: str, way: str) -> SettingsError:
-    """Return the error about a call that cannot be exact.
+    """Return the error about a call with effects that cannot happen exactly once.
 
     The open transaction will not commit, even if the program catches the error.
 

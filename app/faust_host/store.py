@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
@@ -17,13 +17,17 @@ from faust.tables.table import Table
 
 from kafka_ratchet.app.faust_host.refusals import no_partition, not_exact, not_named
 from kafka_ratchet.errors import TableError
-from kafka_ratchet.tables.values.codec import PLAIN, Codec, Encoded
+from kafka_ratchet.tables.values.codec import PLAIN, Codec, EncodedValue
 from kafka_ratchet.tables.values.global_table import GlobalTable
 from kafka_ratchet.tables.values.partition import AT_WORK
 from kafka_ratchet.tables.values.table import Table as OwnTable
 from kafka_ratchet.tables.values.table_partition import ABSENT, TablePartition
 
 UNSET: Final = object()
+
+ORJSON: Final = "orjson"
+
+IsOwn = Callable[[Iterable[bytes], Callable[[bytes], bytes]], bool]
 
 Parts = Callable[[], list[Any]]
 """Function that returns the committed partitions of a table in this process (`CommittedTable`)."""
@@ -35,15 +39,15 @@ class FaustCodec(Codec):
     Args:
         table: name of the table.
         form: text that names Faust's serializers of keys and values; another form is refused if the table has entries.
-        earlier: form that version 0.1.0 wrote for the same serializers, if it differs.
-        is_own: function that returns True if key and value of an entry with the earlier form fit the table.
+        earlier: forms that earlier versions wrote for the same serializers, if they differ.
+        is_own: function that returns True if the entries with an earlier form fit the table; see `Codec.is_own`.
     """
 
     def __init__(
-        self, table: str, form: str, earlier: str | None = None, is_own: Callable[[bytes, bytes], bool] | None = None
+        self, table: str, form: str, earlier: frozenset[str] = frozenset(), is_own: IsOwn | None = None
     ) -> None:
         super().__init__(table, bytes, bytes, "json")
-        self._form, self.earlier_form, self._is_own = form, earlier, is_own
+        self._form, self.earlier_forms, self._is_own = form, earlier, is_own
         # Not `bytes`: who reads the table from outside shows keys as the JSON that they are.
         self.key_type = None
         self._plain = PLAIN
@@ -53,9 +57,19 @@ class FaustCodec(Codec):
         """Return the names of the codecs of keys and values."""
         return self._form
 
-    def is_own(self, kept: Any, value: Any) -> bool:
-        """Return True if an entry with the earlier form fits this table."""
-        return self._is_own is not None and self._is_own(bytes(kept), bytes(value))
+    def is_own(self, keys: Iterable[Any], value_of: Callable[[Any], Any]) -> bool:
+        """Return True if entries with an earlier form fit this table."""
+        return self._is_own is not None and self._is_own(keys, value_of)
+
+    def remedy(self, before: str) -> str:
+        """Return how to continue over entries of another form."""
+        if (ORJSON in before) == (ORJSON in self._form):
+            return super().remedy(before)
+        action = "Remove orjson from" if ORJSON in self._form else "Install orjson into"
+        return (
+            "Faust writes other bytes for a key with orjson than without it, and would not find the entries. "
+            f"{action} the worker's environment, or give the table a new name"
+        )
 
     def key_bytes(self, kept: Any) -> bytes:
         """Return the key unchanged, as bytes."""
@@ -251,7 +265,10 @@ class LaneStore(SerializedStore):
 
     @cached_property
     def _make(self) -> Callable[[], Any] | None:
-        """Return the function that makes the table's default, if a decoded value lacks the default's type."""
+        """Return the function that makes the table's default value.
+
+        None if there is no default, or if a decoded value has the default's type already.
+        """
         make = getattr(self.table, "default", None)
         if isinstance(self.table, SetTable) or make is None:
             return None
@@ -315,7 +332,7 @@ class LaneStore(SerializedStore):
         if partition is None:
             return
         if type(value) not in PLAIN:
-            partition.lent[partition.prefix, key] = value, Encoded(data), self
+            partition.lent[partition.prefix, key] = value, EncodedValue(data), self
         elif partition.lent:
             partition.lent.pop((partition.prefix, key), None)
 
@@ -530,7 +547,8 @@ def _set_at_once(table: Any, key: Any, value: Any) -> None:
 def shorten(table: Any) -> None:
     """Replace a table's methods, so that reads and writes go to the lane without Faust's sensors and changelog.
 
-    For tables without windows and without an explicit changelog. A class that overrides these methods keeps them.
+    Use it for tables without windows and without an explicit changelog. A class that overrides these methods keeps
+    them.
     """
     kind = type(table)
     if all(getattr(kind, name) is getattr(Table, name) for name in ("on_key_get", "on_key_set", "__missing__")):

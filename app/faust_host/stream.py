@@ -25,10 +25,10 @@ FILTER: Final = "filter"
 ECHO: Final = "echo"
 """Kinds of processors allowed before a step; an echo is sent after the step."""
 SKIPPED: Final = object()
-"""Marker in place of a value, for a record of other agents."""
+"""Marker in place of a value, for a record that this agent does not process."""
 
 
-class Step(NamedTuple):
+class RepartitionStep(NamedTuple):
     """Step of an agent's function: one `group_by` or `through`.
 
     Attributes:
@@ -44,7 +44,7 @@ class Step(NamedTuple):
     filters: tuple[Any, ...] = ()
 
 
-class Probed(BaseException):
+class ProbeEnded(BaseException):
     """Signal that ends a probe run of an agent's function at its first event."""
 
 
@@ -67,7 +67,8 @@ class LaneChannel(Channel):
             app: the Faust app
             lane: the partition; None for a probe.
             topics: decoders of the agent's topics, by name
-            before: function called before the next record is read, while the last one is still current
+            before: function called before the next record is read, while the last one is still current. Within a list
+                of `take` it is not called, because the agent has not processed the list's earlier records.
             after: function called with each event
             merged: True if the lane's stream is merged, so that a header names each record's own topic. In other
                 streams, anyone may have written such a header.
@@ -77,9 +78,12 @@ class LaneChannel(Channel):
         self._events = None if lane is None else lane.events()
         self._merged, self._only = merged, next(iter(topics), "")
 
-    async def read(self) -> Any:
-        """Read one record; return SKIPPED if it is for another agent or cannot be decoded."""
-        if self._before is not None:
+    async def read(self, *, within_list: bool = False) -> Any:
+        """Read one record; return SKIPPED if the record is for another agent or cannot be decoded.
+
+        within_list: True if the agent has not processed the record before it yet
+        """
+        if self._before is not None and not within_list:
             await self._before()
         assert self._events is not None and self.lane is not None  # noqa: S101, PT018 - it is no probe
         found = await anext(self._events)
@@ -131,11 +135,11 @@ class LaneStream(Stream):
         steps: list of steps found by a probe; None while an agent runs
     """
 
-    steps: list[Step] | None = None
+    steps: list[RepartitionStep] | None = None
 
     def __aiter__(self) -> AsyncIterator[Any]:
         if self.steps is not None:
-            raise Probed
+            raise ProbeEnded
         return self._iterate()
 
     async def _iterate(self) -> AsyncIterator[Any]:
@@ -145,13 +149,15 @@ class LaneStream(Stream):
             if value is not SKIPPED:
                 yield value
 
-    async def _read_value(self, *, hold: bool = False) -> Any:
+    async def _read_value(self, *, hold: bool = False, within_list: bool = False) -> Any:
         """Read one record and apply the stream's processors.
 
-        hold: keep the record open with its list, so that an error rejects the whole list.
+        Args:
+            hold: keep the record open with its list, so that an error rejects the whole list
+            within_list: True if the list has earlier records
         """
         channel = self.channel
-        event = await channel.read()
+        event = await channel.read(within_list=within_list)
         if event is SKIPPED:
             return SKIPPED
         if hold:
@@ -170,9 +176,9 @@ class LaneStream(Stream):
         return value
 
     async def _lists(self, most: int) -> AsyncIterator[list[tuple[Any, Any]]]:
-        """Yield lists of values with their events. A list ends at the latest with its batch and transaction."""
+        """Yield lists of values with their events. No list goes beyond its batch or transaction."""
         if self.steps is not None:
-            raise Probed
+            raise ProbeEnded
         lane = self.channel.lane
         taken: list[tuple[Any, Any]] = []
         while True:
@@ -180,7 +186,7 @@ class LaneStream(Stream):
                 yield taken
                 lane.release()
                 taken = []
-            value = await self._read_value(hold=True)
+            value = await self._read_value(hold=True, within_list=bool(taken))
             if value is not SKIPPED:
                 taken.append((value, self.current_event))
 
@@ -207,18 +213,18 @@ class LaneStream(Stream):
         if self.steps is not None:
             if name is None and not hasattr(key, "ident"):
                 raise TypeError("group_by with a function needs a name for its topic. Give group_by name=...")
-            self.steps.append(Step(key, name or key.ident, topic, self._filters_before("group_by")))
+            self.steps.append(RepartitionStep(key, name or key.ident, topic, self._filters_before("group_by")))
         return self
 
     def through(self, channel: Any) -> Any:
         """Return this stream; the events have already passed through the step's topic."""
         if self.steps is not None:
             topic = self.app.topic(channel) if isinstance(channel, str) else channel
-            self.steps.append(Step(None, topic.get_topic_name(), topic, self._filters_before("through")))
+            self.steps.append(RepartitionStep(None, topic.get_topic_name(), topic, self._filters_before("through")))
         return self
 
     def _filters_before(self, step: str) -> tuple[Any, ...]:
-        """Return the filters so far.
+        """Return the filters that the stream applies before a step. step: name of the step's method.
 
         Raises:
             SettingsError: there are other processors, which may change the value that the step sends.

@@ -22,7 +22,7 @@ from kafka_ratchet.app.faust_host.answers import Answers
 from kafka_ratchet.app.faust_host.check import in_memory, refuse_shown
 from kafka_ratchet.app.faust_host.inputs import find_topics, function_of, sources_of
 from kafka_ratchet.app.faust_host.producer import LaneProducer
-from kafka_ratchet.app.faust_host.program import Hosted, host, switch_off
+from kafka_ratchet.app.faust_host.program import ConvertedProgram, host, switch_off
 from kafka_ratchet.app.faust_host.refusals import not_exact
 from kafka_ratchet.app.faust_host.router import LaneRouter, Route
 from kafka_ratchet.app.faust_host.worker_settings import (
@@ -167,7 +167,7 @@ class Preparation(Service):
             )
 
     def _say(self, sentence: str) -> None:
-        """Log the reason for waiting; raise an error to end the waiting thread once the worker is stopping."""
+        """Log the reason for waiting. If the worker is stopping, raise an error, which ends the waiting thread."""
         if self.should_stop:
             raise BrokerUnavailable("the worker was stopped before Kafka answered")
         log.warning(sentence)
@@ -182,7 +182,7 @@ class Lanes(Service):
         self._stop = asyncio.Event()
         self.application: Application | None = None
         self._status: StatusServer | None = None
-        self.hosted: Hosted | None = None
+        self.hosted: ConvertedProgram | None = None
         self.settings: Settings | None = None
         super().__init__(**options)
 
@@ -221,7 +221,7 @@ class Lanes(Service):
         if not self._stop.is_set():
             await self.app.stop()
 
-    def _connect(self, hosted: Hosted, application: Application) -> None:
+    def _connect(self, hosted: ConvertedProgram, application: Application) -> None:
         """Make tables readable outside agents, and give Faust's producer the names of the lanes' topics."""
         app = self.app
         sends = {*hosted.engine.topics, *(topic for each in application.streams.values() for topic in each.sends)}
@@ -297,7 +297,7 @@ def committed_parts(application: Application, table: str) -> list[Any]:
 
 def hosted_app(
     app: Any, path: Path | None = None, overrides: Mapping[str, Any] = MappingProxyType({})
-) -> tuple[Hosted, Settings]:
+) -> tuple[ConvertedProgram, Settings]:
     """Convert a Faust app into a program, and load its settings.
 
     Args:
@@ -318,7 +318,7 @@ def hosted_app(
     return hosted, settings
 
 
-def prepare_all(hosted: Hosted, settings: Settings, bootstrap: str) -> Any:
+def prepare_all(hosted: ConvertedProgram, settings: Settings, bootstrap: str) -> Any:
     """Create missing topics, and check the existing ones.
 
     Raises:
@@ -333,7 +333,7 @@ def prepare_all(hosted: Hosted, settings: Settings, bootstrap: str) -> Any:
     return prepare(settings, bootstrap, hosted.engine)
 
 
-def refuse_plain_faust(hosted: Hosted, settings: Settings, bootstrap: str) -> None:
+def refuse_plain_faust(hosted: ConvertedProgram, settings: Settings, bootstrap: str) -> None:
     """Refuse to start after commits of plain Faust workers, because the tables would begin empty.
 
     It ignores topics with earlier commits of Ratchet's lanes: there, a lane halts at another client's offset.
@@ -357,7 +357,7 @@ def refuse_plain_faust(hosted: Hosted, settings: Settings, bootstrap: str) -> No
         )
 
 
-def _topics_with_commits(hosted: Hosted, settings: Settings, bootstrap: str, topics: set[str]) -> set[str]:
+def _topics_with_commits(hosted: ConvertedProgram, settings: Settings, bootstrap: str, topics: set[str]) -> set[str]:
     """Return the topics with commits of Ratchet's lanes, found by records in their changelogs."""
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     changelogs = {
@@ -372,7 +372,7 @@ def _topics_with_commits(hosted: Hosted, settings: Settings, bootstrap: str, top
         }
 
 
-def refuse_other_partitions(hosted: Hosted, settings: Settings, counts: Mapping[str, int]) -> None:
+def refuse_other_partitions(hosted: ConvertedProgram, settings: Settings, counts: Mapping[str, int]) -> None:
     """Refuse different partition counts among the topics that one table's agents read.
 
     A key would be in different partitions, and so have a value of its own for each topic.
@@ -400,7 +400,7 @@ def refuse_other_partitions(hosted: Hosted, settings: Settings, counts: Mapping[
             )
 
 
-def prepare_changelogs(hosted: Hosted, settings: Settings, bootstrap: str) -> None:
+def prepare_changelogs(hosted: ConvertedProgram, settings: Settings, bootstrap: str) -> None:
     """Create the changelog topics that the Faust program names, with as many partitions as the input.
 
     Raises:
@@ -413,6 +413,9 @@ def prepare_changelogs(hosted: Hosted, settings: Settings, bootstrap: str) -> No
         inputs = _inputs(hosted, stream)
         counts = partition_counts(admin, [topic, *inputs])
         wanted = max(counts.get(each, settings.streams[name].partitions) for each, name in inputs.items())
+        own = settings.streams[stream]
+        if stream not in hosted.inputs and "partitions" in own.model_fields_set:
+            wanted = own.partitions
         if topic not in counts:
             replication = settings.streams[next(iter(inputs.values()))].replication
             create(admin, topic, wanted, replication, {"cleanup.policy": "compact"})
@@ -424,7 +427,7 @@ def prepare_changelogs(hosted: Hosted, settings: Settings, bootstrap: str) -> No
             )
 
 
-def _inputs(hosted: Hosted, stream: str) -> dict[str, str]:
+def _inputs(hosted: ConvertedProgram, stream: str) -> dict[str, str]:
     """Return the topics that determine a stream's partition count, each with the stream that reads it."""
     if stream in hosted.inputs:
         return {hosted.inputs[stream]: stream}
@@ -496,7 +499,10 @@ class Transport(driver.Transport):
         return found
 
     def create_producer(self, **options: Any) -> Any:
-        """Return Faust's producer, connected as ratchet.toml demands if it names Kafka or a login."""
+        """Return Faust's producer.
+
+        It connects with Kafka's address and login in ratchet.toml, if that file has them.
+        """
         values = {**given(self.config), **self.given}
         if bootstrap := values.get("bootstrap"):
             self.url = [URL(f"kafka://{each.strip()}") for each in str(bootstrap).split(",")]

@@ -42,6 +42,11 @@ class OpenWindows:
         """
         self._table, self._store, self._clock, self.by_record = table, store, clock, by_record
         self.time: float = clock.get(TIME, float("-inf"))
+        self._closed_until = self.time
+        """Time of the last `close`. A write is late if its window was over then.
+
+        `time` may be ahead of the agent: with `take`, by the records of a whole list.
+        """
         self._open: list[tuple[float, float, bytes]] = []
         self._late: set[bytes] = set()
         self._expires = table.window.expires is not None
@@ -70,13 +75,13 @@ class OpenWindows:
             return
         _, window = key
         data = self._store._encode_key(key)
-        if self._is_over(window[1]):
+        if self._is_over(window[1], self._closed_until):
             self._late.add(data)
         if not self._store._contains(data) or data in self._late:
             self._push(data, window)
 
-    def _is_over(self, end: float) -> bool:
-        return bool(self.time > float("-inf") and self._table.window.stale(end, self.time))
+    def _is_over(self, end: float, at: float) -> bool:
+        return bool(at > float("-inf") and self._table.window.stale(end, at))
 
     async def close(self) -> None:
         """Close the windows that the partition's time has passed, the earliest first.
@@ -84,7 +89,8 @@ class OpenWindows:
         Raises:
             AgentFailed: the program's callback raised an error.
         """
-        while self._open and self._is_over(self._open[0][0]):
+        self._closed_until = self.time
+        while self._open and self._is_over(self._open[0][0], self.time):
             _, _, data = heapq.heappop(self._open)
             encoded = self._store._get(data)
             if encoded is None:

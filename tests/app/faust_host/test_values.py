@@ -241,5 +241,5 @@ def test_a_topic_in_a_field_of_the_program_is_no_answer_to_ask() -> None:
         async for request in stream:
             await app.topic(request.reply_to).send(value=request.number)
 
-    with pytest.raises(SendRefused, match="topic answers: is not declared"):
+    with pytest.raises(SendRefused, match=r"topic answers: agent .* sends to it, but the app does not declare it"):
         run(app, {"source": [{"number": 1, "reply_to": "answers"}]})

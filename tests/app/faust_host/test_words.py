@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tests.app.faust_host.hosted import HostedProgram, free_port
 
@@ -83,18 +84,43 @@ def test_a_worker_waits_for_its_kafka_and_can_be_stopped_meanwhile(tmp_path: Pat
     assert "Traceback" not in program.text()
 
 
-@pytest.mark.matrix
-def test_a_running_program_moves_over_with_its_tables(program: HostedProgram) -> None:
+def count_by_plain_faust(program: HostedProgram) -> None:
     program.kind = "kafka"
     program.start()
     program.publish("posts", POSTS[:300])
     program.wait_for(lambda: len(program.read("counted")) == 900, "the last word of plain Faust")
     program.stop()
+
+
+INTERRUPTED = """
+from pathlib import Path
+from kafka_ratchet.app.faust_host import moving
+
+commit = moving._TakeOver._commit
+
+async def commit_first(self, resume, number, *rest):
+    if number:
+        raise SystemExit("interrupted")
+    await commit(self, resume, number, *rest)
+
+moving._TakeOver._commit = commit_first
+moving.take_over("words:app", None, dry_run=False)
+"""
+"""Import that ends after the first partition."""
+
+
+@pytest.mark.matrix
+def test_a_running_program_moves_over_with_its_tables(program: HostedProgram) -> None:
+    count_by_plain_faust(program)
     assert "plain Faust workers have committed" in _refusal(program)
     done = program.run("-m", "kafka_ratchet", "state", "import", "--faust", "words:app", "--dry-run")
     assert "would be taken over" in done.stdout, done.stderr
+    interrupted = program.run("-c", INTERRUPTED)
+    assert "interrupted" in interrupted.stderr
     done = program.run("-m", "kafka_ratchet", "state", "import", "--faust", "words:app")
     assert done.returncode == 0, done.stderr
+    assert "posts, partition 1: " in done.stdout
+    assert "posts, partition 0: " not in done.stdout
     program.publish("posts", POSTS[300:])
     program.start()
     program.wait_for(lambda: len(program.read("counted")) == 1800, "the last word")
@@ -103,6 +129,18 @@ def test_a_running_program_moves_over_with_its_tables(program: HostedProgram) ->
     again = program.run("-m", "kafka_ratchet", "state", "import", "--faust", "words:app")
     assert again.returncode == 2, again.stdout
     assert "has already committed" in again.stderr
+
+
+@pytest.mark.matrix
+def test_tables_whose_offsets_kafka_has_deleted_are_not_imported(program: HostedProgram) -> None:
+    count_by_plain_faust(program)
+    admin = AdminClient({"bootstrap.servers": program.broker})
+    [deleted] = admin.delete_consumer_groups([program.id]).values()
+    deleted.result()
+    for arguments in (["--dry-run"], []):
+        refused = program.run("-m", "kafka_ratchet", "state", "import", "--faust", "words:app", *arguments)
+        assert refused.returncode == 2, refused.stdout
+        assert "has no offset. Kafka deletes offsets" in refused.stderr
 
 
 @pytest.mark.matrix

@@ -1,0 +1,77 @@
+"""JSON library that writes the keys of Faust's tables: Faust writes other bytes with orjson than without it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from faust.exceptions import KeyDecodeError
+from faust.stores.base import SerializedStore
+from faust.types.models import ModelT
+from faust.utils import json as faust_json
+
+HERE, OTHER, EITHER = "here", "other", "either"
+"""Writers of a key: Faust with the JSON library of this environment, Faust with another one, or either of them."""
+
+TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d[\d.e+-]*')
+MIDNIGHT: Final = re.compile(rb'"\d{4}-\d\d-\d\dT00:00:00"')
+"""A date without orjson; with it, only a time at midnight."""
+
+
+def library() -> str:
+    """Return the JSON library that Faust uses in this environment; it decides when it is imported."""
+    return "json" if faust_json.orjson is None else "orjson"
+
+
+def named(serializer: Any, name: str) -> str:
+    """Return a serializer's name for the form of a table. name: JSON library in place of Faust's codec json."""
+    return "|".join(name if each == "json" else each for each in str(serializer).split("|"))
+
+
+def writer(store: SerializedStore, data: bytes) -> str:
+    """Return who has written a JSON key: HERE, OTHER or EITHER.
+
+    Bytes that neither library writes, as b"1.50", are a program's own: Faust writes a key of bytes unchanged. The
+    libraries also write dates differently, but Faust's decoder returns their texts.
+    """
+    try:
+        key = store._decode_key(data)
+        here = store._encode_key(key)
+        plain = key.to_representation() if isinstance(key, ModelT) else key
+        texts = {"json": json.dumps(plain, separators=(",", ":"), default=faust_json.on_default)}
+        texts["orjson"] = json.dumps(plain, separators=(",", ":"), default=faust_json.on_default, ensure_ascii=False)
+        text = data.decode()
+    except (KeyDecodeError, TypeError, ValueError):
+        return EITHER
+    if data == here:
+        return EITHER if text == texts["json" if library() == "orjson" else "orjson"] else HERE
+    return OTHER if _folded(text) in map(_folded, texts.values()) else EITHER
+
+
+def may_be_of_orjson(store: SerializedStore, keys: Iterable[bytes]) -> bool:
+    """Return True if Faust with orjson, which is installed here, finds all keys of a table.
+
+    Version 0.1.0 did not record the library. A text at midnight is a date that Faust wrote without orjson, unless
+    another key shows that orjson has written the table.
+    """
+    found = set[str]()
+    has_midnight = False
+    for key in keys:
+        found.add(writer(store, key))
+        has_midnight = has_midnight or MIDNIGHT.search(key) is not None
+    return OTHER not in found and (HERE in found or not has_midnight)
+
+
+def _folded(text: str) -> str:
+    """Return JSON with numbers as Python writes them: versions of orjson write 1e16 or 1e+16, and 0.00001."""
+    return TOKEN.sub(_number, text)
+
+
+def _number(found: re.Match[str]) -> str:
+    token = found[0]
+    if token[0] == '"':
+        return token
+    number = repr(float(token))
+    return number if "e" in number else token
