@@ -74,9 +74,9 @@ NOT_ON_CONNECT: Final = (
 )
 
 SENDS_LATER: Final = (
-    "job {job}: an operator with state (a window in the mode append, or a timeout) has rows after its watermark has "
-    "moved, in micro-batches without offsets, and a table could not tell after a crash whether it has them. Set "
-    f"{NO_DATA_MICRO_BATCHES} to false and start the query again: such rows then come with the next records"
+    "job {job}: an operator with state (a window in the mode append, or a timeout) gives rows after its watermark has "
+    "moved, in micro-batches without offsets. After a crash the table would not show whether it has those rows. Set "
+    f"{NO_DATA_MICRO_BATCHES} to false and start the query again: the rows then come with the next records"
 )
 
 EARLIEST_OF_SPARK: Final = -2
@@ -127,9 +127,9 @@ class SinkOptions(TypedDict, total=False):
     catalog: Mapping[str, str]
     """Properties of an Iceberg catalog, in pyiceberg's names."""
     engine: Engine
-    """Writer of a Delta table's files: "delta-rs" (default), or "spark" for delta-spark, which checks its rules."""
+    """Writer of a Delta table's files: "delta-rs" (default), or "spark" for delta-spark, which checks constraints."""
     second_job: bool
-    """Allow another job's rows of the topic in the table."""
+    """Allow this job although another one has added rows of the topic to the table."""
 
 
 class Sink:
@@ -198,6 +198,8 @@ class Sink:
             store = self._open_store(spark, topic, planner.topic_id())
             require_first_job(job, store)
             stored = store.offsets()
+            # Spark reads by the topic's name, and reads in the commit.
+            store.check_before_commit(lambda: planner.require_still_first_topic(stored))
         offset_range = planner.offset_range()
         warn_of_missing_beginning(offset_range, stored)
         start = resume(offset_range, stored)
@@ -219,7 +221,7 @@ class Sink:
     ) -> Iterator[Batch]:
         """Yield the batches up to the end of the range; the caller must commit each before the next."""
         for begin, end in slices(start, offset_range.end, job.max_records):
-            planner.require_first_topic(planner.topic_id(), begin)
+            planner.require_still_first_topic(begin)
             read = with_producer(records(spark, job, begin, end))
             with _described(spark, f"{self.job}: {job.topic} {ranges(begin, end)}"):
                 yield Batch(read, job.topic, begin, end)
@@ -228,8 +230,6 @@ class Sink:
                     f"job {self.job}: offsets {ranges(begin, end)} of topic {job.topic} are not committed. Call "
                     "sink.commit(dataframe, batch) before the loop goes on; for no rows, with batch.records.limit(0)"
                 )
-            # Spark reads by the topic's name, and reads in the commit.
-            planner.require_first_topic(planner.topic_id(), end)
 
     def commit(self, dataframe: DataFrame, batch: Batch) -> int:
         """Make the rows and the offsets of a batch visible in one action.
@@ -246,6 +246,8 @@ class Sink:
             Fenced: another run of the job has taken over, or the table already has the batch; nothing of this call is
                 visible.
             SchemaDiffers: the table has other columns.
+            TopicRecreated: the topic was deleted and created again; nothing of this call is visible.
+            KafkaUnavailable: Kafka does not answer about the topic; nothing of this call is visible.
             StoreError: the table cannot be written; nothing of this call is visible.
         """
         with self._lock:
@@ -262,8 +264,8 @@ class Sink:
         the number of the micro-batch.
 
         Raises:
-            OptionRefused: the query does not read exactly one topic, the rows lack needed offsets, or the
-                session is one of Spark Connect.
+            OptionRefused: the query does not read exactly one topic, its source names no isolation level and the
+                records may be of transactions, the rows lack needed offsets, or the session is one of Spark Connect.
             OffsetsLost: the query begins after the table's offsets, so that records would be missing.
             TopicRecreated: the table's offsets belong to a deleted topic of the same name.
             SinkError: see `commit`.
@@ -291,23 +293,27 @@ class Sink:
         with self._lock, given.source_client() as client:
             topic_id = client.topic_id()
             if not given.has_isolation:
-                client.refuse_transactions(given.end)
+                client.refuse_transactions(given.start, given.end)
             is_new = self._commit_micro_batch(dataframe, number, given, client, topic_id)
-            if is_new and client.topic_id() != topic_id:
-                raise TopicRecreated(
-                    f"topic {given.topic} was deleted and created again while micro-batch {number} read it "
-                    f"({ranges(dict(given.start), dict(given.end))}): the table may have rows of both topics. "
-                    f"{NEW_TOPIC}"
-                )
         if given.has_state and not is_new:
             dataframe.count()  # its operators have to write their state, or the next micro-batch fails
         _LAST_CALL[run] = number
 
+    def _require_same_topic(self, number: int, given: MicroBatch, client: SourceClient, topic_id: int) -> None:
+        """Check that the topic of a micro-batch was not created again while Spark read it."""
+        if client.topic_id() != topic_id:
+            raise TopicRecreated(
+                f"topic {given.topic} was deleted and created again while micro-batch {number} read it "
+                f"({ranges(dict(given.start), dict(given.end))}). The table has no row of this micro-batch. {NEW_TOPIC}"
+            )
+
     def _require_no_rows(self, dataframe: DataFrame, number: int) -> None:
-        """Compute the rows of a micro-batch without new offsets, so that Spark writes its state; refuse any row.
+        """Run a micro-batch without new offsets, and refuse it if it has rows.
+
+        Spark writes the state of the query's operators only if the rows are computed.
 
         Raises:
-            OptionRefused: there are rows; the table could not tell whether it has them.
+            OptionRefused: there are rows. Without offsets the table could not tell after a crash whether it has them.
         """
         if rows := dataframe.count():
             later = SENDS_LATER.format(job=self.job)
@@ -319,6 +325,7 @@ class Sink:
         """Commit the rows above the table's offsets; return False if the table already has all of them."""
         topic, start = given.topic, given.start
         store = self._open_store(dataframe.sparkSession, topic, topic_id)
+        store.check_before_commit(lambda: self._require_same_topic(number, given, client, topic_id))
         if self._offsets is None:
             require_first_job(Job("", topic, self.job, second_job=self._options.get("second_job", False)), store)
         stored = self._offsets if self._offsets is not None else store.offsets()
@@ -370,7 +377,7 @@ class Sink:
             self._store, self._offsets, self._schema, self._generation = None, None, None, None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Refuse to be copied by Spark Connect, which sends copies of foreachBatch functions to its server."""
+        """Refuse to pickle this object for Spark Connect, which sends foreachBatch functions to its server."""
         if is_connect():
             raise OptionRefused(NOT_ON_CONNECT)
         return self.__dict__
@@ -504,7 +511,7 @@ def _require_none_missing(given: MicroBatch, number: int, stored: Mapping[int, i
         if partition in stored:
             held, known = stored[partition], f"has read up to offset {stored[partition]}"
         elif stored and begins:  # added after the table's last commit
-            held, known = client.earliest(partition), "has no offset of this partition, which is newer"
+            held, known = client.earliest(partition), "has no offset of this partition, which was added later"
         else:
             continue
         if held < begins:
@@ -529,8 +536,8 @@ def _without_stored(dataframe: DataFrame, ahead: Mapping[int, int], job: str) ->
         )
     partition, offset = map(F.col, place)
     nowhere = F.raise_error(
-        f"job {job}: the table has a part of this micro-batch, and rows without partition and offset may be of it. "
-        "Leave such rows out, or start the query where the table ends (sink.starting_offsets)"
+        f"job {job}: the table has a part of this micro-batch, and rows without partition and offset may belong to "
+        "that part. Leave such rows out, or start the query where the table ends (sink.starting_offsets)"
     ).cast("boolean")
     known = partition.isNotNull() & offset.isNotNull()
     stored = reduce(or_, [(partition == each) & (offset < at) for each, at in ahead.items()])
@@ -632,7 +639,10 @@ def _of_catalog(target: str, spark: SparkSession | None, options: SinkOptions) -
     about = {row["col_name"].lower(): row["data_type"] for row in described}
     provider, place = about.get("provider", "").lower(), about.get("location", "")
     if provider not in PROVIDERS or not place:
-        raise OptionRefused(f"{target}: a table of {provider or 'no provider'}; only delta and iceberg are supported")
+        raise OptionRefused(
+            f"{target} is a table of {provider or 'no provider'}, but only delta and iceberg are supported. Choose "
+            "another table"
+        )
     place = re.sub(r"^file:/+", "/", place)
     return TableLocation(provider, place, storage_options=dict(options.get("storage_options", {})))
 

@@ -28,7 +28,7 @@ from kafka_ratchet.spark_sink.stores.evolution import Evolve
 from kafka_ratchet.spark_sink.stores.registry import STORES
 
 DOCUMENT = "--job"
-"""Option with a whole `JobSpec` as JSON, which stands alone."""
+"""Option with a whole `JobSpec` as JSON; no other option may be given with it."""
 
 
 def job_spec(words: Sequence[str]) -> JobSpec:
@@ -96,9 +96,9 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         "--mode",
         choices=get_args(Mode),
         default="batch",
-        help="batch: stop at the end as of the start; stream: go on until SIGTERM; structured: likewise, as a query of "
+        help="batch: read up to the topic's present end; stream: run until SIGTERM; structured: the same as a query of "
         "Structured Streaming, with its operators for --sql and --transform; replay: replace the rows of the records "
-        "from --start up to --until in one version",
+        "from --start up to --until in one commit",
     )
     parser.add_argument(
         "--interval",
@@ -106,15 +106,18 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=1.0,
         metavar="S",
-        help="stream, structured: seconds between two looks at the topic",
+        help="stream, structured: seconds between two checks of the topic for new records",
     )
     parser.add_argument(
         "--start",
         metavar="PLACE",
-        help="first run: earliest, latest, a time (2026-11-28T09:00:00Z, or ms since 1970) or PARTITION:OFFSET,...",
+        help="start of the first run: earliest, latest, a time (2026-11-28T09:00:00Z, or ms since 1970) or "
+        "PARTITION:OFFSET,...",
     )
     parser.add_argument(
-        "--until", metavar="PLACE", help="batch, stream: end there: a time or PARTITION:OFFSET,... of every partition"
+        "--until",
+        metavar="PLACE",
+        help="batch, stream: end of the run: a time, or PARTITION:OFFSET,... with every partition",
     )
     parser.add_argument(
         "--state-is-lost",
@@ -124,14 +127,15 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--second-job",
         action="store_true",
-        help="start although a job of another name has committed the topic to the table: each row is there twice",
+        help="start although a job of another name has committed the topic to the table; each record then has two rows",
     )
     parser.add_argument(
         "--other-topic",
         metavar="TOPIC",
-        help="the same records on the other side of the workers: where another job has committed those, this one asks",
+        help="topic with the same records before or after the workers; if another job has committed it to the table, "
+        "this job does not start",
     )
-    parser.add_argument("--scratch", metavar="FOLDER", help="structured: where the throw-away checkpoint is made")
+    parser.add_argument("--scratch", metavar="FOLDER", help="structured: folder for the throw-away checkpoint")
 
 
 def _add_judging_options(parser: argparse.ArgumentParser) -> None:
@@ -139,7 +143,8 @@ def _add_judging_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from-input",
         action="store_true",
-        help="the topic is a raw one: leave duplicates out, and put what cannot be judged into the rejects table",
+        help="the topic is a raw one: leave duplicates out, and put records that cannot be judged into the rejects "
+        "table",
     )
     rule = parser.add_argument
     rule("--identity", default=str(DEFAULTS["identity"]), help=_about("identity"))
@@ -157,13 +162,17 @@ def _about(name: str) -> str:
 
 def _add_row_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for the pipeline of the records."""
-    parser.add_argument("--format", choices=get_args(Format), help="what values are; without it the next ones say it")
+    parser.add_argument(
+        "--format",
+        choices=get_args(Format),
+        help="format of the values; default: json with --columns, avro with --avro-schema, else bytes",
+    )
     parser.add_argument(
         "--columns", help=f'fields of JSON values as Spark DDL, "user string, amount double"; or "{INFER}"'
     )
     parser.add_argument("--avro-schema", metavar="AVSC", help="schema of Avro values: its text, or a file with it")
     parser.add_argument(
-        "--avro-id", type=int, metavar="N", help="its id in a schema registry, where values begin with that"
+        "--avro-id", type=int, metavar="N", help="id of the Avro schema in a registry, if each value begins with it"
     )
     parser.add_argument(
         "--schema-registry",
@@ -171,20 +180,20 @@ def _add_row_options(parser: argparse.ArgumentParser) -> None:
         help=f"each value names a schema of the registry in {REGISTRY_VARIABLE}; --format names the kind",
     )
     parser.add_argument(
-        "--schema-subject", metavar="S", help="subject with the columns in its newest schema; TOPIC-value"
+        "--schema-subject", metavar="S", help="subject with the columns in its newest schema; default: TOPIC-value"
     )
     parser.add_argument("--schema-record", metavar="NAME", help="the only accepted record, message or title")
     parser.add_argument(
         "--evolve",
         choices=get_args(Evolve),
-        help="add: a table that lacks columns of the job gets them, and types become wider where it can",
+        help="add: add the job's missing columns to the table, and widen types where the store can",
     )
     parser.add_argument(
         "--partition-by",
         action="append",
         default=[],
         metavar="FIELD",
-        help="delta, iceberg: keep files apart by a column, day(COLUMN) or hour(COLUMN); once for each",
+        help="delta, iceberg: divide the files by a column, day(COLUMN) or hour(COLUMN); repeat the option for several",
     )
     parser.add_argument(
         "--kind",
@@ -200,27 +209,31 @@ def _add_row_options(parser: argparse.ArgumentParser) -> None:
     _add_totals_options(parser)
     parser.add_argument("--rejects", action="store_true", help="values that do not parse go to a table of their own")
     parser.add_argument(
-        "--keep-value", action="store_true", help="keep _kafka_value of every record, not only of what does not parse"
+        "--keep-value", action="store_true", help="keep _kafka_value of every record, even if its value parses"
     )
     parser.add_argument("--sql", help="query of the view `records` that makes the rows of the result")
-    parser.add_argument("--transform", metavar="MODULE:FUNCTION", help="function from DataFrame to DataFrame, likewise")
+    parser.add_argument(
+        "--transform", metavar="MODULE:FUNCTION", help="function that makes the rows of the result from a DataFrame"
+    )
 
 
 def _add_totals_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for aggregates other than counts and sums."""
     for option, name, what in (
-        ("--average", "averages", "to take the average of: the sum, the count and both divided"),
+        ("--average", "averages", "to average; the table has its sum, its count and their quotient"),
         ("--min", "mins", "to keep the least value of"),
         ("--max", "maxes", "to keep the greatest value of"),
-        ("--distinct", "distinct", "with distinct values to count: exactly below 1,024, then about"),
+        ("--distinct", "distinct", "with distinct values to count: exact below 1,024 values, else an estimate"),
     ):
         parser.add_argument(
             option, dest=name, action="append", default=[], metavar="COLUMN", help=f"totals: a column {what}"
         )
     parser.add_argument(
-        "--window", metavar="LENGTH", help='totals: of each key and window of event time, such as "1 hour"'
+        "--window", metavar="LENGTH", help='totals: length of the windows of event time, such as "1 hour"'
     )
-    parser.add_argument("--slide", metavar="LENGTH", help="from one window to the next, where they overlap")
+    parser.add_argument(
+        "--slide", metavar="LENGTH", help="totals: time from the start of one window to the next; default: LENGTH"
+    )
     parser.add_argument(
         "--time", default=RECORD_TIME, metavar="COLUMN", help=f"column with the event time ({RECORD_TIME})"
     )
@@ -235,7 +248,7 @@ def _add_client_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="K=V",
-        help="client option, librdkafka's name",
+        help="option of the Kafka client in the driver, by librdkafka's name",
     )
     parser.add_argument(
         "--spark-kafka-option",
@@ -243,12 +256,12 @@ def _add_client_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="K=V",
-        help="option of Spark's Kafka client, Java's name",
+        help="option of Spark's Kafka client, by Java's name",
     )
     parser.add_argument(
         "--jars", default="", help="jars of Spark's Kafka connector, comma-separated (not under spark-submit)"
     )
-    parser.add_argument("--master", default="local[*]", help="where Spark runs (not under spark-submit)")
+    parser.add_argument("--master", default="local[*]", help="Spark's master URL (not under spark-submit)")
     parser.add_argument(
         "--metrics-port", type=int, metavar="N", help="serve metrics for Prometheus during the run; 0: on a free port"
     )

@@ -8,7 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,16 @@ from pyspark.sql import SparkSession
 
 from kafka_ratchet.spark_sink import exactly_once
 from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.rows.windows import Windows
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.delta import spark_writer
+from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from tests.folders import ROOT
 from tests.spark_sink.test_twenty_lines import FORMS, RECORDS, OwnJob, fill
 from tests.spark_sink.under_delta_spark import __file__ as CHECKS
 from tests.spark_sink.under_delta_spark import delta_spark_settings
+from tests.spark_sink.under_delta_spark_totals import __file__ as TOTALS
 from tests.spark_sink.under_delta_spark_upserts import __file__ as UPSERTS
 
 NewTopic = Callable[..., str]
@@ -51,8 +57,8 @@ def test_what_the_engine_cannot_do_is_refused(target: str, options: dict[str, An
         ),
         (
             "/lake/t",
-            {"kind": "totals", "key": "id"},
-            "engine spark supports the kinds append and upsert, but not totals",
+            {"kind": "totals", "key": "id", "partition_by": ["town"]},
+            "adds totals to tables without partition_by",
         ),
         ("/lake/t", {"partition_by": ["day(at)"]}, "by plain columns, and not by days or hours"),
     ],
@@ -60,6 +66,24 @@ def test_what_the_engine_cannot_do_is_refused(target: str, options: dict[str, An
 def test_tables_that_the_engine_does_not_write(target: str, options: dict[str, Any], named: str) -> None:
     with pytest.raises(OptionRefused, match=named):
         exactly_once(target, job="orders", engine="spark", **options).offsets("events")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"windows": Windows("at", 3600, 3600)},
+        {"averages": ("n",)},
+        {"mins": ("n",)},
+        {"maxes": ("n",)},
+        {"distinct": ("n",)},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+def test_totals_that_are_more_than_sums(more: dict[str, Any], tmp_path: Path) -> None:
+    location, mode = TableLocation("delta", str(tmp_path / "t"), engine="spark"), WriteMode("totals", ("id",), **more)
+    with pytest.raises(OptionRefused, match=r"supports only counts and sums.*Leave engine out"):
+        DeltaStore(location, "orders", "events", 0, mode)
+    DeltaStore(replace(location, engine=""), "orders", "events", 0, mode)
 
 
 def test_a_session_without_delta_spark_and_spark_connect(
@@ -80,6 +104,7 @@ def test_a_session_without_delta_spark_and_spark_connect(
         pytest.param(CHECKS, id="appends", marks=[pytest.mark.matrix, pytest.mark.timeout(900)]),
         # Minutes on a machine at rest.
         pytest.param(UPSERTS, id="upserts", marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
+        pytest.param(TOTALS, id="totals", marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
     ],
 )
 def test_the_checks_in_a_spark_with_delta_spark(broker: str, checks: str) -> None:
@@ -149,6 +174,53 @@ def test_an_upsert_killed_around_its_commits(
     assert sum(sink.offsets(topic).values()) == 2 * RECORDS
     found = DeltaTable(str(table)).to_pyarrow_table(columns=["_kafka_offset"])["_kafka_offset"].to_pylist()
     assert min(found) >= RECORDS // 2  # the later record of each key
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)  # six starts of Spark
+def test_totals_killed_around_a_commit_and_without_their_checkpoint(
+    broker: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic, table, checkpoint, total = new_topic(2), tmp_path / "towns_in_total", tmp_path / "checkpoint", 0
+    spark.createDataFrame([(0, "a"), (1, "b"), (2, "c")], "town int, name string").write.parquet(
+        str(tmp_path / "towns")
+    )
+    (folder := tmp_path / "job").mkdir()
+    names = [broker, topic, str(tmp_path / "towns"), str(checkpoint), str(table)]
+    arguments = [*names, json.dumps({"engine": "spark", "kind": "totals", "key": "town", "sums": "id"})]
+    environment = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    job = OwnJob(Path(sys.executable), folder, arguments, delta_spark_settings(), environment)
+    sink, seen = exactly_once(str(table), job="orders", kind="totals", key="town", sums="id"), []
+    for form in FORMS:
+        for point in ("before-commit:2", "in-commit:2", "after-commit:2"):
+            fill(broker, topic, range(total, total + RECORDS))
+            total += RECORDS
+            assert job.run(form, point) == -signal.SIGKILL, job.log.read_text()
+            stored = sink.offsets(topic)
+            seen.append(sum(stored.values()))
+            # `fill` writes even numbers to one partition and odd ones to the other.
+            assert totals_of(table) == totals(n for n in range(total) if n // 2 < stored.get(n % 2, 0))
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    assert seen == sorted(seen)
+    assert 0 < seen[0] < seen[-1] < total
+    assert job.run(FORMS[0]) == 0, job.log.read_text()
+    assert totals_of(table) == totals(range(total))
+
+
+def totals(numbers: Iterable[int]) -> dict[int, tuple[int, int]]:
+    """Count the records and add up their numbers, for each town."""
+    found: dict[int, tuple[int, int]] = {}
+    for number in numbers:
+        count, total = found.get(number % 3, (0, 0))
+        found[number % 3] = count + 1, total + number
+    return found
+
+
+def totals_of(table: Path) -> dict[int, tuple[int, int]]:
+    rows = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
+    found = {row["town"]: (row["_records"], int(row["id"])) for row in rows}
+    assert len(found) == len(rows)
+    return found
 
 
 def ids(table: Path) -> list[int]:

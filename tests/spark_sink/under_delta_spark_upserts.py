@@ -262,3 +262,45 @@ def test_foreach_batch_and_a_lost_checkpoint(
         assert {row["id"]: row["n"] for row in rows(path)} == expected
         assert len(rows(path)) == 11
         shutil.rmtree(checkpoint)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_commit_of_a_key_with_several_rows_is_refused(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path, engine: Engine
+) -> None:
+    topic, path = new_topic(2), tmp_path / "t"
+    old = [{"id": one, "town": town, "n": 0} for one, town in ((1, "Graz"), (1, "Linz"), (2, "Graz"))]
+    fill(broker, topic, old)
+    with upsert(path, engine) as sink:
+        run(sink, spark, broker, topic)
+    by_id, of_ids = exactly_once(str(path), job="by-id", kind="upsert", key="id", engine=engine), new_topic(2)
+    fill(broker, of_ids, [{"id": 2, "town": "Wien", "n": 1}, {"id": 3, "town": "Wien", "n": 1}])
+    assert run(by_id, spark, broker, of_ids) == 2
+    before, stored = contents(path), by_id.offsets(of_ids)
+    found = sorted((row["id"], row["town"], row["n"]) for row in rows(path))
+    assert found == [(1, "Graz", 0), (1, "Linz", 0), (2, "Wien", 1), (3, "Wien", 1)]
+    fill(broker, of_ids, [{"id": 1, "town": "Wien", "n": 2}, {"id": 3, "town": "Wien", "n": 2}])
+    with pytest.raises(StoreError, match=r"several rows of one key \(id\).*Make one row of them"):
+        run(by_id, spark, broker, of_ids)
+    assert contents(path) == before
+    assert by_id.offsets(of_ids) == stored
+
+
+def test_keys_that_are_no_utf_8_have_one_row(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """Spark keeps the bytes of such a text; Python and the statistics of delta-spark have another character."""
+    topic, path = new_topic(1), tmp_path / "t"
+    above, invalid = "\x00é".encode(), b"\x00\x9a\x01"
+    assert invalid < above < invalid.decode(errors="replace").encode()
+    producer = Producer({"bootstrap.servers": broker, "log_level": 0})
+    for keys in ((invalid, above), (invalid,), (above,), (b"\x00", invalid, above, b"\x01")):
+        for key in keys:
+            producer.produce(topic, b"x", key, 0)
+        assert producer.flush(30) == 0
+        with exactly_once(str(path), job="orders", kind="upsert", key="who", engine="spark") as sink:
+            for batch in sink.batches(spark, bootstrap=broker, topic=topic):
+                who = F.col("key").cast("string").alias("who")
+                assert sink.commit(batch.records.select("partition", "offset", who), batch) == len(keys)
+    found = DeltaTable(str(path)).to_pyarrow_table()["who"].cast(pa.binary()).to_pylist()
+    assert sorted(found) == [b"\x00", invalid, above, b"\x01"]

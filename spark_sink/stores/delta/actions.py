@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink import topic_ids
-from kafka_ratchet.spark_sink.topic_ids import StoredId
+from kafka_ratchet.spark_sink.topic_ids import StoredTopicId
 
 if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.delta.transactions import Transactions
@@ -112,12 +112,12 @@ def newest_generation(table: Transactions, job: str) -> int:
     return table.transaction_version(generation_key(job)) or 0
 
 
-def stored_id(table: Transactions, job: str, topic: str) -> StoredId:
+def stored_id(table: Transactions, job: str, topic: str) -> StoredTopicId:
     """Return the id of the topic that the stored offsets belong to."""
     high, low, rest = (table.transaction_version(f"{topic_key(job, topic)}/{part}") for part in IDENTITY_PARTS)
     if high is None or low is None or rest is None:
-        return StoredId("", high or 0)
-    return StoredId(topic_ids.text(topic_ids.of_parts(high, low, rest)), high)
+        return StoredTopicId("", high or 0)
+    return StoredTopicId(topic_ids.text(topic_ids.of_parts(high, low, rest)), high)
 
 
 def offset_actions(job: str, topic: str, topic_id: int, end: Mapping[int, int]) -> dict[str, int]:

@@ -56,6 +56,7 @@ def write_entry(
         partitions: partition of each file by name, if the table has partitions.
 
     Raises:
+        StoreError: the table has several rows of a key of the rows.
         CommitFailedError: another commit was first.
         DeltaError: the table cannot be read or written.
     """
@@ -66,7 +67,7 @@ def write_entry(
     properties = _properties(table, entry, rows)
     if write_mode.row_key and written:
         files = [folder.inside(STAGING, f"{entry.job}.{entry.generation}", file.name) for file in written]
-        if merge(table, files, folder.filesystem, write_mode, properties):
+        if merge(table, files, folder.filesystem, write_mode, properties, folder):
             return
         written = []  # staged rows are no files of the table
     now_ms = int(time.time() * 1000)

@@ -135,7 +135,10 @@ class DeltaCompactor:
         return pa.table(self._table.get_add_actions(flatten=True))
 
     def _commit(self, actions: list[Any], generation: int) -> None:
-        """Commit the version after the one that `look` read; raise an error if another writer was first."""
+        """Commit the actions as the version after the one that `look` read.
+
+        It raises an error if another writer has committed that version first.
+        """
         from deltalake import CommitProperties
         from deltalake.transaction import Transaction
 
@@ -171,5 +174,5 @@ def require_plain_files(table: DeltaTable, folder: Folder) -> None:
         what = ", ".join(sorted(named)) or f"writer version {protocol.min_writer_version}"
         raise OptionRefused(
             f"{folder}: the table has {what}, which Ratchet would lose when it rewrites files. Nothing was "
-            "changed. Compact the table with the engine that switched this on (OPTIMIZE)"
+            "changed. Remove this with the engine that switched it on. To compact the table, its OPTIMIZE is enough"
         )

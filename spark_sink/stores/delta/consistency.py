@@ -132,7 +132,7 @@ class ConsistencyCheck:
             )
 
     def row_offsets(self, table: DeltaTable) -> dict[int, int] | None:
-        """Return the next offset of each partition after the present rows; None: the log no longer shows them."""
+        """Return the next offset of each partition as the table's rows show it; None: the log no longer shows it."""
         try:
             return self._row_offsets(table)
         except OSError as error:

@@ -39,7 +39,7 @@ class Entry:
     def replaces_all(self) -> bool:
         """Return whether the entry may remove all earlier rows of the table.
 
-        The name of its operation decides, as Delta's writers and delta-rs call it.
+        Name and parameters of the entry's operation decide, as Delta's own writers and delta-rs write them.
         """
         everything = str(self.parameters.get("predicate") or "") in {"", "[]", '["true"]', "true"}
         if self.operation == "WRITE":
@@ -57,7 +57,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Break:
+class HistoryBreak:
     """Log entry after which the rows of an older version are no longer in the table."""
 
     kind: Literal["restored", "replaced", "unknown"]
@@ -77,7 +77,7 @@ class Break:
             return (
                 f"all rows of the table were replaced or removed (version {self.version} of its log, {self.operation})"
             )
-        count = self.operation or "the table has another number of rows than then"
+        count = self.operation or "the table has another number of rows than after that commit"
         return (
             f"its log has been cleaned up to version {self.version} since this job's last commit, {count}, and no "
             "entry shows any more whether it was restored since"
@@ -138,7 +138,7 @@ class Log:
                 return None if entry is None else version
         return None
 
-    def break_since(self, version: int, *, may_be_emptied: bool = False) -> Break | None:
+    def break_since(self, version: int, *, may_be_emptied: bool = False) -> HistoryBreak | None:
         """Return the change after which the rows of a version are no longer in the table.
 
         Args:
@@ -152,14 +152,14 @@ class Log:
         while at > version:
             entry = read_entry(self._folder, at)
             if entry is None:
-                return Break("unknown", at)
+                return HistoryBreak("unknown", at)
             if entry.operation == "RESTORE":
                 target = self._restored(at, entry)
                 if target is None or target < version:
-                    return Break("restored", at, target=target)
+                    return HistoryBreak("restored", at, target=target)
                 at = target
             elif entry.replaces_all and not (may_be_emptied and entry.empties):
-                return Break("replaced", at, entry.operation)
+                return HistoryBreak("replaced", at, entry.operation)
             else:
                 at -= 1
         return None

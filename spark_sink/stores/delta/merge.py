@@ -9,9 +9,12 @@ from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.rows.distinct import HASHES
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+from kafka_ratchet.spark_sink.stores.delta.repeated_keys import require_one_row
 from kafka_ratchet.spark_sink.stores.merge_sql import PlainDialect, changes
 
 if TYPE_CHECKING:
+    from typing import LiteralString
+
     from deltalake import CommitProperties, DeltaTable
 
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -20,11 +23,27 @@ placeholders."""
 
 
 class _Dialect(PlainDialect):
-    """SQL dialect of DataFusion, the engine inside delta-rs."""
+    """SQL dialect of DataFusion, the engine inside delta-rs.
+
+    Args:
+        table: the table of the merge.
+    """
 
     union = f"array_slice(array_sort(array_union({{target}}, {{source}})), 1, {HASHES})"
     size = "cardinality({hashes})"
     last = f"({{hashes}})[{HASHES}]"
+
+    def __init__(self, table: DeltaTable) -> None:
+        self._types = {field.name: str(getattr(field.type, "type", "")) for field in table.schema().fields}
+
+    def addition(self, column: str) -> LiteralString:
+        """See `Dialect`.
+
+        DataFusion's `+` turns a count beyond 64 bits negative and stores a decimal of 39 digits; casts refuse both.
+        """
+        places = self._types[column].removesuffix(")").partition(",")[2]
+        wide, narrow = (f"DECIMAL(39,{places})", f"DECIMAL(38,{places})") if places else ("DECIMAL(20,0)", "BIGINT")
+        return f"CAST(CAST({{target}} AS {wide}) + CAST({{source}} AS {wide}) AS {narrow})"
 
 
 def require_plain(write_mode: WriteMode) -> None:
@@ -42,7 +61,12 @@ def require_plain(write_mode: WriteMode) -> None:
 
 
 def merge(
-    table: DeltaTable, files: list[str], filesystem: Any, write_mode: WriteMode, properties: CommitProperties
+    table: DeltaTable,
+    files: list[str],
+    filesystem: Any,
+    write_mode: WriteMode,
+    properties: CommitProperties,
+    where: object,
 ) -> bool:
     """Merge the rows of some Parquet files into the table in one commit.
 
@@ -53,25 +77,28 @@ def merge(
         filesystem: file system of pyarrow that contains the files; None: this machine's.
         write_mode: upsert or totals, with its key.
         properties: properties of the commit.
+        where: the table, as messages name it.
 
     Returns:
         True if delta-rs committed; False if the merge changed nothing, as with deletions of missing keys. The table
         then keeps its version.
 
     Raises:
+        StoreError: the table has several rows of a key of the files.
         CommitFailedError: another commit was first.
         DeltaError: the table cannot be read or written.
     """
     import pyarrow.dataset as ds
 
     rows = ds.dataset(files, format="parquet", filesystem=filesystem)
+    require_one_row(table, rows.to_table(columns=list(write_mode.row_key)), where)
     # In brackets: delta-rs's SQL extends the text after FROM past an AND.
     same = " AND ".join(f'(target."{name}" IS NOT DISTINCT FROM source."{name}")' for name in write_mode.row_key)
     merger = table.merge(
         rows.scanner().to_reader(), same, source_alias="source", target_alias="target", commit_properties=properties
     )
     if write_mode.kind == "totals":
-        new = changes(write_mode, _Dialect())
+        new = changes(write_mode, _Dialect(table))
         added = {f'"{name}"': f'source."{name}"' for name in rows.schema.names}
         merger = merger.when_matched_update({f'"{name}"': value for name, value in new.items()})
         merger.when_not_matched_insert(added).execute()

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Rewritten:
-    """File of the table, and the new file with its remaining rows."""
+class RewrittenFile:
+    """File that a repair replaces, and the new file with its remaining rows."""
 
     old: str
     """Path of the old file, as the log names it."""
@@ -49,13 +49,13 @@ def require_repairable(table: DeltaTable, folder: Folder) -> None:
     require_plain_files(table, folder)
 
 
-def rewrite(table: DeltaTable, folder: Folder, gone: Identities, file_prefix: str) -> list[Rewritten]:
-    """Rewrite each file that contains one of the identities, without the rows of these identities.
+def rewrite(table: DeltaTable, folder: Folder, gone: Identities, file_prefix: str) -> list[RewrittenFile]:
+    """Write a copy of each file that contains rows to remove, without these rows.
 
     Args:
         table: the table at the version that the caller has checked.
         folder: the table's folder.
-        gone: identities of the removed rows.
+        gone: identities of the rows to remove.
         file_prefix: start of the new files' names, see `parquet.file_prefix`.
     """
     import pyarrow as pa
@@ -77,7 +77,7 @@ def rewrite(table: DeltaTable, folder: Folder, gone: Identities, file_prefix: st
             rest = (batch for batches in ([first], kept) for batch in batches)
             new = write_batches(rest, in_file, folder.inside(), file_prefix, folder.filesystem)
         partition = {name: as_text(action[f"partition.{name}"]) for name in columns}
-        found.append(Rewritten(action["path"], action["size_bytes"], partition, new))
+        found.append(RewrittenFile(action["path"], action["size_bytes"], partition, new))
         crash_points.passing("rewritten")
     return found
 
@@ -88,7 +88,7 @@ def _has(fragment: ds.Fragment, schema: pa.Schema, gone: Identities) -> bool:
 
 
 def _kept(fragment: ds.Fragment, schema: pa.Schema, in_file: pa.Schema, gone: Identities) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file without the removed identities, in the table's own types."""
+    """Yield the rows of a file in the table's own types, except those with an identity in `gone`."""
     import pyarrow as pa
 
     for batch in fragment.to_batches(schema=schema, use_threads=False):
@@ -98,7 +98,7 @@ def _kept(fragment: ds.Fragment, schema: pa.Schema, in_file: pa.Schema, gone: Id
 
 
 def actions_of(
-    rewritten: Sequence[Rewritten],
+    rewritten: Sequence[RewrittenFile],
     written: Sequence[WrittenFile],
     partitions: dict[str, dict[str, str | None]],
 ) -> list[Any]:

@@ -1,6 +1,6 @@
-"""Merge of an upsert's rows into a Delta table by Spark: no row passes through the driver.
+"""Merge of keyed rows into a Delta table by Spark: no row passes through the driver.
 
-Spark joins the keys of a commit with the table at one version, which finds the files that contain such keys. It joins
+Spark joins the keys of a commit with the table at one version, which finds the files that contain such keys. It merges
 the rows of these files with the new ones, and delta-spark writes the result into new files. A log entry by delta-rs
 replaces the files. See docs/decisions/0098.
 """
@@ -16,11 +16,13 @@ from operator import and_
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError
+from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError, refuse_several_rows
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.rows.distinct import quoted
+from kafka_ratchet.spark_sink.spark.errors import spark_errors
 from kafka_ratchet.spark_sink.stores.delta.rules import GENERATED
-from kafka_ratchet.spark_sink.stores.delta.spark_writer import ENGINE, SparkFiles, SparkWriter
+from kafka_ratchet.spark_sink.stores.delta.spark_sums import refused_sum, with_sums
+from kafka_ratchet.spark_sink.stores.delta.spark_writer import ENGINE, SparkFiles, SparkWriter, messages_of
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -29,11 +31,14 @@ if TYPE_CHECKING:
 OMITTING: Final = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
 """Settings that make Spark leave out the rows of files that it cannot read."""
 
-BOUNDED: Final = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date"})
-"""Types with values that mean the same in Spark's SQL and in Python, in every time zone."""
+BOUNDED: Final = frozenset({"tinyint", "smallint", "int", "bigint", "date"})
+"""Types with values that mean the same in Spark, Python and statistics. A text may be no UTF-8: Python and the
+statistics of delta-spark then have another character, in another place of the order."""
 
 SOURCE: Final = "source"
 TARGET: Final = "target"
+FILES: Final = "files"
+ROWS: Final = "rows"
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class SparkMerge:
         paths: staged Parquet files with at most one row per key in all of them together. A row with true in a column
             `DELETED` removes the table's row with that key.
         names: columns of the staged rows.
+        added: columns of the staged rows that are added to the table's; the other columns replace the table's values.
     """
 
     writer: SparkWriter
@@ -54,6 +60,7 @@ class SparkMerge:
     spark: SparkSession
     paths: Sequence[str]
     names: Sequence[str]
+    added: Sequence[str] = ()
 
     def write(self, table: DeltaTable, look_again: Callable[[], None]) -> tuple[SparkFiles, list[dict[str, Any]]]:
         """Write the merged rows into new files that no table version names yet.
@@ -67,7 +74,7 @@ class SparkMerge:
 
         Raises:
             RuleBroken: a row breaks a rule of the table.
-            StoreError: a file of the table cannot be replaced, or rows of it are missing.
+            StoreError: a file of the table cannot be replaced, or rows of it are missing; or a sum overflows.
             OptionRefused: a setting of the session makes Spark leave out rows.
         """
         for name in OMITTING:
@@ -82,7 +89,11 @@ class SparkMerge:
         old = [json.loads(each.json())["add"] for each in files]
         self._require_replaceable(old)
         merged = self._merged(transaction, table, source, files)
-        written = self.writer.write_in(transaction, table, merged)
+        try:
+            written = self.writer.write_in(transaction, table, merged)
+        except spark_errors() as error:
+            self._refuse_sum(error)
+            raise
         self._require_all(old, written)
         return written, old
 
@@ -99,16 +110,29 @@ class SparkMerge:
         return reader.parquet(*(f"file:{path}" for path in self.paths))
 
     def _touched(self, transaction: Any, table: DeltaTable, source: DataFrame) -> list[Any]:
-        """Return the files of the transaction's version that contain a key of the staged rows, as Java objects."""
+        """Return the files of the transaction's version that contain a key of the staged rows, as Java objects.
+
+        Raises:
+            StoreError: the table has several rows of such a key, or one of the files is outside its folder.
+        """
         from pyspark.sql import functions as F
 
         read = self.spark.read.format("delta").option("versionAsOf", table.version()).load(self.writer.path)
         keys = source.select([F.col(quoted(name)) for name in self.key])
         at = read.where(self._bounds(keys)).select(
-            *[F.col(quoted(name)) for name in self.key], F.col("_metadata.file_path").alias(TARGET)
+            *[F.col(quoted(name)).alias(f"k{n}") for n, name in enumerate(self.key)],
+            F.col("_metadata.file_path").alias(TARGET),
         )
-        same = reduce(and_, [at[quoted(name)].eqNullSafe(keys[quoted(name)]) for name in self.key])
-        found = at.join(keys, same, "left_semi").select(TARGET).distinct().collect()
+        same = reduce(and_, [at[f"k{n}"].eqNullSafe(keys[quoted(name)]) for n, name in enumerate(self.key)])
+        each_key = (
+            at.join(keys, same, "left_semi")
+            .groupBy(*[f"k{n}" for n in range(len(self.key))])
+            .agg(F.collect_set(TARGET).alias(FILES), F.count(F.lit(1)).alias(ROWS))
+        )
+        by_file = each_key.select(F.explode(FILES).alias(TARGET), F.col(ROWS)).groupBy(TARGET)
+        found = by_file.agg(F.max(ROWS).alias(ROWS)).collect()
+        if any(row[ROWS] > 1 for row in found):
+            refuse_several_rows(self.writer.folder, self.key)
         if not found:
             return []
         root = f"{self.writer.folder.path}/"
@@ -174,6 +198,8 @@ class SparkMerge:
         target = ClassicDataFrame(frame, self.spark)
         # delta-spark computes generated columns that the rows lack.
         kept = [each.name for each in table.schema().fields if each.name in ours or GENERATED not in each.metadata]
+        if self.added:
+            return with_sums(target.select([F.col(quoted(name)) for name in kept]), source, self.key, self.added)
         left = target.select(F.struct(*[F.col(quoted(name)) for name in kept]).alias(TARGET))
         right = source.select(F.struct(*[F.col(quoted(name)) for name in source.columns]).alias(SOURCE))
         same = reduce(and_, [_of(TARGET, name).eqNullSafe(_of(SOURCE, name)) for name in self.key])
@@ -192,6 +218,14 @@ class SparkMerge:
             if name in ours:
                 value = F.when(is_new, _of(SOURCE, name)).otherwise(value)
             yield value.alias(name)
+
+    def _refuse_sum(self, error: Exception) -> None:
+        """Raise `StoreError` if the error's cause is a sum that Spark refused."""
+        if reason := refused_sum(messages_of(error)):
+            raise StoreError(
+                f"{self.writer.folder}: {reason}. Nothing was added and no offset moved. Correct the table's rows and "
+                "run the job again"
+            ) from None
 
     def _require_all(self, old: Sequence[Mapping[str, Any]], written: SparkFiles) -> None:
         """Refuse new files with fewer rows than the files that they replace, apart from deleted rows."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -212,16 +212,21 @@ class SparkWriter:
 
     def _refuse_violation(self, error: Exception) -> None:
         """Raise `RuleBroken` if the error's cause is a broken rule of the table."""
-        cause = getattr(error, "java_exception", None)
-        while cause is not None:
-            if found := VIOLATION.search(f".{cause.toString()}"):
+        for message in messages_of(error):
+            if found := VIOLATION.search(message):
                 self._refuse(found["rule"])
-            cause = cause.getCause()
-        if found := VIOLATION.search(str(error)):
-            self._refuse(found["rule"])
 
     def _refuse(self, rule: str) -> NoReturn:
         refuse_rule(self.folder, rule.removesuffix(" violated by row with values:"))
+
+
+def messages_of(error: Exception) -> Iterator[str]:
+    """Yield the messages of an error of Spark and of its causes in Java, each after a full stop."""
+    cause = getattr(error, "java_exception", None)
+    while cause is not None:
+        yield f".{cause.toString()}"
+        cause = cause.getCause()
+    yield str(error)
 
 
 def rules_of(table: DeltaTable) -> Rules:

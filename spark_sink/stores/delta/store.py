@@ -74,7 +74,7 @@ from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.sequence_files import FOLDER, SequenceFiles
 from kafka_ratchet.spark_sink.stores.store import require_columns, tuples
 from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
-from kafka_ratchet.spark_sink.topic_ids import StoredId
+from kafka_ratchet.spark_sink.topic_ids import StoredTopicId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,13 +103,14 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         self._where = self._folder = table_folder(location.path, location.storage_options)
         self._transactions = TransactionReader(self._folder)
         self._consistency = ConsistencyCheck(self._folder, self._name, self._topic, self._transactions)
-        if location.engine and self._write_mode.kind == "totals":
+        if location.engine and self._write_mode.more_than_sums:
             raise OptionRefused(
-                f"engine {location.engine} supports the kinds append and upsert, but not totals. Leave engine out: "
-                "delta-rs then merges the rows in the driver"
+                f"engine {location.engine} supports only counts and sums as totals, and no windows, averages, minima, "
+                "maxima or distinct values. Leave engine out: delta-rs then merges the rows in the driver"
             )
         if location.engine and self._write_mode.row_key and self._partition_by:
-            raise OptionRefused(f"engine {location.engine} upserts into tables without partition_by. Leave engine out")
+            merges = "upserts into" if self._write_mode.kind == "upsert" else "adds totals to"
+            raise OptionRefused(f"engine {location.engine} {merges} tables without partition_by. Leave engine out")
         if location.engine:
             self._spark_writer = SparkWriter(self._folder, self._partition_by)
         self._by_spark: SparkFiles | None = None
@@ -214,7 +215,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     def _first(self, table: DeltaTable) -> dict[int, int]:
         return stored_first(self._transactions.of(table), self._name, self._topic)
 
-    def _stored_id(self, table: DeltaTable) -> StoredId:
+    def _stored_id(self, table: DeltaTable) -> StoredTopicId:
         return stored_id(self._transactions.of(table), self._name, self._topic)
 
     def other_jobs(self) -> list[str]:
@@ -296,7 +297,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         self._remove_staged(before=self._newest(table))
 
     def _remove_staged(self, before: int) -> None:
-        """Remove staged files of older generations. A job of such a generation is fenced, and cannot commit them."""
+        """Remove staged files of generations older than `before`: their jobs are fenced and cannot commit them."""
         with suppress(OSError):  # it only takes space, and vacuum reports the fault
             for name in self._folder.folders(STAGING):
                 job, _, generation = name.rpartition(".")
@@ -336,8 +337,9 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         written = write_files(dataframe, folder, schema, name, self._folder.filesystem)
         if self._spark_writer is not None:
             paths = [self._folder.inside(*inner, file.name) for file in written]
+            added = [each.name for each in self._write_mode.aggregates] if self._write_mode.kind == "totals" else []
             self._merge_by_spark = SparkMerge(
-                self._spark_writer, self._write_mode.row_key, dataframe.sparkSession, paths, schema.names
+                self._spark_writer, self._write_mode.row_key, dataframe.sparkSession, paths, schema.names, added
             )
         return Staged(sum(file.rows for file in written), written, aside=bool(inner))
 

@@ -96,7 +96,7 @@ def jobs_of(folder: Folder, table: DeltaTable) -> set[str]:
 
 
 def sources_of(folder: Folder, table: DeltaTable) -> set[tuple[str, str]]:
-    """Return the job and the topic of all offsets stored in the table.
+    """Return each pair of job and topic with offsets stored in the table.
 
     Raises:
         StoreError: the log cannot be read.
@@ -126,7 +126,7 @@ def _from_checkpoint(folder: Folder, version: int) -> KnownTransactions:
 
 
 def _with_entries(folder: Folder, known: KnownTransactions, version: int) -> KnownTransactions:
-    """Return the `txn` actions after the log entries up to a version."""
+    """Return the `txn` actions as of `version`: those in `known`, and those in the log entries since."""
     numbers, digest = dict(known.numbers), known.digest
     for each in range(known.version + 1, version + 1):
         entry = folder.read(f"{each:020d}.json", LOG)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, StoreError, TopicRecreated
 from kafka_ratchet.spark_sink.files.parquet import WrittenFile, write_files
@@ -200,3 +200,14 @@ def test_who_finds_its_staged_files_removed_is_fenced(
     with pytest.raises(Fenced, match="generation 2 has taken over from 1"):
         store.commit(frame(("a", 1)), {0: 0}, {0: 1})
     assert count(TableLocation("delta", table)) == 0
+
+
+def test_a_run_removes_staged_files_of_its_own_older_runs_alone(table: str) -> None:
+    columns = StructType([StructField("who", StringType())])
+    delta_store(table, "job", "events").open(columns)
+    staged = Path(table, "_ratchet_staged")
+    for name in ("job.0", "job.2", "job.later", "other.0"):
+        (staged / name).mkdir(parents=True)
+        (staged / name / "rows.parquet").touch()
+    delta_store(table, "job", "events").open(columns)
+    assert sorted(path.name for path in staged.iterdir()) == ["job.2", "job.later", "other.0"]
