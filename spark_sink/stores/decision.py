@@ -143,7 +143,7 @@ class Replacement:
         """
         if rows != self.count:
             raise StoreError(
-                f"{where}: only {rows} of the {self.count} rows of the repair were read from the topic. Nothing was "
+                f"{where}: {rows} rows were read from the topic for the {self.count} rows of the repair. Nothing was "
                 "committed; run the repair again, and check whether Kafka's retention deletes records of the range"
             )
 

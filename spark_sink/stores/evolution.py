@@ -15,7 +15,7 @@ DECIMAL = re.compile(r"(?:decimal|numeric)\((\d+),(\d+)\)", re.IGNORECASE)
 """Pattern of a decimal's type name, with its digits and decimal places, in any store."""
 
 
-class Change(NamedTuple):
+class ColumnChange(NamedTuple):
     """Change to one column: the table lacks it, or has it with a narrower type."""
 
     column: str
@@ -30,7 +30,7 @@ def changes(
     expected: Mapping[str, str],
     widens: Callable[[str, str], bool],
     why_not: str,
-) -> list[Change]:
+) -> list[ColumnChange]:
     """Return the changes that give the table the job's columns, in the order of these columns.
 
     Args:
@@ -57,7 +57,7 @@ def changes(
                 f'"add" cannot change the type: {why_not}. Give the job the table\'s type, or choose another table'
             )
     return [
-        Change(column, wanted, column not in present)
+        ColumnChange(column, wanted, column not in present)
         for column, wanted in expected.items()
         if present.get(column) != wanted
     ]

@@ -12,7 +12,7 @@ class JudgingStore(ResultStore, Protocol):
     """Store that commits last sequences together with the rows, see `ResultStore.commit`."""
 
     def known_sequences(self) -> Known | None:
-        """Return a lookup of the last sequences at the stored offsets, for Spark's tasks; None: there are none yet."""
+        """Return the function for Spark's tasks that looks up stored last sequences; None: none are stored yet."""
         ...
 
     def require_sequences(self) -> None:

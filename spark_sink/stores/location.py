@@ -96,7 +96,7 @@ class TableAddress:
         return cls(scheme, _url(scheme, parts, left), table)
 
     def without_password(self) -> str:
-        """Return the place as messages may show it: a server's url without user, password and options."""
+        """Return `place` for messages: the url of a server without user, password and options."""
         if self.scheme not in SERVERS:
             return self.place
         parts = urlsplit(self.place)

@@ -52,6 +52,10 @@ class Dialect(Generic[Sql]):
         """Return a column of the commit's row as SQL."""
         raise NotImplementedError
 
+    def addition(self, column: str) -> LiteralString:
+        """Return the SQL template that adds {source} to {target}, two values of a column."""
+        return ADD
+
     def ordered(self, column: str, value: Sql) -> Sql:
         """Return SQL that compares as Spark does: text by its bytes, and NaN above every other number."""
         return value
@@ -85,7 +89,7 @@ def changes(write_mode: WriteMode, dialect: Dialect[Sql], merged: Mapping[str, S
             new[each.name] = dialect.compose(dialect.union, target=target, source=source)
             continue
         if each.rule in ADDED:
-            new[each.name] = dialect.compose(ADD, target=target, source=source)
+            new[each.name] = dialect.compose(dialect.addition(each.name), target=target, source=source)
             continue
         below, than = dialect.ordered(each.name, source), dialect.ordered(each.name, target)
         template = LEAST if each.rule == "least" else GREATEST

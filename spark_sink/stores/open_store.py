@@ -11,7 +11,7 @@ from kafka_ratchet.spark_sink.rows.partition_by import PartitionField
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore
-from kafka_ratchet.spark_sink.stores.pair import ExternallyNumbered, PairedStore
+from kafka_ratchet.spark_sink.stores.pair import NumberedStore, PairedStore
 from kafka_ratchet.spark_sink.stores.registry import STORES, store_class
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
@@ -75,7 +75,7 @@ def make_store(
         return made
     beside = kind(kind.rejects_at(location), name, topic, topic_id)
     _let_coalesce(beside, pipeline)
-    return PairedStore(cast(ExternallyNumbered, made), cast(ExternallyNumbered, beside), rejects)
+    return PairedStore(cast(NumberedStore, made), cast(NumberedStore, beside), rejects)
 
 
 def _let_coalesce(store: TableStore, pipeline: RowPipeline) -> None:

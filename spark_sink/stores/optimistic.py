@@ -1,8 +1,8 @@
 """Common part of stores that commit one new version of a table, unless another writer was first.
 
 The run that opened the store last is the job's holder. Before each attempt the holder reads the newest version and
-checks that it still is the holder, and that the table's rows are those of the stored offsets. If another version comes
-in between, the attempt fails and the holder checks again.
+checks that it still is the holder, and that the table's rows are those of the stored offsets. If another writer commits
+a version after this check, the attempt fails and the holder checks again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kafka_ratchet.spark_sink.stores.store import (
 )
 from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode
 from kafka_ratchet.spark_sink.stores.table_store import REPLACING, TableStore
-from kafka_ratchet.spark_sink.topic_ids import StoredId
+from kafka_ratchet.spark_sink.topic_ids import StoredTopicId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -84,7 +84,7 @@ class OptimisticStore(TableStore, Generic[Table]):
     splits = True
 
     may_be_emptied = False
-    """True if an operator may remove all rows, see `pair.ExternallyNumbered`."""
+    """True if an operator may remove all rows, see `pair.NumberedStore`."""
 
     may_coalesce = False
     """True if tasks may be joined until each writes `FILE_BYTES`; False if a user's function runs in them."""
@@ -136,7 +136,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         """Return the stored next offset of each partition."""
         raise NotImplementedError
 
-    def _stored_id(self, table: Table) -> StoredId:
+    def _stored_id(self, table: Table) -> StoredTopicId:
         """Return the id of the topic that the stored offsets belong to."""
         raise NotImplementedError
 
@@ -148,7 +148,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _files_of_sequences(self, table: Table, rule: JudgeRule) -> SequenceFiles:
-        """Return the files of last sequences; only for a store that `keeps_sequences`."""
+        """Return the reader and writer of the files of last sequences; only for a store that `keeps_sequences`."""
         raise NotImplementedError
 
     def _require_consistent(self, table: Table) -> None:
@@ -156,7 +156,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _row_offsets(self, table: Table) -> dict[int, int] | None:
-        """Return the next offset of each partition after the present rows; None: unknown."""
+        """Return the next offset of each partition as the table's rows show it; None: the rows do not show it."""
         raise NotImplementedError
 
     # -- changes
@@ -172,7 +172,7 @@ class OptimisticStore(TableStore, Generic[Table]):
     def _write_take_over(
         self, table: Table, generation: int, offsets: Mapping[int, int] | None, decision: Decision | None
     ) -> None:
-        """Write a version with a new generation; an operator's `decision` adds `offsets` and the write mode."""
+        """Write a version with a new generation; with an operator's `decision`, also `offsets` and the write mode."""
         raise NotImplementedError
 
     def _stage(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
@@ -184,7 +184,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _stage_replacement(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
-        """Stage rows for `_write_replacement`."""
+        """Write rows to a place where no reader sees them, for `_write_replacement`."""
         raise self._replaces_nothing()
 
     def _write_replacement(
@@ -337,6 +337,7 @@ class OptimisticStore(TableStore, Generic[Table]):
             self._refresh(table)
             self._require_holder(table, start)  # a successor removes files that were staged before it
             raise
+        self._check_source()
         crash_points.passing("before-commit")
         self._attempt_until_written(table, staged, lambda: self._write(table, staged, generation, end), start, end)
         self._after_commit()
@@ -378,14 +379,14 @@ class OptimisticStore(TableStore, Generic[Table]):
         start: Mapping[int, int],
         end: Mapping[int, int] | None = None,
     ) -> None:
-        """Call `write` on the table's newest version until its version is in place.
+        """Call `write` until it has committed its version; after each failed attempt, refresh and check the table.
 
         Args:
             table: the table.
             staged: rows to write.
-            write: function that writes a version.
+            write: function that commits them as the version after the newest one.
             start: expected stored offsets.
-            end: offsets that the version stores; they show after a failure whether the version is in place.
+            end: offsets that this version stores; after a failure they show whether it was committed nevertheless.
         """
         refused, generation = 0, self._generation
         for _ in range(COMMIT_ATTEMPTS):
@@ -402,6 +403,8 @@ class OptimisticStore(TableStore, Generic[Table]):
             if end is not None and self._newest(table) == generation and self._stored(table) == end:
                 return  # the version is in place; the failure came after it
             self._require_holder(table, start)
+            if isinstance(failure, SinkError):
+                raise failure  # a check before the commit, with its own remedy
             # A conflict without another writer's version is a refusal by the library.
             refused += seen is not None and self._version_of(table) == seen
             if refused >= REFUSALS:
@@ -420,6 +423,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         self._require_holder(table, None)
         crash_points.passing("before-write")
         staged = self._stage_replacement(table, dataframe, generation)
+        self._check_source()
         crash_points.passing("before-commit")
         for _ in range(COMMIT_ATTEMPTS):
             try:

@@ -8,7 +8,7 @@ reject only in the meantime, the commit is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Protocol, cast
@@ -30,7 +30,7 @@ TAKE_OVER_ATTEMPTS = 100
 """Attempts of a take-over while other jobs take over first; each failure is the start of a whole job."""
 
 
-class ExternallyNumbered(ResultStore, Protocol):
+class NumberedStore(ResultStore, Protocol):
     """Store with generations that its caller may choose."""
 
     may_be_emptied: bool
@@ -70,7 +70,7 @@ class PairedStore:
         rejects_schema: columns of the rejects.
     """
 
-    def __init__(self, rows: ExternallyNumbered, rejects: ExternallyNumbered, rejects_schema: StructType) -> None:
+    def __init__(self, rows: NumberedStore, rejects: NumberedStore, rejects_schema: StructType) -> None:
         self._rows, self._rejects, self._rejects_schema = rows, rejects, rejects_schema
         self.restricted_values, self.needs_local_master = rows.restricted_values, rows.needs_local_master
         self.judges = rows.judges
@@ -106,6 +106,10 @@ class PairedStore:
                 "both tables; or choose another path or table"
             )
 
+    def check_before_commit(self, check: Callable[[], object]) -> None:
+        self._rows.check_before_commit(check)
+        self._rejects.check_before_commit(check)
+
     def check(self) -> StoreCheck:
         rows, rejects = self._rows.check(), self._check_rejects()
         if rejects.trouble and rows.row_offsets is not None:
@@ -116,7 +120,10 @@ class PairedStore:
         return replace(rows, trouble=" ".join(filter(None, [rows.trouble, rejects.trouble])))
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """Reset the offsets of the rows; keep those of the rejects if they are right and belong to the topic."""
+        """Reset the offsets of the result table; keep those of the rejects table where they are usable.
+
+        They are usable if they belong to this topic and match the rejects in the table.
+        """
         rows, rejects = self._rows.check(), self._check_rejects()
         reached = rejects.stored
         if rows.is_other_topic or rejects.is_other_topic:

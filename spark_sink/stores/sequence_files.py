@@ -197,7 +197,7 @@ class SequenceFiles:
         return found
 
     def known(self) -> Known | None:
-        """Return a lookup of the committed sequences, for Spark's tasks; None: there are none."""
+        """Return the function for Spark's tasks that looks up committed sequences; None: there are none."""
         files = self._manifest.files
         return looking(self._paths(files), self._folder.filesystem, has_seen=self._has_seen) if files else None
 
@@ -221,8 +221,8 @@ class SequenceFiles:
         if len(set(partitions)) < len(partitions):
             raise StoreError(
                 f"{self.where}: two tasks read one Kafka partition of this commit, so that neither knew which records "
-                "the other one took as new. Nothing was committed. Remove the option that makes Spark's Kafka "
-                "source split partitions"
+                "the other one took as new. Nothing was committed. Remove the options minPartitions and "
+                "maxRecordsPerPartition, which make Spark's Kafka source split partitions"
             )
         runs = [*self._manifest.runs, *([written] if written.rows else [])]
         joined, kept = _to_join(runs)

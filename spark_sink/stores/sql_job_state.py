@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 from kafka_ratchet.spark_sink import topic_ids
 from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, first_after
-from kafka_ratchet.spark_sink.topic_ids import StoredId
+from kafka_ratchet.spark_sink.topic_ids import StoredTopicId
 
 Database = TypeVar("Database")
 DatabaseIn = TypeVar("DatabaseIn", contravariant=True)
@@ -99,16 +99,32 @@ class SqlJobState(Generic[Database]):
         """Return whether a table exists next to the result table."""
         raise NotImplementedError
 
+    def is_filled(self, database: Database, name: str) -> bool:
+        """Return whether a table exists next to the result table and has a row."""
+        if not self.has_table(database, name):
+            return False
+        return bool(self.run(database, "SELECT 1 FROM {table} LIMIT 1", table=self.table(name)))
+
     def _composed(self, statement: str, parts: Mapping[str, Any]) -> Any:
         """Replace the placeholders of a statement by names and values."""
         return statement.format(**parts)
 
     def is_same_table(self, result: str) -> bool:
-        """Return whether a stored name of a result table, other than this one's, means the same table."""
+        """Return whether `result` is another spelling of the name of this job's result table.
+
+        Args:
+            result: name of a result table, as the state's tables contain it.
+        """
         return False
 
     def table_of(self, result: str) -> str:
-        """Return the table's own name from a stored name of a result table, for `table` and `has_table`."""
+        """Return the name of a result table without schema or database.
+
+        `table` and `has_table` take such a name.
+
+        Args:
+            result: name of the result table, as the state's tables contain it.
+        """
         return result
 
     # -- statements
@@ -178,7 +194,10 @@ class SqlJobState(Generic[Database]):
         return {int(partition): int(offset) for partition, offset in found}
 
     def first(self, database: Database) -> dict[int, int]:
-        """Return the first offsets of the table's records, by the decisions; see `ResultStore.first_offsets`."""
+        """Return the first offset of the table's records in each partition, from the stored decisions.
+
+        See `ResultStore.first_offsets`.
+        """
         if not self.has_table(database, "ratchet_sink_decisions"):
             return {}
         found = self.run(database, f"SELECT decision FROM {{decisions}} {OF_JOB} ORDER BY decided")  # noqa: S608
@@ -254,7 +273,7 @@ class SqlJobState(Generic[Database]):
             "SELECT job, max(identity) FROM {offsets} WHERE result = {result} AND job <> {job} AND topic = {topic} "
             "GROUP BY job ORDER BY job",
         )
-        return [str(job) for job, identity in found if not StoredId("", int(identity)).is_other(self._topic_id)]
+        return [str(job) for job, identity in found if not StoredTopicId("", int(identity)).is_other(self._topic_id)]
 
     def other_sources(self, database: Database) -> list[str]:
         """Return the other jobs and topics with stored offsets for the table, as texts for messages."""
@@ -317,9 +336,7 @@ class SqlJobState(Generic[Database]):
         It is considered only if this table has rows, and no job is known to fill it.
         """
         name = self.table_of(self.result)
-        if not self.is_there(database) or self.generations(database) or not self.has_table(database, name):
-            return ""
-        if not self.run(database, "SELECT 1 FROM {table} LIMIT 1", table=self.table(name)):
+        if not self.is_there(database) or self.generations(database) or not self.is_filled(database, name):
             return ""
         found = self.run(
             database,
@@ -328,15 +345,15 @@ class SqlJobState(Generic[Database]):
         known = (str(each) for (each,) in found)
         return next((each for each in known if not self.has_table(database, self.table_of(each))), "")
 
-    def known_topic(self, database: Database) -> StoredId:
+    def known_topic(self, database: Database) -> StoredTopicId:
         """Return the id of the topic that the stored offsets belong to."""
         if not self.is_there(database):
-            return StoredId()
+            return StoredTopicId()
         [(first_bits,)] = self.run(database, f"SELECT max(identity) FROM {{offsets}} {OF_JOB}")  # noqa: S608
         noted = None
         if self.has_table(database, "ratchet_sink_marks"):  # those of an earlier version had none
             [(noted,)] = self.run(database, f"SELECT max(topic_id) FROM {{marks}} {OF_JOB}")  # noqa: S608
-        return StoredId(str(noted or ""), int(first_bits or 0))
+        return StoredTopicId(str(noted or ""), int(first_bits or 0))
 
     def inconsistency(self, database: Database) -> tuple[str, str]:
         """Return a table replaced since the offsets were committed, and a sentence about it; else two empty texts."""

@@ -1,19 +1,32 @@
-"""Common part of stores that change rows, offsets and generation in one transaction of a database."""
+"""Commit of rows, offsets and generation in one transaction of a database.
+
+`SqlStore` has the order of the steps: check the generation, stage the rows in Spark's tasks, then move them into their
+table and store the offsets in one transaction. A subclass for each database stages and moves the rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from kafka_ratchet.spark_sink.errors import RowsLost, SequencesLost, StoreError
-from kafka_ratchet.spark_sink.stores.decision import StoreCheck
+from kafka_ratchet.spark_sink.errors import (
+    Fenced,
+    Interrupted,
+    RowsLost,
+    SchemaDiffers,
+    SequencesLost,
+    StoreError,
+)
+from kafka_ratchet.spark_sink.stores import crash_points
+from kafka_ratchet.spark_sink.stores.decision import RepairNote, StoreCheck
 from kafka_ratchet.spark_sink.stores.sql_job_state import SqlJobState
 from kafka_ratchet.spark_sink.stores.store import rows_lost
-from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode
+from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode, write_mode_text
 from kafka_ratchet.spark_sink.stores.table_store import TableStore
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
     from kafka_ratchet.spark_sink.stores.decision import Replacement
@@ -22,10 +35,27 @@ Database = TypeVar("Database")
 Columns = TypeVar("Columns")
 
 
-class SqlStore(TableStore, Generic[Database, Columns]):
+class StagedRows(Protocol):
+    """Rows that Spark's tasks have written for a coming commit, outside of their table."""
+
+    @property
+    def target(self) -> str:
+        """Return the name of the table that the rows are moved into."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Return the number of staged rows."""
+        ...
+
+
+Staged = TypeVar("Staged", bound=StagedRows)
+
+
+class SqlStore(TableStore, Generic[Database, Columns, Staged]):
     """Base of stores that keep result, rejects and job state in tables of one database.
 
-    A subclass sets the following fields in `_prepare`.
+    A subclass sets `_state` and the two names in `_prepare`, and `_columns` in `open`.
     """
 
     _state: SqlJobState[Database]
@@ -33,6 +63,10 @@ class SqlStore(TableStore, Generic[Database, Columns]):
     """Name of the result table."""
     _rejected: str
     """Name of the rejects table: that of the result table with the suffix `_rejects`."""
+    _columns: Columns
+    """Columns of the job's rows."""
+
+    # -- steps of each database
 
     def _reading(self) -> AbstractContextManager[Database]:
         """Connect to the database for the duration of one call.
@@ -57,6 +91,214 @@ class SqlStore(TableStore, Generic[Database, Columns]):
             SchemaDiffers: the columns differ, and evolution is off for this table or cannot add them.
         """
         raise NotImplementedError
+
+    def _require_types(self, database: Database) -> None:
+        """Refuse a result or rejects table without the job's columns, before rows are added.
+
+        Raises:
+            SchemaDiffers: a column is missing, or has a type that cannot hold the job's values.
+        """
+        raise NotImplementedError
+
+    def _stage(self, generation: int, table: str, dataframe: DataFrame) -> Staged:
+        """Write the rows of a commit in Spark's tasks, where readers of the table do not see them."""
+        raise NotImplementedError
+
+    def _stage_sequences(self, generation: int, sequences: DataFrame, end: Mapping[int, int]) -> list[Staged]:
+        """Stage last sequences for a commit up to `end`; only for a store with `keeps_sequences`."""
+        raise NotImplementedError
+
+    def _stage_replacement(self, generation: int, table: str, replacement: Replacement) -> Staged:
+        """Write the rows of a repair in Spark's tasks, where readers of the table do not see them.
+
+        Raises:
+            StoreError: the staged rows are not as many as the repair has.
+        """
+        raise NotImplementedError
+
+    def _in_transaction(self, generation: int, change: Callable[[Database], None]) -> None:
+        """Run a change in one transaction, in a session that a take-over can end, and commit it.
+
+        A database may run the change again after a rollback that it demands.
+        """
+        raise NotImplementedError
+
+    def _move(self, database: Database, staged: Staged) -> None:
+        """Move staged rows into their table, in the caller's transaction.
+
+        Raises:
+            StoreError: staged rows are missing, or the table did not store every row.
+        """
+        raise NotImplementedError
+
+    def _replace(self, database: Database, replacement: Replacement, staged: Staged) -> None:
+        """Delete the rows with the identities of a repair, and add the staged rows, in the caller's transaction.
+
+        Raises:
+            StoreError: staged rows are missing, or the table did not store every row.
+        """
+        raise NotImplementedError
+
+    def _discard(self, staged: Sequence[Staged], *, is_committed: bool) -> None:
+        """Remove the staged rows after a commit or a failure. The next run removes what this one leaves."""
+
+    def _explain(self, error: Exception) -> None:
+        """Raise a clearer error for a failed commit, if the database has one."""
+
+    # -- commits
+
+    def commit(
+        self,
+        dataframe: DataFrame,
+        start: dict[int, int],
+        end: dict[int, int],
+        rejects: DataFrame | None = None,
+        sequences: DataFrame | None = None,
+    ) -> int:
+        generation = self._require_commit(start, end, rejects, sequences)
+
+        def change(database: Database) -> None:
+            self._require_unchanged(database, generation, start)
+            for each in staged:
+                self._move(database, each)
+            self._state.commit(database, end, write_mode_text(self._write_mode))
+            crash_points.passing("in-commit")
+
+        with self._staging(generation, start) as staged:
+            with self._fenced_first(generation):
+                self._stage_rows(staged, generation, dataframe, rejects)
+                if sequences is not None:
+                    crash_points.passing("before-sequences")
+                    staged += self._stage_sequences(generation, sequences, end)
+            self._check_source()
+            crash_points.passing("before-commit")
+            with self._unless_committed(generation, end):
+                self._in_transaction(generation, change)
+        crash_points.passing("after-commit")
+        return staged[0].rows
+
+    def replace(
+        self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        generation = self._require_open()
+
+        def change(database: Database) -> None:
+            self._require_unchanged(database, generation, None)
+            for each in staged:
+                self._state.remove_records(database, each.target, first, last)
+                self._move(database, each)
+            self._state.marks.note(database)
+            crash_points.passing("in-commit")
+
+        with self._staging(generation, None) as staged:
+            self._stage_rows(staged, generation, dataframe, rejects)
+            self._check_source()
+            crash_points.passing("before-commit")
+            self._in_transaction(generation, change)
+        crash_points.passing("after-commit")
+        return staged[0].rows
+
+    def repair(
+        self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
+    ) -> None:
+        generation, replaced = self._require_open(), self._replaced(rows, rejects)
+
+        def change(database: Database) -> None:
+            self._require_unchanged(database, generation, start)
+            for (_, replacement), each in zip(replaced, staged, strict=True):
+                self._replace(database, replacement, each)
+                crash_points.passing("replaced")
+            self._state.note_repair(database, note)
+            crash_points.passing("in-commit")
+
+        with self._staging(generation, start) as staged:
+            for table, replacement in replaced:
+                staged.append(self._stage_replacement(generation, table, replacement))
+            crash_points.passing("before-commit")
+            self._in_transaction(generation, change)
+        crash_points.passing("after-commit")
+
+    @contextmanager
+    def _staging(self, generation: int, start: Mapping[int, int] | None) -> Iterator[list[Staged]]:
+        """Check the generation, then collect the caller's staged rows, and discard them at the end.
+
+        The check comes before the work, so that a fenced job stages nothing.
+        """
+        with self._reading() as database:
+            self._require_unchanged(database, generation, start, locks=False)
+        crash_points.passing("before-write")
+        staged: list[Staged] = []
+        is_committed = False
+        try:
+            yield staged
+            is_committed = True
+        finally:
+            self._discard(staged, is_committed=is_committed)
+
+    def _stage_rows(
+        self, staged: list[Staged], generation: int, dataframe: DataFrame, rejects: DataFrame | None
+    ) -> None:
+        staged.append(self._stage(generation, self._result, dataframe))
+        if rejects is not None and self._rejects is not None:
+            staged.append(self._stage(generation, self._rejected, rejects))
+
+    def _require_unchanged(
+        self, database: Database, generation: int, start: Mapping[int, int] | None, *, locks: bool = True
+    ) -> None:
+        """Refuse a commit if another run or another program has changed the table or its offsets.
+
+        Args:
+            database: connection, during the transaction of the commit if `locks`.
+            generation: generation of this run.
+            start: expected stored offsets; None: they are not compared.
+            locks: True to keep other runs from taking over until the transaction ends.
+
+        Raises:
+            Fenced: another run has taken over, or has moved the offsets.
+            RowsLost: the result or the rejects changed.
+            SchemaDiffers: the columns changed.
+            SequencesLost: the table of last sequences changed.
+        """
+        if locks:
+            self._state.lock(database)
+        self._require_holder(database, generation, start)
+        self._require_consistent(database)
+        self._require_types(database)
+
+    @contextmanager
+    def _fenced_first(self, generation: int) -> Iterator[None]:
+        """Raise `Fenced` instead of the caller's error if another run has taken over, which ends this run's tasks."""
+        try:
+            yield
+        except Exception as error:
+            with suppress(StoreError), self._reading() as database:
+                self._require_holder(database, generation, None)
+            self._explain(error)
+            raise
+
+    @contextmanager
+    def _unless_committed(self, generation: int, end: Mapping[int, int]) -> Iterator[None]:
+        """Suppress an error of the caller's commit if the database has stored the end offsets nevertheless."""
+        try:
+            yield
+        except (Fenced, Interrupted, RowsLost, SchemaDiffers, SequencesLost):
+            raise
+        except Exception as error:
+            try:
+                is_committed = self._is_committed(generation, end)
+            except StoreError:
+                if isinstance(error, StoreError):
+                    raise error from None  # it names the cause
+                raise
+            if not is_committed:
+                self._explain(error)
+                raise
+
+    # -- questions
+
+    def _columns_at(self, table: str) -> Columns:
+        """Return the columns of the result or the rejects."""
+        return self._columns if table == self._result or self._rejects is None else self._columns_of(self._rejects)
 
     def _wanted(self, schema: StructType) -> dict[str, Columns]:
         """Return the columns of each table, by its name; the result table is first."""
@@ -127,8 +369,26 @@ class SqlStore(TableStore, Generic[Database, Columns]):
                 raise StoreError(f"{self._where}: this job has never opened the table. Run the job first")
             stored, (relation, what) = self._state.stored(database), self._state.inconsistency(database)
             is_other = self._state.known_topic(database).is_other(self._topic_id)
-            row_offsets = None if is_other or relation not in {"", self._result} else {} if relation else stored
-            return StoreCheck(stored, row_offsets, str(self._lost(relation, what)) if relation else "", is_other)
+            row_offsets = self._row_offsets(database, relation)
+            trouble = str(self._lost(relation, what, row_offsets is not None)) if relation else ""
+            return StoreCheck(stored, row_offsets, trouble, is_other)
+
+    def _row_offsets(self, database: Database, changed: str) -> dict[int, int] | None:
+        """Return the next offset of each partition as the rows and rejects show it; None: they do not show it.
+
+        Rows or rejects left in a changed table would be added again, because nothing shows their offsets.
+
+        Args:
+            database: connection.
+            changed: name of the table that changed after the last commit; empty: none did.
+        """
+        if self._state.known_topic(database).is_other(self._topic_id):
+            return None
+        if not changed:
+            return self._state.stored(database)
+        if changed != self._result or any(self._state.is_filled(database, name) for name in self._relations):
+            return None
+        return {}
 
     def require_write_mode(self) -> None:
         with self._reading() as database:
@@ -168,10 +428,10 @@ class SqlStore(TableStore, Generic[Database, Columns]):
         """
         relation, what = self._state.inconsistency(database)
         if relation:
-            raise self._lost(relation, what)
+            raise self._lost(relation, what, self._row_offsets(database, relation) is not None)
 
-    def _lost(self, relation: str, what: str) -> RowsLost | SequencesLost:
-        return rows_lost(self._where, what, relation == self._result)
+    def _lost(self, relation: str, what: str, known: bool) -> RowsLost | SequencesLost:
+        return rows_lost(self._where, what, known)
 
     def _is_committed(self, generation: int, end: Mapping[int, int]) -> bool:
         """Return whether the database has stored the end offsets although the commit raised an error.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from kafka_ratchet.spark_sink.errors import StoreError
-from kafka_ratchet.spark_sink.stores.evolution import Change, changes
+from kafka_ratchet.spark_sink.stores.evolution import ColumnChange, changes
 from kafka_ratchet.spark_sink.stores.sql_types import Column
 from kafka_ratchet.spark_sink.stores.store import require_columns, without_free
 
@@ -65,7 +65,7 @@ class SqlTables(Generic[Database]):
         free = self.free_columns(database, table)
         require_columns(self._where, dict(self.columns(database, table)), dict(columns), table, free)
 
-    def missing(self, database: Database, table: str, columns: Sequence[Column]) -> list[Change]:
+    def missing(self, database: Database, table: str, columns: Sequence[Column]) -> list[ColumnChange]:
         """Return the changes that give a table the job's columns.
 
         Raises:

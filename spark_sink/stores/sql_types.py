@@ -20,7 +20,7 @@ class Column(NamedTuple):
     """Type of the column, as the database or the store describes it."""
 
 
-class Types(NamedTuple):
+class DatabaseTypes(NamedTuple):
     """Types of a database, and the types of Spark that they stand for."""
 
     database: str
@@ -35,7 +35,7 @@ class Types(NamedTuple):
     """Types of Spark that the database stores as a larger type; reading returns the larger one."""
 
 
-def type_of(name: str, data_type: DataType, types: Types) -> str:
+def type_of(name: str, data_type: DataType, types: DatabaseTypes) -> str:
     """Return the database's type for a type of Spark.
 
     Raises:
@@ -55,7 +55,7 @@ def type_of(name: str, data_type: DataType, types: Types) -> str:
     return plain
 
 
-def spark_schema(columns: Sequence[Column], types: Types) -> StructType:
+def spark_schema(columns: Sequence[Column], types: DatabaseTypes) -> StructType:
     """Return the columns of a table in Spark's types; it is the inverse of `type_of`.
 
     Raises:
@@ -75,6 +75,6 @@ def spark_schema(columns: Sequence[Column], types: Types) -> StructType:
         else:
             raise OptionRefused(
                 f"columns: the table has column {column.name!r} of type {column.type}, which stands for several types "
-                "of Spark. Write the columns with their types in columns"
+                "of Spark. Set `columns` to the names and types of all columns"
             )
     return StructType(fields)

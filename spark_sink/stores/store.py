@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers
@@ -40,7 +40,8 @@ class ResultStore(Protocol):
 
     restricted_values: int = False
     """Restriction of the values of rows. True: text must not contain NUL, and times must be in the years 1 to 9999;
-    other values count as not parsed, see `columns.rows`. `columns.FINITE_TOO`: numbers must be finite as well."""
+    other values count as not parsed, see `columns.rows`. `columns.FINITE_TOO`: numbers must be finite as well.
+    `columns.SHORT_KEYS`: keys must be short as well."""
 
     needs_local_master: str = ""
     """Reason why Spark has to run on the driver's machine (master local); empty: executors may run anywhere."""
@@ -76,6 +77,15 @@ class ResultStore(Protocol):
             StoreError: the store cannot be read.
         """
         return {}
+
+    def check_before_commit(self, check: Callable[[], object]) -> None:
+        """Set a check for `commit` and `replace`, to call between staging and commit.
+
+        Spark reads a topic by its name, and reads it while the rows are staged. The check finds out whether the topic
+        was created again until then. Its error ends the commit, and no staged row becomes visible. Commits by tasks
+        (`in_tasks`) do not call it.
+        """
+        ...
 
     def check(self) -> StoreCheck:
         """Read the state of the table and its faults, for `ratchet sink resume`.
@@ -213,7 +223,7 @@ class ResultStore(Protocol):
             decision: decision to store with the offsets.
 
         Returns:
-            Generation of the change.
+            The new generation, which fences earlier runs.
 
         Raises:
             StoreError: the store cannot be read or written, or there is no table.
@@ -264,7 +274,7 @@ def require_names(name: str, topic: str) -> None:
     if name == COMPACTION:
         raise OptionRefused(f"job name {name!r}: `ratchet sink compact` uses it for its files. Choose another name")
     if not JOB_NAME.fullmatch(name):
-        raise OptionRefused(f"job name {name!r}: use a lower-case letter, then at most 62 letters, digits, '_' or '-'")
+        raise OptionRefused(f"job name {name!r}: use a lower-case letter, then at most 62 of a-z, 0-9, '_' and '-'")
     if not TOPIC_NAME.fullmatch(topic) or topic in {".", ".."}:
         raise OptionRefused(f"{topic!r} is not a Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")
 
@@ -297,9 +307,9 @@ def next_generation(newest: int, wanted: int | None, who: str) -> int:
 
 
 NEW_TOPIC = (
-    "The stored offsets mean nothing in the new one. `ratchet sink resume --from earliest` reads it from its beginning "
-    "into the same table, where rows that both have are then there twice; a mirrored topic goes on at the offsets that "
-    "you name (--from 0:OFFSET,1:OFFSET)"
+    "The stored offsets mean nothing in the new topic. `ratchet sink resume --from earliest` reads it from its "
+    "beginning into the same table; records of both topics then have two rows. For a mirrored topic, name the offsets "
+    "at which to continue (--from 0:OFFSET,1:OFFSET)"
 )
 
 
@@ -312,23 +322,24 @@ def rows_lost(where: object, what: str, known: bool = True) -> RowsLost:
         known: True if the table or its history shows the offsets that match the rows.
     """
     ways = [
-        "--from table sets the offsets to the end of the table's rows, so that the rest is read again, each once"
+        "--from table continues after the last rows of the table, so that each missing record is read again"
         if known
         else "--from earliest or --from 0:OFFSET,1:OFFSET reads again from there",
-        "--from stored goes on without the rows",
+        "--from stored continues without the missing rows",
     ]
     return RowsLost(
-        f"{where}: {what}, and the offsets stored in it are those of before. Going on would silently leave rows out. "
+        f"{where}: {what}. The stored offsets are still those of the last commit, so that the job would silently skip "
+        "missing rows. "
         f"Undo that change of the table, or decide with `ratchet sink resume`: {'; '.join(ways)}"
     )
 
 
 FORMER_RECORD_COLUMNS: Final = ("_partition", "_offset", "_timestamp", "_key", "_value")
-"""Names of the columns for a row's record before the first release."""
+"""Former names of the columns about a row's record, used before the first release."""
 
 
 def require_record_columns(where: object, present: Iterable[str], table: str | None = None) -> None:
-    """Refuse a table with column names from before the first release.
+    """Refuse a table that still has former names of record columns, such as `_partition`.
 
     Iceberg reserves the name `_partition` for its own metadata, and Spark cannot read a table with such a column.
 
@@ -347,14 +358,18 @@ def require_record_columns(where: object, present: Iterable[str], table: str | N
     statements = "; ".join(
         f"ALTER TABLE {'TABLE' if table is None else table} RENAME COLUMN {name} TO _kafka{name}" for name in former
     )
+    hint = " (write the table's name for TABLE)" if table is None else ""
     raise SchemaDiffers(
         f"{where}: {named} has the columns {', '.join(former)}, but the names of record columns now begin with "
-        f"_kafka_. Rename them, then start the job again: {statements}"
+        f"_kafka_. Rename them with {statements}{hint}; then start the job again"
     )
 
 
 def without_free(present: Mapping[str, str], expected: Mapping[str, str], free: Collection[str]) -> dict[str, str]:
-    """Return the columns of a table without those that only other jobs fill; see `require_columns`."""
+    """Return the types of the table's columns, without columns that only other jobs fill.
+
+    See `require_columns` for the arguments.
+    """
     return {name: kind for name, kind in present.items() if name in expected or name not in free}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -11,7 +11,7 @@ from kafka_ratchet.spark_sink.rows.partition_by import PartitionField
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.store import NEW_TOPIC, ResultStore, require_names
-from kafka_ratchet.spark_sink.topic_ids import StoredId, text
+from kafka_ratchet.spark_sink.topic_ids import StoredTopicId, text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +60,7 @@ class TableStore(ResultStore):
     rejects_apart: bool = False
     """True if a commit changes one table only. Rejects then go to a second store of this class at `rejects_at`, one
     commit ahead of the rows (see `pair`), and `open`, `make` and `reset_offsets` are those of
-    `pair.ExternallyNumbered`. False: one commit changes rows and rejects."""
+    `pair.NumberedStore`. False: one commit changes rows and rejects."""
 
     splits: bool = False
     """True if several tasks may read one Kafka partition for a commit."""
@@ -80,6 +80,9 @@ class TableStore(ResultStore):
 
     keeps_sequences: bool = False
     """True if the store is a `judging_store.JudgingStore` when its write mode has `judged`."""
+
+    _check_source: Callable[[], object] = bool
+    """Check to call before staged rows become visible; `bool` checks nothing. See `check_before_commit`."""
 
     def __init__(
         self,
@@ -123,6 +126,10 @@ class TableStore(ResultStore):
         """Return the location of the rejects that belong to a result table."""
         return replace(location, table=f"{location.table}_rejects")
 
+    def check_before_commit(self, check: Callable[[], object]) -> None:
+        """Set a check, see `ResultStore.check_before_commit`."""
+        self._check_source = check
+
     def count(self) -> int:
         """Count the rows of the table.
 
@@ -148,7 +155,7 @@ class TableStore(ResultStore):
         raise NotImplementedError
 
     def scan_records(self, schema: pa.Schema, partition: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Yield rows as `scan` does; rows of records outside of the range of one Kafka partition may be missing."""
+        """Yield the rows of a range of records in one Kafka partition, as `scan` does; other rows may come too."""
         return self.scan(schema)
 
     def other_jobs(self) -> list[str]:
@@ -177,7 +184,7 @@ class TableStore(ResultStore):
         raise self._repairs_nothing()
 
     def _repairs_nothing(self) -> OptionRefused:
-        return OptionRefused(f"{self._where}: a store of this kind cannot replace rows, so that nothing is repaired")
+        return OptionRefused(f"{self._where}: this kind of store cannot repair rows. Choose {REPLACING}")
 
     def commits(self) -> Iterator[tuple[str, Mapping[int, int]]]:
         """Yield the job's commits that the store still knows, newest first.
@@ -280,7 +287,7 @@ class TableStore(ResultStore):
                 "on, or give this job another name"
             )
 
-    def _require_topic_id(self, known: StoredId, stored: Mapping[int, int]) -> None:
+    def _require_topic_id(self, known: StoredTopicId, stored: Mapping[int, int]) -> None:
         """Refuse stored offsets that belong to another topic of the same name."""
         if known.is_other(self._topic_id):
             raise TopicRecreated(

@@ -3,7 +3,7 @@
 The name of everything that a job stages for a table contains the job and its generation. Commits of generations older
 than the newest one fail, so their orphans can be removed. Those of the newest generation stay, however old they are,
 because a job frozen during a commit looks like a dead one. Each store lists its orphans, see `TableStore.orphans`:
-first the files and then the names in the table, so that files of commits in between are not removed.
+first the files and then the names in the table, so that files committed between both listings are not removed.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import StoreError, first_line, refuse, refuse_rule
-from kafka_ratchet.spark_sink.stores.evolution import Change, changes, is_larger
+from kafka_ratchet.spark_sink.errors import Interrupted, StoreError, first_line, refuse, refuse_rule
+from kafka_ratchet.spark_sink.stores.evolution import ColumnChange, changes, is_larger
 from kafka_ratchet.spark_sink.stores.store import require_columns, without_free
 
 if TYPE_CHECKING:
@@ -30,16 +30,15 @@ CONFIG: dict[str, str | bool | int | float | list[str]] = {
 
 
 INTERRUPTED = "Query interrupted"
-"""Message of DuckDB's RuntimeError, which has no cause, after a signal handler raised during a query."""
+"""Message of DuckDB's RuntimeError after a signal handler has raised an exception during a query.
+
+The handler's exception is lost: the RuntimeError has no `__cause__`.
+"""
 
 INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 WIDENINGS = (
     "TINYINT, SMALLINT, INTEGER and BIGINT become larger ones of these, FLOAT DOUBLE, and DECIMAL gets more digits"
 )
-
-
-class Interrupted(StoreError):
-    """Error of a query that a signal ended; the program has to stop, and must not try again."""
 
 
 class DatabaseFile:
@@ -157,7 +156,7 @@ class DatabaseFile:
         }
         require_columns(self.path, found, expected, table)
 
-    def missing_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> list[Change]:
+    def missing_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> list[ColumnChange]:
         """Return the changes that give a table the columns of `schema`.
 
         Raises:

@@ -124,6 +124,9 @@ class JobState(SqlJobState["DuckDBPyConnection"]):
     def is_same_table(self, result: str) -> bool:
         return result.lower() == self.result.lower()  # to DuckDB, quoted or not
 
+    def lock(self, database: DuckDBPyConnection) -> None:
+        """Do nothing: the open file is the lock."""
+
     # -- last sequences
 
     def sequences(self, database: DuckDBPyConnection) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -22,11 +22,10 @@ from kafka_ratchet.spark_sink.files.local import LocalFolder
 from kafka_ratchet.spark_sink.files.parquet import WrittenFile, file_prefix, write_files
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.rows.distinct import HASHES
-from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
-from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement
-from kafka_ratchet.spark_sink.stores.duckdb.file import DatabaseFile, Interrupted, has_table, quoted
+from kafka_ratchet.spark_sink.stores.decision import Decision, Replacement
+from kafka_ratchet.spark_sink.stores.duckdb.file import DatabaseFile, has_table, quoted
 from kafka_ratchet.spark_sink.stores.duckdb.job_state import TABLES, JobState
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.merge_sql import PlainDialect, changes
@@ -145,7 +144,44 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.rows.judging.task import Known
 
 
-class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
+@dataclass(frozen=True)
+class _Staged:
+    """Files of rows that the tasks wrote for a coming commit, or the number of a manifest of last sequences."""
+
+    target: str
+    """Table that the rows are added to; empty for a manifest."""
+    folder: Path | None = None
+    written: Sequence[WrittenFile] = ()
+    deletes: bool = False
+    """True if the rows have a column `DELETED`."""
+    manifest: int = 0
+    """Number of the sequence manifest; 0: these are rows."""
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.written)
+
+    def kept(self, rows: Any) -> int:
+        """Return the number of rows in a dataset of the files, without deletions."""
+        import pyarrow.dataset as ds
+
+        return self.rows if not self.deletes else int(rows.count_rows(filter=~ds.field(DELETED)))
+
+    @property
+    def files(self) -> list[str]:
+        return [] if self.folder is None else [str(self.folder / file.name) for file in self.written]
+
+    def dataset(self) -> Any:
+        """Return a dataset of the files, for DuckDB to scan.
+
+        DuckDB would interpret a path in SQL as a pattern.
+        """
+        import pyarrow.dataset as ds
+
+        return ds.dataset(self.files, format="parquet")
+
+
+class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema", _Staged]):
     """Result store in one table of a DuckDB file on a disk of this machine.
 
     Network disks are unsuitable, because DuckDB relies on file locks that they do not keep.
@@ -165,11 +201,11 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
             raise OptionRefused(f"path {path!r}: a DuckDB result is a file on this machine. Give the path of a file")
         self._where = self._path = Path(path).absolute()
         self._file = DatabaseFile(self._path)
-        self._staging = staging_prefix(self._path, table, self._name)
+        self._staged_prefix = staging_prefix(self._path, table, self._name)
         self._result, self._rejected = table, f"{table}_rejects"
         self._state: JobState = JobState(table, self._name, self._topic, self._topic_id, self._relations)
         self._state.marks.cleared = self._rejected
-        self._arrow: Any = None
+        self._columns: pa.Schema = None
         self._sequence_files: SequenceFiles | None = None
         if self._write_mode.judged is not None:
             beside = LocalFolder(self._path.with_name(f"{self._path.name}_sequences"))
@@ -235,7 +271,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
             if not has_table(database, self._result):
                 return None
             found = database.table(quoted(self._result)).limit(0).to_arrow_table().schema
-            return from_arrow_schema(found, prefer_timestamp_ntz=False)
+            return from_arrow_schema(found, prefer_timestamp_ntz=True)
 
     def open(self, schema: StructType) -> dict[int, int]:
 
@@ -256,7 +292,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
             if self._evolve:
                 self._file.add_columns(database, self._result, tables[self._result])
         self._remove_staged(before=generation)
-        self._arrow, self._generation = tables[self._result], generation
+        self._columns, self._generation = tables[self._result], generation
         return stored
 
     def _columns_of(self, schema: StructType) -> pa.Schema:
@@ -270,117 +306,64 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         else:
             self._file.require_columns(database, table, columns)
 
-    def commit(
-        self,
-        dataframe: DataFrame,
-        start: dict[int, int],
-        end: dict[int, int],
-        rejects: DataFrame | None = None,
-        sequences: DataFrame | None = None,
-    ) -> int:
+    def _require_types(self, database: DuckDBPyConnection) -> None:
+        for table in self._relations:
+            self._file.require_types(database, table, self._columns_at(table))
+
+    def _in_transaction(self, generation: int, change: Callable[[DuckDBPyConnection], None]) -> None:
+        with self._file.writing() as database:
+            change(database)
+
+    def _stage(self, generation: int, table: str, dataframe: DataFrame) -> _Staged:
+        return self._stage_in(generation, table, self._columns_at(table), dataframe)
+
+    def _stage_in(self, generation: int, table: str, columns: pa.Schema, dataframe: DataFrame) -> _Staged:
+        """Write rows with these columns into files of a new folder, in Spark's tasks."""
         import pyarrow as pa
 
-        generation = self._require_commit(start, end, rejects, sequences)
-        with self._reading() as database:  # before the work, so that a fenced job writes no more files
-            self._require_holder(database, generation, start)
-        crash_points.passing("before-write")
-        folder = self._path.with_name(f"{self._staging}{generation}-{uuid.uuid4().hex[:16]}")
+        folder = self._path.with_name(f"{self._staged_prefix}{generation}-{uuid.uuid4().hex[:16]}")
         folder.mkdir(mode=0o700)
+        deletes = DELETED in dataframe.columns
+        arrow = columns.append(pa.field(DELETED, pa.bool_())) if deletes else columns
         try:
-            deletes = DELETED in dataframe.columns
-            arrow = self._arrow.append(pa.field(DELETED, pa.bool_())) if deletes else self._arrow
             written = write_files(dataframe, str(folder), arrow, file_prefix(self._name, generation))
-            staged = _Staged(folder, written, deletes)
-            rejected = _Staged(folder, [])
-            if rejects is not None:
-                schema = arrow_schema(rejects.schema)
-                rejected = _Staged(
-                    folder, write_files(rejects, str(folder), schema, file_prefix(self._name, generation))
-                )
-            number = 0
-            if sequences is not None and self._sequence_files is not None:
-                crash_points.passing("before-sequences")
-                number = self._sequence_files.stage(sequences, generation, end)
-            crash_points.passing("before-commit")
-            self._bring_in(staged, rejected, generation, start, end, number)
-        except Interrupted:
-            raise  # committed or not: the sender of the signal wants an end
-        except Exception as failure:
-            try:
-                is_committed = self._is_committed(generation, end)
-            except StoreError:
-                raise failure from None  # the first error makes the better sentence
-            if not is_committed:
-                raise
-        finally:
+        except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
-        if self._sequence_files is not None:
-            self._sequence_files.adopt_staged()
-        crash_points.passing("after-commit")
-        return staged.rows
+            raise
+        return _Staged(table, folder, written, deletes)
 
-    def replace(
-        self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
-    ) -> int:
-        generation = self._require_open()
-        with self._reading() as database:
-            self._require_holder(database, generation, None)
-        crash_points.passing("before-write")
-        folder = self._path.with_name(f"{self._staging}{generation}-{uuid.uuid4().hex[:16]}")
-        folder.mkdir(mode=0o700)
+    def _stage_sequences(self, generation: int, sequences: DataFrame, end: Mapping[int, int]) -> list[_Staged]:
+        if self._sequence_files is None:
+            return []
+        return [_Staged("", manifest=self._sequence_files.stage(sequences, generation, end))]
+
+    def _stage_replacement(self, generation: int, table: str, replacement: Replacement) -> _Staged:
+        columns = self._columns if table == self._result else arrow_schema(replacement.rows.schema)
+        staged = self._stage_in(generation, table, columns, replacement.rows)
         try:
-            prefix = file_prefix(self._name, generation)
-            staged = _Staged(folder, write_files(dataframe, str(folder), self._arrow, prefix))
-            rejected = _Staged(folder, [])
-            if rejects is not None:
-                rejected = _Staged(folder, write_files(rejects, str(folder), arrow_schema(rejects.schema), prefix))
-            crash_points.passing("before-commit")
-            with self._file.writing() as database:
-                self._require_holder(database, generation, None)
-                self._require_consistent(database)
-                for table in self._relations:
-                    self._state.remove_records(database, table, first, last)
-                self._add_staged(database, staged, rejected)
-                self._state.marks.note(database)
-                crash_points.passing("in-commit")
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        crash_points.passing("after-commit")
-        return staged.rows
+            replacement.require_staged(self._where, staged.rows)
+        except StoreError:
+            self._discard([staged], is_committed=False)
+            raise
+        return staged
 
-    def repair(
-        self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
-    ) -> None:
-        generation = self._require_open()
-        with self._reading() as database:  # before the work, so that a fenced repair writes no files
-            self._require_holder(database, generation, start)
-        crash_points.passing("before-write")
-        folder = self._path.with_name(f"{self._staging}{generation}-{uuid.uuid4().hex[:16]}")
-        folder.mkdir(mode=0o700)
-        try:
-            staged = []
-            for table, replacement in self._replaced(rows, rejects):
-                arrow = self._arrow if table == self._result else arrow_schema(replacement.rows.schema)
-                prefix = file_prefix(self._name, generation)
-                found = _Staged(folder, write_files(replacement.rows, str(folder), arrow, prefix))
-                replacement.require_staged(self._where, found.rows)
-                staged.append((table, replacement, found))
-            crash_points.passing("before-commit")
-            with self._file.writing() as database:
-                self._require_holder(database, generation, start)
-                self._require_consistent(database)
-                self._file.require_types(database, self._result, self._arrow)
-                for table, replacement, found in staged:
-                    self._replace(database, table, replacement, found)
-                    crash_points.passing("replaced")
-                self._state.note_repair(database, note)
-                crash_points.passing("in-commit")
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        crash_points.passing("after-commit")
+    def _move(self, database: DuckDBPyConnection, staged: _Staged) -> None:
+        if staged.manifest:
+            self._state.move_sequences(database, staged.manifest)
+        if not staged.files:
+            return
+        rows, table = staged.dataset(), staged.target
+        database.register("source", rows)
+        columns: Sequence[str] = ()
+        if table == self._result and self._file.foreign_columns(database, table, self._columns):
+            columns = self._columns.names
+        write_mode = self._write_mode if table == self._result else APPEND
+        stored = add(database, table, write_mode, deletes=staged.deletes, columns=columns)
+        self._require_stored(table, staged.kept(rows), stored)
+        database.unregister("source")
 
-    def _replace(self, database: DuckDBPyConnection, table: str, replacement: Replacement, staged: _Staged) -> None:
-        """Delete the rows with the replacement's identities, and insert the staged rows."""
+    def _replace(self, database: DuckDBPyConnection, replacement: Replacement, staged: _Staged) -> None:
+        table = staged.target
         if replacement.gone.num_rows:
             names = map(quoted, replacement.identity)
             same = " AND ".join(f"target.{name} IS NOT DISTINCT FROM gone.{name}" for name in names)
@@ -393,42 +376,12 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
             self._require_stored(table, staged.rows, changed_rows(database, insert))
             database.unregister("source")
 
-    def _bring_in(
-        self,
-        staged: _Staged,
-        rejected: _Staged,
-        generation: int,
-        start: Mapping[int, int],
-        end: Mapping[int, int],
-        sequences: int,
-    ) -> None:
-        with self._file.writing() as database:
-            self._require_holder(database, generation, start)
-            self._require_consistent(database)
-            self._add_staged(database, staged, rejected)
-            self._state.commit(database, end, write_mode_text(self._write_mode))
-            if sequences:
-                self._state.move_sequences(database, sequences)
-            crash_points.passing("in-commit")
-
-    def _add_staged(self, database: DuckDBPyConnection, staged: _Staged, rejected: _Staged) -> None:
-        """Add staged rows and rejects to their tables, in the caller's transaction."""
-        self._file.require_types(database, self._result, self._arrow)
-        if self._rejects is not None:
-            self._file.require_types(database, self._rejected, arrow_schema(self._rejects))
-        if staged.files:
-            rows = staged.dataset()
-            database.register("source", rows)
-            foreign = self._file.foreign_columns(database, self._result, self._arrow)
-            columns = self._arrow.names if foreign else ()
-            stored = add(database, self._result, self._write_mode, deletes=staged.deletes, columns=columns)
-            self._require_stored(self._result, staged.kept(rows), stored)
-            database.unregister("source")
-        if rejected.files:
-            database.register("rejected", rejected.dataset())
-            insert = f"INSERT INTO {quoted(self._rejected)} BY NAME SELECT * FROM rejected"  # noqa: S608
-            self._require_stored(self._rejected, rejected.rows, changed_rows(database, insert))
-            database.unregister("rejected")
+    def _discard(self, staged: Sequence[_Staged], *, is_committed: bool) -> None:
+        for each in staged:
+            if each.folder is not None:
+                shutil.rmtree(each.folder, ignore_errors=True)
+        if is_committed and self._sequence_files is not None and any(each.manifest for each in staged):
+            self._sequence_files.adopt_staged()
 
     def _require_stored(self, table: str, given: int, stored: int) -> None:
         if stored != given:
@@ -438,42 +391,9 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
             )
 
     def _remove_staged(self, before: int) -> None:
-        """Remove staging folders of older generations. A job of such a generation is fenced, and cannot commit them."""
+        """Remove staging folders of generations older than `before`: their jobs are fenced and cannot commit them."""
         for folder in self._path.parent.iterdir():
-            if folder.name.startswith(self._staging):
-                generation = folder.name.removeprefix(self._staging).partition("-")[0]
+            if folder.name.startswith(self._staged_prefix):
+                generation = folder.name.removeprefix(self._staged_prefix).partition("-")[0]
                 if generation.isdecimal() and int(generation) < before:
                     shutil.rmtree(folder, ignore_errors=True)
-
-
-@dataclass(frozen=True)
-class _Staged:
-    """Files of rows that the tasks wrote for a coming commit."""
-
-    folder: Path
-    written: list[WrittenFile]
-    deletes: bool = False
-    """True if the rows have a column `DELETED`."""
-
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for file in self.written)
-
-    def kept(self, rows: Any) -> int:
-        """Return the number of rows in a dataset that go into the table."""
-        import pyarrow.dataset as ds
-
-        return self.rows if not self.deletes else int(rows.count_rows(filter=~ds.field(DELETED)))
-
-    @property
-    def files(self) -> list[str]:
-        return [str(self.folder / file.name) for file in self.written]
-
-    def dataset(self) -> Any:
-        """Return a dataset of the files, for DuckDB to scan.
-
-        DuckDB would interpret a path in SQL as a pattern.
-        """
-        import pyarrow.dataset as ds
-
-        return ds.dataset(self.files, format="parquet")

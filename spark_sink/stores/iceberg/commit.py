@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.errors import StoreError
+from kafka_ratchet.spark_sink.errors import StoreError, refuse_several_rows
 from kafka_ratchet.spark_sink.files.bucket import Folder
 from kafka_ratchet.spark_sink.files.parquet import Values, file_prefix
 from kafka_ratchet.spark_sink.rows.columns import DELETED
@@ -87,6 +87,9 @@ class Commit:
             added: number of rows in the files.
             partitions: partition values of each file by path, if the table has partitions.
             sort_order: id of the order of the files' rows; None: they have none.
+
+        Raises:
+            StoreError: the files have other rows, or the table has several rows of a key of `rows`.
         """
         from pyiceberg.typedef import Record
 
@@ -190,6 +193,9 @@ class Commit:
 
         Returns:
             Number of rows in the table's files afterwards.
+
+        Raises:
+            StoreError: the table has several rows of a key of `rows`.
         """
         import pyarrow as pa
         from pyiceberg.manifest import DataFile
@@ -197,20 +203,24 @@ class Commit:
 
         plain = rows.select([name for name in rows.column_names if name != DELETED]).schema
         tasks = live_files(table)
-        old = touched(table, tasks, rows, self.write_mode.row_key)
+        key = self.write_mode.row_key
+        old = touched(table, tasks, rows, key)
         whole = arrow_schema_of(table.schema(), with_ids=False)
         foreign = [field for field in whole if field.name not in plain.names]
         wanted = pa.schema([*plain, *foreign])
         table_bytes = sum(task.file.file_size_in_bytes for task in tasks)
         # The name has the holder, as with tasks' files, so that vacuum recognises it.
         named = file_prefix(self.job, self.generation)
-        new, left, divided = list[DataFile](), rows, groups(table, old, self.write_mode.row_key)
+        new, left, divided = list[DataFile](), rows, groups(table, old, key)
         for number, group in enumerate(divided, 1):  # one group in memory at a time
             target = pa.Table.from_batches(rows_of(table, group), whole).select(wanted.names).cast(wanted)
             source = left
-            if number < len(divided):
-                source, left = split(left, target, self.write_mode.row_key)
-            for part in parts(merged(target, source, self.write_mode), self.write_mode.row_key, table_bytes):
+            if len(divided) > 1:
+                found, left = split(left, target, key)
+                if len(found) < len(split(rows, target, key)[0]):  # an earlier group has a row of one of its keys
+                    refuse_several_rows(table.location(), key)
+                source = found if number < len(divided) else source
+            for part in parts(merged(target, source, self.write_mode, table.location()), key, table_bytes):
                 new.append(write_rows(table, self.folder, part.to_batches(), named, Record()))
         return self._replace_files(table, transaction, old, new, summary)
 

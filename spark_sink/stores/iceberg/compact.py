@@ -90,7 +90,7 @@ class IcebergCompactor:
         return DataFile(written.file_path, written.file_size_in_bytes, written.record_count, entry=written)
 
     def replace(self, replacements: Sequence[Replacement], generation: int) -> bool:
-        """Commit a snapshot that contains the same rows as the one before."""
+        """Commit a snapshot with the new files in place of the old ones; its rows are the same."""
         from pyiceberg.exceptions import CommitFailedException
 
         require_newest(self._where, newest_generation(self._table, COMPACTION), generation)

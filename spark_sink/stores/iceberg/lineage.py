@@ -132,7 +132,7 @@ def inconsistency(table: Table, job: str, *, has_key: bool, may_be_emptied: bool
         count = (
             "the number of rows proves nothing where rows change"
             if total_rows(table) == noted
-            else ("the table has another number of rows than then")
+            else "the table has another number of rows than after that commit"
         )
         return (
             f"the snapshots since this job's last commit have expired, {count}, and no snapshot shows any more "
@@ -140,7 +140,8 @@ def inconsistency(table: Table, job: str, *, has_key: bool, may_be_emptied: bool
         )
     if job not in found and _may_have_expired(table):
         return (
-            "the snapshots since this job's last commit have expired, or the table was replaced, and nothing says which"
+            "the snapshots since this job's last commit have expired, or the table was replaced; the table does not "
+            "show which"
         )
     if found.get(job) != mark:
         return (
@@ -172,7 +173,7 @@ def commits_of_job(table: Table, job: str, topic: str) -> Iterator[tuple[str, di
 
 
 def offsets_of_rows(table: Table, job: str, topic: str) -> dict[int, int] | None:
-    """Return the next offset of each partition after the present rows; None: no snapshot shows it."""
+    """Return the next offset of each partition as the table's rows show it; None: no snapshot shows it."""
     found = marks(table)
     if found is None:
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kafka_ratchet.spark_sink.errors import refuse_several_rows
 from kafka_ratchet.spark_sink.rows.aggregates import ADDED, ENDINGS, Aggregate
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.rows.distinct import HASHES, SCALE
@@ -21,54 +22,80 @@ WIDE_DIGITS = 39
 error."""
 
 
-def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode) -> pa.Table:
+def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode, where: object) -> pa.Table:
     """Merge new rows with the table's rows, and return the rows after the commit, in any order.
 
     Args:
-        target: rows of the files to rewrite, at most one per key; no other file contains a key of `source`.
+        target: rows of the files to rewrite. Rows with keys that `source` lacks stay, however many a key has.
         source: rows of the commit, at most one per key; columns that it lacks keep their values. True in a column
             `DELETED` removes the row with that key.
         write_mode: upsert or totals, with its key; null counts as a value.
+        where: the table, as messages name it.
 
     Raises:
+        StoreError: `target` has several rows of a key of `source`.
         pyarrow.ArrowInvalid: a total does not fit its column.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    gone = source[DELETED] if DELETED in source.column_names else None
+    if not len(source):
+        return target
     foreign = [field for field in target.schema if field.name not in source.column_names]
+    given = source
     for field in foreign:
-        source = source.append_column(field, pa.nulls(len(source), field.type))
-    both = pa.concat_tables([target, source.select(target.column_names)])
+        given = given.append_column(field, pa.nulls(len(source), field.type))
+    both = pa.concat_tables([target, given.select(target.column_names)])
     names = [f"k{n}" for n in range(len(write_mode.row_key))]
     keys = pa.table([both[name] for name in write_mode.row_key], names).append_column("row", pa.array(range(len(both))))
-    found = keys.group_by(names, use_threads=False).aggregate([("row", "min"), ("row", "max")])
+    found = keys.group_by(names, use_threads=False).aggregate([("row", each) for each in ("min", "max", "list")])
+    is_given = pc.greater_equal(found["row_max"], len(target))
+    untouched, found = found.filter(pc.invert(is_given)), found.filter(is_given)
+    if pc.any(pc.greater(pc.list_value_length(found["row_list"]), 2)).as_py():
+        refuse_several_rows(where, write_mode.row_key)
     first, last = found["row_min"], found["row_max"]  # where they differ: the row of the target and that of the source
     result = both.take(last)
     for field in foreign:  # other jobs' columns keep their values
         result = result.set_column(result.schema.get_field_index(field.name), field, both[field.name].take(first))
-    if write_mode.kind == "upsert":
-        if gone is None:
-            return result
-        kept = pa.chunked_array([pa.array([False] * len(target), pa.bool_()), *gone.chunks]).take(last)
-        return result.filter(pc.invert(kept))
+    if write_mode.kind == "totals":
+        result = _with_totals(result, both, first, last, write_mode)
+    elif DELETED in source.column_names:
+        result = result.filter(pc.invert(source[DELETED].take(pc.subtract(last, len(target)))))
+    return pa.concat_tables([both.take(pc.list_flatten(untouched["row_list"])), result])
+
+
+def _with_totals(
+    rows: pa.Table, both: pa.Table, first: pa.ChunkedArray, last: pa.ChunkedArray, write_mode: WriteMode
+) -> pa.Table:
+    """Replace the totals in new rows of a commit by those after it.
+
+    Args:
+        rows: new row of each key.
+        both: rows of the table, then those of the commit.
+        first: index in `both` of each key's row in the table; that of its new row if the table has none.
+        last: index in `both` of each key's new row.
+        write_mode: the totals.
+    """
+    import pyarrow.compute as pc
+
     alone = pc.equal(first, last)
     for each in write_mode.aggregates:
-        position = result.schema.get_field_index(each.name)
+        position = rows.schema.get_field_index(each.name)
         if each.rule == "average":
-            new = _average(result[each.of], result[each.of + ENDINGS["filled"]])
+            new = _average(rows[each.of], rows[each.of + ENDINGS["filled"]])
         elif each.rule == "distinct":
-            new = _estimate(result[each.of + ENDINGS["hashes"]])
+            new = _estimate(rows[each.of + ENDINGS["hashes"]])
         else:
-            new = _taken_up(each, both[each.name].take(first), both[each.name].take(last))
-        column = pc.if_else(alone, result[each.name], new)
-        result = result.set_column(position, result.schema.field(position), column)
-    return result
+            new = _merged_column(each, both[each.name].take(first), both[each.name].take(last))
+        column = pc.if_else(alone, rows[each.name], new)
+        rows = rows.set_column(position, rows.schema.field(position), column)
+    return rows
 
 
 def split(source: pa.Table, target: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """Split new rows into those with a key that the table's rows have, and the others; null equals null.
+    """Split new rows by whether the table has a row with their key: first those, then the others.
+
+    Null equals null.
 
     Args:
         source: new rows, at most one per key.
@@ -88,7 +115,7 @@ def split(source: pa.Table, target: pa.Table, key: Sequence[str]) -> tuple[pa.Ta
     return source.filter(pa.array(is_old)), source.filter(pa.array(~is_old))
 
 
-def _taken_up(aggregate: Aggregate, target: pa.ChunkedArray, source: pa.ChunkedArray) -> pa.ChunkedArray:
+def _merged_column(aggregate: Aggregate, target: pa.ChunkedArray, source: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the combined values of an aggregate's column, by the rule in `rows.aggregates`."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -34,13 +34,13 @@ def require_repairable(where: object, table: Table) -> None:
 def rewrite(
     where: object, table: Table, folder: Folder, gone: Identities, file_prefix: str
 ) -> tuple[list[FileScanTask], list[DataFile]]:
-    """Rewrite each file that contains one of the identities, without the rows of these identities.
+    """Write a copy of each file that contains rows to remove, without these rows.
 
     Args:
         where: the catalog, as messages name it.
         table: the table at the snapshot that the caller has checked.
         folder: folder of the table's files.
-        gone: identities of the removed rows.
+        gone: identities of the rows to remove.
         file_prefix: start of the new files' names, see `parquet.file_prefix`.
 
     Returns:
@@ -70,7 +70,7 @@ def rewrite(
 
 
 def _kept(table: Table, task: FileScanTask, gone: Identities) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file without the removed identities."""
+    """Yield the rows of a file, except those with an identity in `gone`."""
     import pyarrow as pa
 
     for batch in rows_of(table, [task]):

@@ -40,6 +40,7 @@ from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
     inconsistency,
     offsets_of_rows,
     replacement,
+    total_rows,
 )
 from kafka_ratchet.spark_sink.stores.iceberg.partitions import require_partitions, sorted_by
 from kafka_ratchet.spark_sink.stores.iceberg.repair import require_repairable, rewrite
@@ -59,7 +60,7 @@ from kafka_ratchet.spark_sink.stores.orphans import Orphan, files_of_older_holde
 from kafka_ratchet.spark_sink.stores.sequence_files import FOLDER, SequenceFiles
 from kafka_ratchet.spark_sink.stores.store import rows_lost, tuples
 from kafka_ratchet.spark_sink.stores.stored_write_mode import has_key, write_mode_text
-from kafka_ratchet.spark_sink.topic_ids import StoredId
+from kafka_ratchet.spark_sink.topic_ids import StoredTopicId
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -118,7 +119,7 @@ class IcebergStore(OptimisticStore["Table"]):
         self.needs_local_master = "" if location.catalog else LOCAL_CATALOG
         if self._topic == "generation":
             raise OptionRefused(
-                "topic generation: store iceberg has a table property of that name. Choose another output topic, or "
+                "topic 'generation': store iceberg has a table property of that name. Choose another output topic, or "
                 "another store"
             )
         if not TABLE_NAME.fullmatch(location.table):
@@ -207,9 +208,9 @@ class IcebergStore(OptimisticStore["Table"]):
     def _first(self, table: Table) -> dict[int, int]:
         return {int(partition): at for partition, at in json.loads(table.properties.get(self._first_key, "{}")).items()}
 
-    def _stored_id(self, table: Table) -> StoredId:
+    def _stored_id(self, table: Table) -> StoredTopicId:
         entry = self._entry(table)
-        return StoredId(entry.get("topic_id", ""), entry.get("identity", 0))
+        return StoredTopicId(entry.get("topic_id", ""), entry.get("identity", 0))
 
     def other_jobs(self) -> list[str]:
         table = self._find()
@@ -219,7 +220,7 @@ class IcebergStore(OptimisticStore["Table"]):
             job, _, topic = rest.partition(".")
             if prefix == "ratchet-sink" and topic == self._topic and job != self._name:
                 entry = json.loads(text)
-                known = StoredId(entry.get("topic_id", ""), entry.get("identity", 0))
+                known = StoredTopicId(entry.get("topic_id", ""), entry.get("identity", 0))
                 if entry["offsets"] and not known.is_other(self._topic_id):
                     found.append(job)
         return sorted(found)
@@ -272,9 +273,13 @@ class IcebergStore(OptimisticStore["Table"]):
         return found if found and not self._has_own_row(table) else ""
 
     def _has_own_row(self, table: Table) -> bool:
-        """Return whether the table has a row of a record before the stored offsets, or no offset is stored."""
+        """Return True if the table still has a row of a record below the stored offsets.
+
+        Also return True if no offset above 0 is stored. Otherwise return False if the table's rows do not name their
+        records.
+        """
         stored = [(partition, offset) for partition, offset in self._stored(table).items() if offset > 0]
-        if not stored or not {"_kafka_partition", "_kafka_offset"} <= {field.name for field in table.schema().fields}:
+        if not stored or not _names_records(table):
             return not stored
         parts = [f"_kafka_partition = {partition} and _kafka_offset < {offset}" for partition, offset in stored]
         try:
@@ -283,7 +288,10 @@ class IcebergStore(OptimisticStore["Table"]):
             self._refuse(error)
 
     def _row_offsets(self, table: Table) -> dict[int, int] | None:
-        return {} if self._replaced(table) else offsets_of_rows(table, self._name, self._topic)
+        if not self._replaced(table):
+            return offsets_of_rows(table, self._name, self._topic)
+        # Where rows name no records, a change of a single file may look like a replacement of all rows.
+        return {} if _names_records(table) or not total_rows(table) else None
 
     # -- what changes it
 
@@ -365,7 +373,7 @@ class IcebergStore(OptimisticStore["Table"]):
         return Staged(sum(file.rows for file in written), written)
 
     def _of_job(self, schema: pa.Schema, dataframe: DataFrame) -> pa.Schema:
-        """Return the table's columns that the rows have; other jobs' columns become null."""
+        """Return the schema of those columns of the table that the rows have; the others become null."""
         import pyarrow as pa
 
         return pa.schema([field for field in schema if field.name in dataframe.columns])
@@ -436,3 +444,8 @@ class IcebergStore(OptimisticStore["Table"]):
 
     def _finish(self, table: Table, staged: Staged) -> None:
         require_files(self._data_folder(table), staged.files, "The table's newest snapshot names it")
+
+
+def _names_records(table: Table) -> bool:
+    """Return whether rows name their records; rows of totals do not."""
+    return {"_kafka_partition", "_kafka_offset"} <= {field.name for field in table.schema().fields}

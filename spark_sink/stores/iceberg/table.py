@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError, refuse
 from kafka_ratchet.spark_sink.rows.partition_by import PartitionField
 from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
-from kafka_ratchet.spark_sink.stores.evolution import DECIMAL, Change, changes, is_larger
+from kafka_ratchet.spark_sink.stores.evolution import DECIMAL, ColumnChange, changes, is_larger
 from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
 from kafka_ratchet.spark_sink.stores.iceberg.commit import AGE_KEY, KEEP_KEY, KEEP_SNAPSHOTS, MAX_AGE_MS
 from kafka_ratchet.spark_sink.stores.iceberg.partitions import add_partitions
@@ -125,7 +125,7 @@ def require_same_columns(catalog: IcebergCatalog, table: Table, schema: StructTy
     require_columns(catalog, _types(table), _wanted(schema), free=_free(table))
 
 
-def missing_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> list[Change]:
+def missing_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> list[ColumnChange]:
     """Return the changes that give the table the job's columns.
 
     Raises:
@@ -164,7 +164,10 @@ def add_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> No
 
 
 def _types(table: Table) -> dict[str, str]:
-    """Return the type of each column by name: in a job's description if there is one, else in Iceberg's."""
+    """Return the type of each column by name.
+
+    It is Spark's type if a job created the column and its type was not changed since, else Iceberg's.
+    """
     stored = _made(table)
     found = {}
     for field in table.schema().fields:
@@ -176,7 +179,10 @@ def _types(table: Table) -> dict[str, str]:
 
 
 def _made(table: Table) -> dict[str, Any]:
-    """Return Spark's description of the type of each column that a job created, by column name."""
+    """Return the type of each column that a job created, by the column's name.
+
+    A type has the form of Spark's JSON of a schema.
+    """
     fields = json.loads(table.properties.get(SCHEMA_KEY, '{"fields": []}'))["fields"]
     return {field["name"]: field["type"] for field in fields}
 
@@ -188,7 +194,10 @@ def _free(table: Table) -> set[str]:
 
 
 def borrowed(kind: Any) -> Any:
-    """Return Spark's description of the type that Iceberg stores for a described type."""
+    """Return the type that a type of Spark has after a round trip through Iceberg.
+
+    Iceberg stores some types of Spark as a larger type, see `BORROWED`. Both types are in the form of a schema's JSON.
+    """
     if isinstance(kind, str):
         return BORROWED.get(kind, kind)
     inner = {name: borrowed(kind[name]) for name in ("elementType", "keyType", "valueType") if name in kind}

@@ -56,7 +56,7 @@ OPTIONS = frozenset({"unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify
 
 
 class Server(NamedTuple):
-    """Properties of a server that its sessions depend on."""
+    """Properties of a database server on which the SQL in its sessions depends."""
 
     collation: str
     """Collation that distinguishes 'a', 'A' and 'a '; MySQL and MariaDB have no such collation in common."""
@@ -84,7 +84,7 @@ def read_url(url: str, password: str | None) -> Address:
 
     Args:
         url: see `MysqlStore`.
-        password: password that replaces the one in the url; None: keep that one.
+        password: password that replaces the one in the url; None: the url's password counts.
 
     Raises:
         OptionRefused: the url cannot be read, or PyMySQL is not installed. The message does not contain the url, which

@@ -43,8 +43,8 @@ class State(Protocol):
         """Execute a statement, and return its rows."""
 
 
-class Look(NamedTuple):
-    """State of a table now."""
+class TableState(NamedTuple):
+    """Present state of a table, for comparison with its mark."""
 
     is_there: bool
     id: str = ""
@@ -130,19 +130,19 @@ class Marks:
                 return relation, f"table {relation} was emptied"
         return "", ""
 
-    def _look(self, database: Database, relation: str) -> Look:
-        """Return the state of a table now.
+    def _look(self, database: Database, relation: str) -> TableState:
+        """Return the present state of a table.
 
         Raises:
             StoreError: the table is a view, or its engine is not InnoDB.
         """
         found = self._state.described(database, relation)
         if found is None:
-            return Look(False)
+            return TableState(False)
         self.require_engine(relation, found[0])
         rows = self._state.run(database, "SELECT 1 FROM {table} LIMIT 1", table=self._state.table(relation))
         match = ID.search(found[1])
-        return Look(True, match[1] if match else "", bool(rows))
+        return TableState(True, match[1] if match else "", bool(rows))
 
     def require_engine(self, relation: str, engine: str) -> None:
         """Refuse a table with an engine that keeps rows of a rolled back transaction."""

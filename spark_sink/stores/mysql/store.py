@@ -7,18 +7,17 @@ offsets.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.errors import Fenced, RowsLost, SchemaDiffers, StoreError
+from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.rows.columns import DELETED, FINITE_TOO
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND
-from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement
+from kafka_ratchet.spark_sink.stores.decision import Decision, Replacement
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.mysql.connection import execute, transaction
 from kafka_ratchet.spark_sink.stores.mysql.job_state import JobState
@@ -51,7 +50,26 @@ DEADLOCK, DEADLOCKS = 1213, 10
 table can cause a deadlock."""
 
 
-class MysqlStore(SqlStore["Database", list[Column]]):
+@dataclass(frozen=True)
+class _Staged:
+    """Rows of one table that the tasks wrote into a staging table for a coming commit."""
+
+    table: str
+    target: str
+    """Table that the rows are moved into."""
+    columns: list[Column]
+    """Columns of that table."""
+    statements: list[str]
+    """Statements that move the rows into their table."""
+    tokens: dict[str, int]
+    """Number of rows by the token of the task that staged them. Rows with other tokens do not belong to the commit."""
+
+    @property
+    def rows(self) -> int:
+        return sum(self.tokens.values())
+
+
+class MysqlStore(SqlStore["Database", list[Column], _Staged]):
     """Result store in one table of a MySQL or MariaDB database, `table` or `database.table`.
 
     The url is mysql://user@host:port/database; the password of `location` replaces one in the url.
@@ -69,7 +87,7 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         self._state.marks.cleared = self._rejected
         self._tables = Tables(self._state)
         self._where = self._state.where
-        self._columns: list[Column] = []
+        self._columns = []
 
     def _reading(self) -> AbstractContextManager[Database]:
         return self._state.database()
@@ -151,104 +169,40 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         self._columns, self._generation = tables[self._result], generation
         return stored
 
-    def commit(
-        self,
-        dataframe: DataFrame,
-        start: dict[int, int],
-        end: dict[int, int],
-        rejects: DataFrame | None = None,
-        sequences: DataFrame | None = None,
-    ) -> int:
-        generation = self._require_commit(start, end, rejects, sequences)
-        with self._reading() as database:
-            self._require_holder(database, generation, start)  # a fenced job stages nothing
-            self._require_consistent(database)
-        crash_points.passing("before-write")
-        staged, rows = self._stage(generation, self._result, self._columns, dataframe)
-        if rejects is not None and self._rejects is not None:
-            staged += self._stage(generation, self._rejected, column_types(self._rejects), rejects)[0]
-        crash_points.passing("before-commit")
-        try:
-            with self._state.database(generation) as database:
-                self._commit_staged(database, staged, generation, start, end)
-        except (Fenced, RowsLost, SchemaDiffers):
-            raise
-        except Exception:
-            if not self._is_committed(generation, end):
-                raise
-        crash_points.passing("after-commit")
-        self._drop(staged)
-        return rows
+    # -- commits
 
-    def replace(
-        self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
-    ) -> int:
-        generation = self._require_open()
-        with self._reading() as database:
-            self._require_holder(database, generation, None)
-            self._require_consistent(database)
-        crash_points.passing("before-write")
-        staged, rows = self._stage(generation, self._result, self._columns, dataframe)
-        if rejects is not None and self._rejects is not None:
-            staged += self._stage(generation, self._rejected, column_types(self._rejects), rejects)[0]
-        crash_points.passing("before-commit")
-        with self._state.database(generation) as database:
-            self._commit_staged(database, staged, generation, None, (first, last))
-        crash_points.passing("after-commit")
-        self._drop(staged)
-        return rows
+    def _require_types(self, database: Database) -> None:
+        if self._write_mode.key:
+            self._tables.require_key(database, self._write_mode.key)
+        for table in self._relations:
+            self._tables.require_types(database, table, self._columns_at(table))
 
-    def repair(
-        self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
-    ) -> None:
+    def _in_transaction(self, generation: int, change: Callable[[Database], None]) -> None:
         import pymysql
 
-        generation = self._require_open()
-        with self._reading() as database:
-            self._require_holder(database, generation, start)  # a fenced repair stages nothing
-            self._require_consistent(database)
-        crash_points.passing("before-write")
-        replaced = self._replaced(rows, rejects)
-        staged = [self._stage_repair(generation, *each) for each in replaced]
-        crash_points.passing("before-commit")
-        for left in reversed(range(DEADLOCKS)):
-            try:
-                with self._state.database(generation) as database, transaction(database):
-                    self._state.lock(database)
-                    self._require_holder(database, generation, start)
-                    self._require_consistent(database)
-                    for (_, replacement), each in zip(replaced, staged, strict=True):
-                        self._tables.require_types(database, each.target, each.columns)
-                        self._replace(database, replacement, each)
-                        crash_points.passing("replaced")
-                    self._state.note_repair(database, note)
-                    crash_points.passing("in-commit")
-                break
-            except pymysql.OperationalError as error:
-                if error.args[0] != DEADLOCK or not left:
-                    raise
-        crash_points.passing("after-commit")
-        self._drop(staged)
+        with self._state.database(generation) as database:
+            for left in reversed(range(DEADLOCKS)):
+                try:
+                    with transaction(database):
+                        change(database)
+                    return
+                except pymysql.OperationalError as error:
+                    if error.args[0] != DEADLOCK or not left:
+                        raise
 
-    def _stage_repair(self, generation: int, table: str, replacement: Replacement) -> _Staged:
+    def _stage_replacement(self, generation: int, table: str, replacement: Replacement) -> _Staged:
         columns = self._columns if table == self._result else column_types(replacement.rows.schema)
-        [staged], rows = self._stage(generation, table, columns, replacement.with_removals())
-        replacement.require_staged(self._where, rows - replacement.gone.num_rows)
+        staged = self._stage_in(generation, table, columns, replacement.with_removals())
+        replacement.require_staged(self._where, staged.rows - replacement.gone.num_rows)
         target, source = self._state.table(table), self._state.table(staged.table)
         keyed = table == self._result and bool(self._write_mode.key)
         removal = removal_of(target, source, staged.tokens, replacement.identity, keyed=keyed)
-        return dataclass_replace(
-            staged, statements=[removal, insertion(target, source, staged.tokens, columns, APPEND)]
-        )
+        insert = insertion(target, source, staged.tokens, columns, APPEND)
+        return dataclass_replace(staged, statements=[removal, insert])
 
     def _replace(self, database: Database, replacement: Replacement, staged: _Staged) -> None:
-        """Delete the rows with the replacement's identities, and insert the staged rows.
-
-        Raises:
-            StoreError: staged rows are missing, or the table did not store every row.
-        """
         [(found,)] = execute(database, counted(self._state.table(staged.table), staged.tokens))
-        self._tables.require_staged(staged.table, found, sum(staged.tokens.values()))
+        self._tables.require_staged(staged.table, found, staged.rows)
         inserted = 0
         with database.cursor() as cursor:
             for statement in staged.statements:
@@ -259,14 +213,11 @@ class MysqlStore(SqlStore["Database", list[Column]]):
                 "Nothing was committed; check the triggers of the table"
             )
 
-    def _stage(
-        self, generation: int, table: str, columns: list[Column], dataframe: DataFrame
-    ) -> tuple[list[_Staged], int]:
-        """Write the rows into a new staging table, in Spark's tasks.
+    def _stage(self, generation: int, table: str, dataframe: DataFrame) -> _Staged:
+        return self._stage_in(generation, table, self._columns_at(table), dataframe)
 
-        Returns:
-            The staged rows, and the number of rows to move.
-        """
+    def _stage_in(self, generation: int, table: str, columns: list[Column], dataframe: DataFrame) -> _Staged:
+        """Write rows with these columns into a new staging table, in Spark's tasks."""
         deletes = DELETED in dataframe.columns
         # No connection is open while the tasks write: the server would end it.
         with self._state.database() as database:
@@ -278,61 +229,13 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         write_mode = self._write_mode if table == self._result else APPEND
         statements = [deletion(target, source, tokens, write_mode)] if deletes else []
         statements.append(insertion(target, source, tokens, columns, write_mode))
-        return [_Staged(made, table, columns, statements, tokens)], sum(tokens.values())
-
-    def _commit_staged(
-        self,
-        database: Database,
-        staged: list[_Staged],
-        generation: int,
-        start: dict[int, int] | None,
-        end: dict[int, int] | tuple[dict[int, int], dict[int, int]],
-    ) -> None:
-        """Move staged rows into their tables and store the offsets, in one transaction.
-
-        Args:
-            database: connection of the holder's session.
-            staged: rows of each table.
-            generation: generation of this run.
-            start: expected stored offsets; None: they are not compared.
-            end: offsets after the commit; or the first and last offsets of the records to replace, which leaves the
-                stored offsets unchanged.
-        """
-        import pymysql
-
-        for left in reversed(range(DEADLOCKS)):
-            try:
-                with transaction(database):
-                    self._state.lock(database)
-                    self._require_holder(database, generation, start)
-                    self._require_consistent(database)
-                    if self._write_mode.key:
-                        self._tables.require_key(database, self._write_mode.key)
-                    for each in staged:
-                        self._tables.require_types(database, each.target, each.columns)
-                        [(found,)] = execute(database, counted(self._state.table(each.table), each.tokens))
-                        self._tables.require_staged(each.table, found, sum(each.tokens.values()))
-                        if isinstance(end, tuple):
-                            self._state.remove_records(database, each.target, *end)
-                        self._move(database, each)
-                    if isinstance(end, tuple):
-                        self._state.marks.note(database)
-                    else:
-                        self._state.commit(database, end, write_mode_text(self._write_mode))
-                    crash_points.passing("in-commit")
-                return
-            except pymysql.OperationalError as error:
-                if error.args[0] != DEADLOCK or not left:
-                    raise
+        return _Staged(made, table, columns, statements, tokens)
 
     def _move(self, database: Database, staged: _Staged) -> None:
-        """Move staged rows into their table, in the caller's transaction.
-
-        Raises:
-            StoreError: the table did not store every row unchanged.
-        """
         import pymysql
 
+        [(found,)] = execute(database, counted(self._state.table(staged.table), staged.tokens))
+        self._tables.require_staged(staged.table, found, staged.rows)
         write_mode = self._write_mode if staged.target == self._result else APPEND
         rows = StoredRows(self._state, database, staged.target, staged.table, staged.tokens, staged.columns, write_mode)
         inserted = 0
@@ -346,25 +249,12 @@ class MysqlStore(SqlStore["Database", list[Column]]):
             raise
         rows.require(inserted)
 
-    def _drop(self, staged: list[_Staged]) -> None:
-        with suppress(StoreError), self._state.database() as database:  # the next holder drops the remaining tables
+    def _discard(self, staged: Sequence[_Staged], *, is_committed: bool) -> None:
+        if not is_committed:
+            return  # the server may not answer; the next holder drops the tables
+        with suppress(StoreError), self._state.database() as database:
             for each in staged:
                 self._tables.drop_table(database, each.table)
-
-
-@dataclass(frozen=True)
-class _Staged:
-    """Rows of one table that the tasks wrote into a staging table for a coming commit."""
-
-    table: str
-    target: str
-    """Table that the rows are moved into."""
-    columns: list[Column]
-    """Columns of that table."""
-    statements: list[str]
-    """Statements that move the rows into their table."""
-    tokens: dict[str, int]
-    """Number of rows by the token of the task that staged them. Rows with other tokens do not belong to the commit."""
 
 
 def _array(values: tuple[Any, ...], data_type: pa.DataType) -> pa.Array:

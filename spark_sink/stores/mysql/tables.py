@@ -297,7 +297,10 @@ class Tables(SqlTables["Database"]):
                 )
 
     def free_columns(self, database: Database, table: str) -> set[str]:
-        """Return the free columns, see `SqlTables.free_columns`."""
+        """Return the columns that may be null, or that the table itself fills.
+
+        See `SqlTables.free_columns`.
+        """
         found = self._state.run(
             database,
             "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {schema} "
@@ -331,7 +334,7 @@ class Tables(SqlTables["Database"]):
 
 
 def key_column(key: Sequence[str]) -> str:
-    """Return the name of the column and of the index for a key; it is the same for every job."""
+    """Return the common name of a key's generated column and its index; each job gets the same."""
     return KEY_COLUMN + hashlib.sha256("\0".join(sorted(key)).encode()).hexdigest()[:16]
 
 

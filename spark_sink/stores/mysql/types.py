@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.stores.evolution import is_larger
 from kafka_ratchet.spark_sink.stores.mysql.connection import quoted
-from kafka_ratchet.spark_sink.stores.sql_types import Column, Types, type_of
+from kafka_ratchet.spark_sink.stores.sql_types import Column, DatabaseTypes, type_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -42,7 +42,7 @@ PLAIN = {
 }
 """Types of MySQL with their comments, by Spark's type names in JSON."""
 
-TYPES = Types("MySQL", PLAIN, "decimal", f"longtext {JSON}", frozenset({"byte", "float"}))
+TYPES = DatabaseTypes("MySQL", PLAIN, "decimal", f"longtext {JSON}", frozenset({"byte", "float"}))
 
 WIDTH = re.compile(r"^((?:small|big)?int)\(\d+\)")
 """Pattern of an integer's display width, which MariaDB still reports and MySQL does not."""

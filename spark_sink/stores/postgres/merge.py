@@ -86,7 +86,7 @@ def on_conflict(columns: list[Column], write_mode: WriteMode) -> sql.Composed:
     from psycopg import sql
 
     if write_mode.kind == "totals":
-        assignments = _taken_up(columns, write_mode)
+        assignments = _merge_assignments(columns, write_mode)
     else:
         assignments = [
             sql.SQL("{0} = excluded.{0}").format(sql.Identifier(column.name))
@@ -99,7 +99,7 @@ def on_conflict(columns: list[Column], write_mode: WriteMode) -> sql.Composed:
     return sql.SQL("ON CONFLICT ({}) DO UPDATE SET {}").format(key, sql.SQL(", ").join(assignments))
 
 
-def _taken_up(columns: list[Column], write_mode: WriteMode) -> list[sql.Composable]:
+def _merge_assignments(columns: list[Column], write_mode: WriteMode) -> list[sql.Composable]:
     """Return the SQL assignments of the columns after the key, for totals."""
     from psycopg import sql
 

@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedRepair:
     """Rows in a staging table, with the statements that move them into their table.
 
     Args:
-        table: table that the rows are moved into.
+        target: table that the rows are moved into.
         staging: the staging table.
         tokens: number of rows by token of the task that staged them.
-        removals: statements that first delete rows of `table`.
+        removals: statements that first delete rows of `target`.
         insert: statement that then inserts the staged rows.
-        key: names of the columns that identify a row of `table`; empty: none do.
+        key: names of the columns that identify a row of `target`; empty: none do.
         columns: names of the rows' columns.
     """
 
-    table: str
+    target: str
     staging: str
     tokens: Mapping[str, int]
     removals: Sequence[sql.Composed]
@@ -47,8 +47,13 @@ class Staged:
     key: Sequence[str]
     columns: Sequence[str]
 
+    @property
+    def rows(self) -> int:
+        """See `sql_store.StagedRows`."""
+        return sum(self.tokens.values())
 
-def replace_staged(state: JobState, database: Database, staged: Staged, replacement: Replacement) -> None:
+
+def replace_staged(state: JobState, database: Database, staged: StagedRepair, replacement: Replacement) -> None:
     """Delete the rows with the identities of a repair, and insert the staged rows.
 
     Raises:
@@ -70,17 +75,17 @@ def replace_staged(state: JobState, database: Database, staged: Staged, replacem
             f"{where}: the staging table {staged.staging} has lost rows. Nothing was committed; run the repair again"
         )
     by_identity = WriteMode("upsert", replacement.identity)
-    for statement in deletions(state, staged.table, staged.staging, tokens, by_identity):
+    for statement in deletions(state, staged.target, staged.staging, tokens, by_identity):
         database.execute(statement)
-    left = state.execute(database, remaining(state, staged.table, staged.staging, tokens, by_identity))
-    require_deleted(state, database, staged.table, where, int(left[0][0]))
+    left = state.execute(database, remaining(state, staged.target, staged.staging, tokens, by_identity))
+    require_deleted(state, database, staged.target, where, int(left[0][0]))
     stored = database.execute(staged.insert).rowcount
-    if can_alter(state, database, staged.table):
+    if can_alter(state, database, staged.target):
         rows = state.text(
             "ratchet_token = ANY({tokens}) AND NOT {deleted}",
             tokens=sql.Literal(tokens),
             deleted=sql.Identifier(DELETED),
         )
-        stored = min(stored, count_present(state, database, staged.table, staged.staging, rows, staged.columns))
-    require_stored(state, database, staged.table, where, given, stored)
+        stored = min(stored, count_present(state, database, staged.target, staged.staging, rows, staged.columns))
+    require_stored(state, database, staged.target, where, given, stored)
     state.run(database, "DROP TABLE {staging}", staging=state.table(staged.staging))

@@ -80,10 +80,10 @@ class SequenceTable:
         )
         if found:
             raise SequencesLost(
-                f"{self._state.where}: table {self.name} has last sequences of job {self._job}, and the offsets of "
-                "their commit are missing. The job would silently leave out records with these sequences. "
-                f"Restore the whole database, or begin with another table; or drop {self.name} as well, if the rows "
-                "that belong to it are gone for good"
+                f"{self._state.where}: table {self.name} has last sequences of job {self._job}, but the job's stored "
+                "offsets are missing. The job would silently leave out records, because it would take them for known "
+                "ones. Restore the whole database, or begin with another result table. If the job's rows are lost for "
+                f"good, drop table {self.name} too"
             )
 
     def of_job(self, changes: DataFrame) -> DataFrame:
@@ -103,24 +103,24 @@ class SequenceTable:
         )
 
     def known(self, connection: Connection) -> Known:
-        """Return a lookup of the job's last sequences, for Spark's tasks."""
+        """Return the function for Spark's tasks that looks up the job's last sequences."""
         select = self._state.text(
             "SELECT {columns} FROM {table} WHERE _job = {job} AND _kafka_partition = %s "
             "AND _identity = ANY(%s::bytea[])",
             columns=names(column.name for column in self.columns[2:]),
             table=self._state.table(self.name),
         ).as_string(None)
-        return _looking(connection, select, PER_QUERY, has_seen=SEEN in self._schema.names)
+        return _lookup(connection, select, PER_QUERY, has_seen=SEEN in self._schema.names)
 
     def lost(self, what: str) -> SequencesLost:
-        """Return the error for a table of sequences without the committed ones."""
+        """Return the error for the loss of committed sequences, with the sentence `what` about it."""
         return SequencesLost(
             f"{self._state.where}: the last sequences of job {self._job} are not those of its rows: {what}. Without "
             "them, known records would be added once more. Restore the whole database, or begin with another table"
         )
 
 
-def _looking(connection: Connection, select: str, per_query: int, *, has_seen: bool) -> Known:
+def _lookup(connection: Connection, select: str, per_query: int, *, has_seen: bool) -> Known:
     # A nested function with its own imports: cloudpickle sends it by value, so executors need psycopg and pyarrow.
     conninfo, application, lock_timeout_ms = connection.conninfo, connection.application, connection.lock_timeout_ms
 

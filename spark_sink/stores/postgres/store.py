@@ -6,21 +6,21 @@ staged by the tasks, and one transaction of the driver moves them into the table
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, SequencesLost
+from kafka_ratchet.spark_sink.errors import OptionRefused, RowsLost, SequencesLost
 from kafka_ratchet.spark_sink.rows.columns import DELETED, RECORD, SHORT_KEYS
 from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement
+from kafka_ratchet.spark_sink.stores.decision import Decision, Replacement
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.postgres.job_state import JobState
 from kafka_ratchet.spark_sink.stores.postgres.marks import Marks
 from kafka_ratchet.spark_sink.stores.postgres.merge import deletions, on_conflict, remaining
-from kafka_ratchet.spark_sink.stores.postgres.repair import Staged, replace_staged
+from kafka_ratchet.spark_sink.stores.postgres.repair import StagedRepair, replace_staged
 from kafka_ratchet.spark_sink.stores.postgres.sequences import KEY, SequenceTable
 from kafka_ratchet.spark_sink.stores.postgres.stored_rows import (
     can_alter,
@@ -53,7 +53,7 @@ BATCH_ROWS = 50_000
 """Rows per fetch of a scan; the driver holds them as Python objects."""
 
 
-class PostgresStore(SqlStore["Database", list[Column]]):
+class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
     """Result store in one table of a PostgreSQL database, `table` or `schema.table`.
 
     The url is postgresql://user@host:port/database, or libpq's "host=... dbname=..."; the password of `location`
@@ -82,15 +82,15 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         self._tables = Tables(self._state)
         self._sequences = None if rule is None else SequenceTable(self._state, of_sequences, self._name, rule)
         self._where = self._state.where
-        self._columns: list[Column] = []
+        self._columns = []
 
     def _reading(self) -> AbstractContextManager[Database]:
         return self._state.database()
 
-    def _lost(self, relation: str, what: str) -> RowsLost | SequencesLost:
+    def _lost(self, relation: str, what: str, known: bool) -> RowsLost | SequencesLost:
         if self._sequences is not None and relation == self._sequences.name:
             return self._sequences.lost(what)
-        return super()._lost(relation, what)
+        return super()._lost(relation, what, known)
 
     def _require_consistent(self, database: Database) -> None:
         require_every_row(self._state, database, self._relations, self._state.where)
@@ -205,90 +205,51 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         sequences: DataFrame | None = None,
     ) -> int:
         """Commit rows and offsets; with `in_tasks`, in one transaction per Kafka partition."""
+        if not self._in_tasks:
+            return super().commit(dataframe, start, end, rejects, sequences)
         generation = self._require_commit(start, end, rejects, sequences)
         rows: list[int] = []
-        try:
-            with self._state.database() as database:
-                self._require_holder(database, generation, start)  # a fenced job stages nothing
-                table = self._state.marks.number(database, self._result)
-                self._require_consistent(database)
-                self._require_types(database)
-                crash_points.passing("before-write")
-                if self._in_tasks:
-                    self._note_write_mode(database, generation, start)
-                    self._commit_in_tasks(database, dataframe, generation, table, start, end, rows)
-                else:
-                    self._commit_staged(database, dataframe, generation, start, end, rejects, sequences, rows)
-        except (Fenced, RowsLost, SchemaDiffers, SequencesLost):
-            raise
-        except Exception as error:
-            if not self._is_committed(generation, end):
-                self._state.refuse_rule_of_task(error)
-                raise
+        with self._unless_committed(generation, end), self._state.database() as database:
+            table = self._state.marks.number(database, self._result)
+            self._require_unchanged(database, generation, start, locks=False)  # a fenced job writes nothing
+            crash_points.passing("before-write")
+            self._note_write_mode(database, generation, start)
+            self._commit_in_tasks(database, dataframe, generation, table, start, end, rows)
         crash_points.passing("after-commit")
         return sum(rows)
 
-    def replace(
-        self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
-    ) -> int:
-        generation = self._require_open()
-        with self._state.database() as database:
-            self._require_holder(database, generation, None)
-            self._require_consistent(database)
-            crash_points.passing("before-write")
-            staged = [self._stage(database, generation, self._result, self._columns, dataframe)]
-            if rejects is not None and self._rejects is not None:
-                staged.append(self._stage(database, generation, self._rejected, column_types(self._rejects), rejects))
-            crash_points.passing("before-commit")
-            with self._state.transaction(database, generation):
-                self._state.lock(database)
-                self._require_holder(database, generation, None)
-                self._require_consistent(database)
-                self._require_types(database)
-                for each in staged:
-                    self._state.remove_records(database, each.table, first, last)
-                    self._move_staged(database, each)
-                self._state.marks.note(database)
-                crash_points.passing("in-commit")
-        crash_points.passing("after-commit")
-        return sum(staged[0].tokens.values())
+    def _explain(self, error: Exception) -> None:
+        self._state.refuse_rule_of_task(error)
 
-    def repair(
-        self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
-    ) -> None:
-        generation = self._require_open()
-        with self._state.database() as database:
-            self._require_holder(database, generation, start)  # a fenced repair stages nothing
-            self._require_consistent(database)
-            self._require_types(database)
-            crash_points.passing("before-write")
-            staged = [(each, self._stage_repair(database, generation, *each)) for each in self._replaced(rows, rejects)]
-            crash_points.passing("before-commit")
-            with self._state.transaction(database, generation):
-                self._state.lock(database)
-                self._require_holder(database, generation, start)
-                self._require_consistent(database)
-                self._require_types(database)
-                for (_, replacement), each in staged:
-                    replace_staged(self._state, database, each, replacement)
-                    crash_points.passing("replaced")
-                self._state.note_repair(database, note)
-                crash_points.passing("in-commit")
-        crash_points.passing("after-commit")
+    def _in_transaction(self, generation: int, change: Callable[[Database], None]) -> None:
+        with self._state.database() as database, self._state.transaction(database, generation):
+            change(database)
 
-    def _stage_repair(self, database: Database, generation: int, table: str, replacement: Replacement) -> Staged:
-        from psycopg import sql
+    def _stage(self, generation: int, table: str, dataframe: DataFrame) -> StagedRepair:
+        conflict = None
+        if table == self._result and self._write_mode.row_key:
+            conflict = on_conflict(self._columns, self._write_mode)
+        return self._stage_in(generation, table, self._columns_at(table), dataframe, conflict)
 
+    def _stage_sequences(self, generation: int, sequences: DataFrame, end: Mapping[int, int]) -> list[StagedRepair]:
+        kept = self._sequences
+        if kept is None:
+            return []
+        changes = kept.of_job(sequences)
+        return [self._stage_in(generation, kept.name, kept.columns, changes, kept.on_conflict())]
+
+    def _stage_replacement(self, generation: int, table: str, replacement: Replacement) -> StagedRepair:
         columns = self._columns if table == self._result else column_types(replacement.rows.schema)
-        frame = replacement.with_removals()
-        staged = self._stage(database, generation, table, columns, frame, sql.SQL("").format())
-        replacement.require_staged(self._where, sum(staged.tokens.values()) - replacement.gone.num_rows)
+        staged = self._stage_in(generation, table, columns, replacement.with_removals(), None)
+        replacement.require_staged(self._where, staged.rows - replacement.gone.num_rows)
         return staged
 
+    def _replace(self, database: Database, replacement: Replacement, staged: StagedRepair) -> None:
+        replace_staged(self._state, database, staged, replacement)
+
     def _require_types(self, database: Database) -> None:
-        self._tables.require_types(database, self._result, self._columns)
-        if self._rejects is not None:
-            self._tables.require_types(database, self._rejected, column_types(self._rejects))
+        for table in self._relations:
+            self._tables.require_types(database, table, self._columns_at(table))
 
     def _note_write_mode(self, database: Database, generation: int, start: dict[int, int]) -> None:
         """Store the write mode before the first task commits, because a killed job may leave rows of its tasks."""
@@ -331,72 +292,46 @@ class PostgresStore(SqlStore["Database", list[Column]]):
             self._state.marks.note(database)
             crash_points.passing("in-commit")
 
-    def _commit_staged(
+    def _stage_in(
         self,
-        database: Database,
-        dataframe: DataFrame,
-        generation: int,
-        start: dict[int, int],
-        end: dict[int, int],
-        rejects: DataFrame | None,
-        sequences: DataFrame | None,
-        rows: list[int],
-    ) -> None:
-        staged = [self._stage(database, generation, self._result, self._columns, dataframe)]
-        rows.extend(staged[0].tokens.values())
-        if rejects is not None and self._rejects is not None:
-            staged.append(self._stage(database, generation, self._rejected, column_types(self._rejects), rejects))
-        if sequences is not None and self._sequences is not None:
-            crash_points.passing("before-sequences")
-            kept = self._sequences
-            staged.append(
-                self._stage(database, generation, kept.name, kept.columns, kept.of_job(sequences), kept.on_conflict())
-            )
-        crash_points.passing("before-commit")
-        with self._state.transaction(database, generation):
-            self._state.lock(database)
-            self._require_holder(database, generation, start)
-            # Once more: the tasks may have taken minutes. This look locks the table against its clearing.
-            self._require_consistent(database)
-            self._require_types(database)
-            for each in staged:
-                self._move_staged(database, each)
-            self._state.commit(database, end, write_mode_text(self._write_mode))
-            crash_points.passing("in-commit")
-
-    def _stage(
-        self,
-        database: Database,
         generation: int,
         table: str,
         columns: list[Column],
         dataframe: DataFrame,
-        conflict: sql.Composed | None = None,
-    ) -> Staged:
-        """Write the rows into a new staging table, in Spark's tasks."""
+        conflict: sql.Composed | None,
+    ) -> StagedRepair:
+        """Write rows into a new staging table, in Spark's tasks.
+
+        Args:
+            generation: generation of this run.
+            table: table that the rows are for.
+            columns: columns of the rows.
+            dataframe: the rows.
+            conflict: ON CONFLICT clause of the statement that moves the rows; None: without one.
+        """
         from psycopg import sql
 
         staging = self._tables.new_staging(generation)
-        # Without the table's rules, so that each is broken in the table, under its name.
-        self._state.run(
-            database,
-            "CREATE UNLOGGED TABLE {staging} AS SELECT NULL::text AS ratchet_token, {table}.*, false AS {deleted} "
-            "FROM {table} WITH NO DATA",
-            staging=self._state.table(staging),
-            table=self._state.table(table),
-            deleted=sql.Identifier(DELETED),
-        )
-        self._state.run(
-            database,
-            "ALTER TABLE {staging} ALTER {deleted} SET DEFAULT false",
-            staging=self._state.table(staging),
-            deleted=sql.Identifier(DELETED),
-        )
+        deleted = sql.Identifier(DELETED)
+        with self._state.database() as database:
+            # Without the table's rules, so that each is broken in the table, under its name.
+            self._state.run(
+                database,
+                "CREATE UNLOGGED TABLE {staging} AS SELECT NULL::text AS ratchet_token, {table}.*, false AS {deleted} "
+                "FROM {table} WITH NO DATA",
+                staging=self._state.table(staging),
+                table=self._state.table(table),
+                deleted=deleted,
+            )
+            self._state.run(
+                database,
+                "ALTER TABLE {staging} ALTER {deleted} SET DEFAULT false",
+                staging=self._state.table(staging),
+                deleted=deleted,
+            )
         deletes = [DELETED] if DELETED in dataframe.columns else []
         copy = self._copy(staging, ["ratchet_token", *(column.name for column in columns), *deletes])
         tokens = stage(textual(dataframe), self._state.connection(generation), copy)
-        if conflict is None and table == self._result and self._write_mode.row_key:
-            conflict = on_conflict(columns, self._write_mode)
         insert = self._state.text(
             "INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM {staging} "
             "WHERE ratchet_token = ANY({tokens}) AND NOT {deleted} {conflict}",
@@ -404,20 +339,17 @@ class PostgresStore(SqlStore["Database", list[Column]]):
             columns=names(column.name for column in columns),
             staging=self._state.table(staging),
             tokens=sql.Literal(list(tokens)),
-            deleted=sql.Identifier(DELETED),
+            deleted=deleted,
             conflict=sql.SQL("") if conflict is None else conflict,
         )
         removals = deletions(self._state, table, staging, list(tokens), self._write_mode) if deletes else []
         key = RECORD if conflict is None else (KEY if table != self._result else self._write_mode.row_key)
         of_rows = [column.name for column in columns]
-        return Staged(table, staging, tokens, removals, insert, key if set(of_rows).issuperset(key) else (), of_rows)
+        return StagedRepair(
+            table, staging, tokens, removals, insert, key if set(of_rows).issuperset(key) else (), of_rows
+        )
 
-    def _move_staged(self, database: Database, staged: Staged) -> None:
-        """Move staged rows into their table, in the caller's transaction.
-
-        Raises:
-            StoreError: staged rows are missing, or the table did not store every row.
-        """
+    def _move(self, database: Database, staged: StagedRepair) -> None:
         from psycopg import sql
 
         staging = self._state.table(staged.staging)
@@ -434,12 +366,12 @@ class PostgresStore(SqlStore["Database", list[Column]]):
             tokens=sql.Literal(list(staged.tokens)),
             deleted=sql.Identifier(DELETED),
         )
-        kind = self._write_mode.kind if staged.table == self._result else "append"
+        kind = self._write_mode.kind if staged.target == self._result else "append"
         # A trigger or rule that keeps the old row of a key shows in the values, since the row exists.
-        altered = kind != "append" and can_alter(self._state, database, staged.table)
-        searched = altered or (bool(staged.key) and can_lose_later(self._state, database, staged.table))
+        altered = kind != "append" and can_alter(self._state, database, staged.target)
+        searched = altered or (bool(staged.key) and can_lose_later(self._state, database, staged.target))
         compared = staged.columns if altered and kind == "upsert" else staged.key
-        of_staged = (self._state, database, staged.table, staged.staging, rows)
+        of_staged = (self._state, database, staged.target, staged.staging, rows)
         is_appended = kind == "append" and staged.key == RECORD
         present = partial(count_records if is_appended else partial(count_present, key=compared), *of_staged)
         total = partial(sum_of_keys, *of_staged, staged.key)
@@ -451,16 +383,16 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         if staged.removals:
             tokens = list(staged.tokens)
             left = self._state.execute(
-                database, remaining(self._state, staged.table, staged.staging, tokens, self._write_mode)
+                database, remaining(self._state, staged.target, staged.staging, tokens, self._write_mode)
             )
-            require_deleted(self._state, database, staged.table, self._state.where, int(left[0][0]))
+            require_deleted(self._state, database, staged.target, self._state.where, int(left[0][0]))
         stored = database.execute(staged.insert).rowcount
         if searched:
             stored = min(stored, present() - before)
-        require_stored(self._state, database, staged.table, self._state.where, given, stored)
+        require_stored(self._state, database, staged.target, self._state.where, given, stored)
         if altered and kind == "totals":
             of_rows = (staged.staging, rows)
-            require_added(self._state, database, staged.table, self._state.where, of_rows, total() - counted)
+            require_added(self._state, database, staged.target, self._state.where, of_rows, total() - counted)
         self._state.run(database, "DROP TABLE {staging}", staging=staging)
 
     def _copy(self, table: str, columns: Sequence[str]) -> str:

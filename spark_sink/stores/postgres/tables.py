@@ -146,7 +146,10 @@ class Tables(SqlTables["Database"]):
         return [Column(str(column), str(data_type)) for column, data_type in found]
 
     def free_columns(self, database: Database, table: str) -> set[str]:
-        """Return the free columns, see `SqlTables.free_columns`."""
+        """Return the columns that may be null, or that the table itself fills.
+
+        See `SqlTables.free_columns`.
+        """
         found = self._state.run(
             database,
             "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass({name}) AND attnum > 0 AND NOT attisdropped "

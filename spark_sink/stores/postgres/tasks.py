@@ -79,7 +79,7 @@ def commit_partitions(
     start: Mapping[int, int],
     end: Mapping[int, int],
 ) -> dict[int, int]:
-    """Commit the rows and the offset of each Kafka partition in one transaction of the task with these rows.
+    """Let each task commit rows and offset of its Kafka partition in one transaction.
 
     Args:
         dataframe: the rows as `textual` returns them; each of its tasks has rows of one Kafka partition only.

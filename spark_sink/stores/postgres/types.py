@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.extras import require_package
 from kafka_ratchet.spark_sink.stores.evolution import is_larger
-from kafka_ratchet.spark_sink.stores.sql_types import Column, Types, type_of
+from kafka_ratchet.spark_sink.stores.sql_types import Column, DatabaseTypes, type_of
 
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
@@ -41,7 +41,7 @@ PLAIN = {
 }
 """Types of PostgreSQL as format_type spells them, by Spark's type names in JSON."""
 
-TYPES = Types("PostgreSQL", PLAIN, "numeric", "jsonb", frozenset({"byte"}))
+TYPES = DatabaseTypes("PostgreSQL", PLAIN, "numeric", "jsonb", frozenset({"byte"}))
 
 
 def column_types(schema: StructType) -> list[Column]:

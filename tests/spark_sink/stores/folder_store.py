@@ -30,7 +30,7 @@ from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore, Staged
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.store import require_columns, rows_lost, tuples
 from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
-from kafka_ratchet.spark_sink.topic_ids import StoredId, text
+from kafka_ratchet.spark_sink.topic_ids import StoredTopicId, text
 
 
 @dataclass
@@ -87,7 +87,7 @@ class FolderStore(OptimisticStore[Version]):
         found = []
         for job, kept in sorted(version.state["jobs"].items() if version is not None else ()):
             topic = kept["topics"].get(self._topic)
-            if job != self._name and topic and not StoredId(topic["id"]).is_other(self._topic_id):
+            if job != self._name and topic and not StoredTopicId(topic["id"]).is_other(self._topic_id):
                 found.append(job)
         return found
 
@@ -143,8 +143,8 @@ class FolderStore(OptimisticStore[Version]):
         offsets = self._job(version)["topics"].get(self._topic, {"offsets": {}})["offsets"]
         return {int(partition): offset for partition, offset in offsets.items()}
 
-    def _stored_id(self, version: Version) -> StoredId:
-        return StoredId(self._job(version)["topics"].get(self._topic, {"id": ""})["id"])
+    def _stored_id(self, version: Version) -> StoredTopicId:
+        return StoredTopicId(self._job(version)["topics"].get(self._topic, {"id": ""})["id"])
 
     def _stored_write_mode(self, version: Version) -> str:
         return str(self._job(version)["rule"])
@@ -189,6 +189,8 @@ class FolderStore(OptimisticStore[Version]):
     def _write(self, version: Version, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
         self._set(version, generation, end)
         target, new = version.rows(), staged.arrow
-        both = merged(target, new, self._write_mode) if self._write_mode.row_key else pa.concat_tables([target, new])
-        version.keep(both)
+        if self._write_mode.row_key:
+            version.keep(merged(target, new, self._write_mode, self._root))
+        else:
+            version.keep(pa.concat_tables([target, new]))
         self._publish(version, self._folder)

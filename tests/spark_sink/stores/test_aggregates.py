@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.rows.windows import read_windows
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from tests.spark_sink.sites import LOCAL, Site, params
 
-Ingest = Callable[..., Outcome]
+Ingest = Callable[..., RunSummary]
 Write = Callable[..., None]
 Record = dict[str, Any]
 Key = tuple[bool | None, str | None, datetime.datetime | None]

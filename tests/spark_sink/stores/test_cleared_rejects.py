@@ -11,15 +11,17 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 from psycopg import sql
 from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import SparkSession
 
 from faults.mariadb import MariadbServer
 from kafka_ratchet.spark_sink.errors import RowsLost
 from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
+from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import DeltaSite, DuckDBSite, IcebergSite, MysqlSite, PostgresSite, Site, param
 
 PIPELINE = RowPipeline("n int", rejects=True)
@@ -61,7 +63,7 @@ def produce(broker: str, topic: str, *values: bytes) -> None:
 @pytest.mark.parametrize("how", ["DELETE", "TRUNCATE"])
 @pytest.mark.parametrize("site", STORES, indirect=True)
 def test_an_emptied_rejects_table_does_not_stop_the_job(
-    site: Site, how: str, broker: str, new_topic: Callable[..., str], ingest: Callable[..., Outcome]
+    site: Site, how: str, broker: str, new_topic: Callable[..., str], ingest: Callable[..., RunSummary]
 ) -> None:
     goes_on(site, how, broker, new_topic(partitions=1), ingest)
 
@@ -73,7 +75,7 @@ def test_an_emptied_rejects_table_on_mariadb(
 ) -> None:
     site = MysqlSite(mariadb, f"cleared {how} {id(request)}")
 
-    def ingest(topic: str, pipeline: RowPipeline) -> Outcome:
+    def ingest(topic: str, pipeline: RowPipeline) -> RunSummary:
         planner = TopicPlanner(broker, topic, {})
         store = site.make("job", topic, planner.topic_id(), pipeline.write_mode, record_schema())
         spark = request.getfixturevalue("spark")
@@ -82,7 +84,7 @@ def test_an_emptied_rejects_table_on_mariadb(
     goes_on(site, how, broker, new_topic(partitions=1), ingest)
 
 
-def goes_on(site: Site, how: str, broker: str, topic: str, ingest: Callable[..., Outcome]) -> None:
+def goes_on(site: Site, how: str, broker: str, topic: str, ingest: Callable[..., RunSummary]) -> None:
     produce(broker, topic, b'{"n": 1}', b"one", b"two")
     ingest(topic, PIPELINE)
     assert (len(site.rows()), len(site.rows(rejects=True))) == (1, 2)
@@ -101,3 +103,30 @@ def goes_on(site: Site, how: str, broker: str, topic: str, ingest: Callable[...,
     produce(broker, topic, b'{"n": 4}')
     with pytest.raises(RowsLost):
         ingest(topic, PIPELINE)
+
+
+@pytest.mark.parametrize("site", [param("duckdb"), param("postgres", by_default=False)], indirect=True)
+def test_rejects_are_not_read_again_after_the_result_alone_was_emptied(site: Site, spark: SparkSession) -> None:
+    reads_rejects_once(site, spark)
+
+
+@pytest.mark.matrix
+def test_rejects_are_not_read_again_on_mariadb(
+    mariadb: MariadbServer, request: pytest.FixtureRequest, spark: SparkSession
+) -> None:
+    reads_rejects_once(MysqlSite(mariadb, f"result alone {id(request)}"), spark)
+
+
+def reads_rejects_once(site: Site, spark: SparkSession) -> None:
+    plain, record = "_kafka_partition int, _kafka_offset long, n int", "_kafka_partition int, _kafka_offset long"
+    rejects = struct_of(record)
+    holder = site.make(rejects=rejects)
+    holder.open(struct_of(plain))
+    holder.commit(spark.createDataFrame([(0, 0, 1)], plain), {0: 0}, {0: 2}, spark.createDataFrame([(0, 1)], record))
+    empty(site, "", "TRUNCATE")
+    for ending, shown in (("_rejects", None), ("", {})):
+        check = site.make(rejects=rejects).check()
+        assert check.row_offsets == shown
+        assert ("--from table" in check.trouble) == (shown is not None)
+        assert "--from stored" in check.trouble
+        empty(site, ending, "TRUNCATE")

@@ -18,6 +18,7 @@ from typing import Any
 import duckdb
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers, StoreError
 from kafka_ratchet.spark_sink.rows.columns import record_schema
@@ -33,7 +34,7 @@ def test_only_what_earlier_holders_left_is_removed(tmp_path: Path) -> None:
         return duckdb_store(str(tmp_path / "file"), table, "job", "events")
 
     store().open(record_schema())
-    mine, others = store()._staging, store("other")._staging
+    mine, others = store()._staged_prefix, store("other")._staged_prefix
     left, later = tmp_path / f"{mine}1-abc", tmp_path / f"{mine}7-abc"
     strangers = [tmp_path / name for name in ("1-abc", "1", f"{others}1-abc", f"{mine}x-abc", ".file")]
     for folder in (left, later, *strangers):
@@ -42,6 +43,16 @@ def test_only_what_earlier_holders_left_is_removed(tmp_path: Path) -> None:
     store().open(record_schema())
     assert not left.exists()
     assert all((folder / "part").exists() for folder in (later, *strangers))
+
+
+def test_columns_of_local_times_are_read_back_as_they_were_made(tmp_path: Path) -> None:
+    schema = StructType([*record_schema().fields]).add("local", "timestamp_ntz").add("at", "timestamp")
+    for _ in range(2):
+        store = duckdb_store(str(tmp_path / "file"), "results", "job", "events")
+        store.open(store.columns() or schema)
+    found = store.columns()
+    assert found is not None
+    assert {name: found[name].dataType for name in found.names} == {each.name: each.dataType for each in schema.fields}
 
 
 def test_a_process_that_has_the_file_open_is_waited_for_and_named_in_the_end(
@@ -127,14 +138,14 @@ def test_a_signal_amid_a_commit_ends_the_job_even_if_the_commit_is_done(
 ) -> None:
     store = duckdb_store(str(tmp_path / "file"), "results", "job", "events")
     store.open(record_schema())
-    bring_in = store._bring_in
+    change_in = store._in_transaction
 
     def interrupted(*arguments: Any) -> None:
-        bring_in(*arguments)
+        change_in(*arguments)
         with store._file.reading():
             raise RuntimeError("Query interrupted")
 
-    monkeypatch.setattr(store, "_bring_in", interrupted)
+    monkeypatch.setattr(store, "_in_transaction", interrupted)
     with pytest.raises(StoreError, match="a signal has interrupted"):
         store.commit(spark.createDataFrame([], record_schema()), {}, {0: 1})
     assert store.offsets() == {0: 1}

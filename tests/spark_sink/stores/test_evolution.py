@@ -14,7 +14,7 @@ from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.compact import compact
-from kafka_ratchet.spark_sink.stores.evolution import Change, changes
+from kafka_ratchet.spark_sink.stores.evolution import ColumnChange, changes
 from kafka_ratchet.spark_sink.stores.iceberg import touched
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import make_store
@@ -76,7 +76,7 @@ def test_types_that_become_wider() -> None:
 def test_what_has_to_be_done_and_what_cannot_be() -> None:
     present = {"a": "integer", "b": "text"}
     found = changes("t", present, {"c": "date", "a": "bigint", "b": "text"}, widens, "why")
-    assert found == [Change("c", "date", True), Change("a", "bigint", False)]
+    assert found == [ColumnChange("c", "date", True), ColumnChange("a", "bigint", False)]
     assert changes("t", present, present, widens, "why") == []
     with pytest.raises(SchemaDiffers, match="t: column b is text in the table and absent in this job"):
         changes("t", present, {"a": "integer"}, widens, "why")

@@ -17,14 +17,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from faults.postgres import PostgresServer
+from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.rows.distinct import HASHES
 from kafka_ratchet.spark_sink.rows.windows import read_windows
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.delta import merge as delta
+from kafka_ratchet.spark_sink.stores.delta import repeated_keys
 from kafka_ratchet.spark_sink.stores.duckdb.store import add
 from kafka_ratchet.spark_sink.stores.iceberg.merge import merged
 from kafka_ratchet.spark_sink.stores.postgres.merge import on_conflict
@@ -49,8 +52,8 @@ VALUES: list[tuple[pa.DataType, Sequence[Any]]] = [
 def in_delta(folder: Path, target: pa.Table, source: pa.Table, write_mode: WriteMode) -> pa.Table:
     write_deltalake(folder / "table", target)
     pq.write_table(source, folder / "source.parquet")
-    properties = CommitProperties()
-    assert delta.merge(DeltaTable(folder / "table"), [str(folder / "source.parquet")], None, write_mode, properties)
+    files, properties = [str(folder / "source.parquet")], CommitProperties()
+    assert delta.merge(DeltaTable(folder / "table"), files, None, write_mode, properties, folder)
     return DeltaTable(folder / "table").to_pyarrow_table()
 
 
@@ -64,7 +67,7 @@ def in_duckdb(folder: Path, target: pa.Table, source: pa.Table, write_mode: Writ
 
 
 def in_arrow(folder: Path, target: pa.Table, source: pa.Table, write_mode: WriteMode) -> pa.Table:
-    return merged(target, source, write_mode)
+    return merged(target, source, write_mode, folder)
 
 
 LOCALES = ["und-x-icu", "en_US", "en_US.utf8", "de_DE.utf8"]
@@ -81,6 +84,7 @@ POSTGRES_TYPES = {
     pa.timestamp("us"): "timestamp without time zone",
     pa.decimal128(38, 0): "numeric(38,0)",
     pa.decimal128(38, 2): "numeric(38,2)",
+    pa.decimal128(38, 28): "numeric(38,28)",
     pa.list_(pa.int64()): "jsonb",
 }
 
@@ -227,3 +231,89 @@ def test_rows_are_told_apart_by_every_column_of_the_key_and_by_the_window(merge:
         row, times = found[key], 2 if 10 <= number < 20 else 1
         assert (row["_records"], row["n"], row["n_count"]) == (3 * times, number * times, number % 3 * times)
         assert row["n_avg"] == (pytest.approx(number / (number % 3), rel=1e-15) if number % 3 else None)
+
+
+@pytest.mark.parametrize(
+    ("records", "places", "number"),
+    [(2**63 - 1, 2, 0), (1, 0, 10**38 - 1), (1, 28, 10**38 - 1), (1, 0, 1 - 10**38)],
+    ids=["records", "whole", "places", "negative"],
+)
+def test_a_sum_that_overflows_is_refused(merge: Merge, tmp_path: Path, records: int, places: int, number: int) -> None:
+    schema = pa.schema([("k", pa.string()), ("_records", pa.int64()), ("n", pa.decimal128(38, places))])
+
+    def table(count: int, units: int) -> pa.Table:
+        return pa.Table.from_pylist([{"k": "a", "_records": count, "n": Decimal(f"{units}E-{places}")}], schema)
+
+    write_mode, one = WriteMode("totals", ("k",), ("n",)), 1 if number >= 0 else -1
+    (below := tmp_path / "below").mkdir()
+    (above := tmp_path / "above").mkdir()
+    found = merge(below, table(records - 1, number - one), table(1, one), write_mode).to_pylist()
+    assert found == table(records, number).to_pylist()
+    with pytest.raises(Exception, match=r"[Oo]verflow|out of range|too (large|small)|does not fit"):
+        merge(above, table(records, number), table(1, one), write_mode)
+
+
+PEOPLE = pa.schema([("town", pa.string()), ("country", pa.string()), ("_records", pa.int64())])
+
+
+@pytest.mark.parametrize("kind", ["upsert", "totals"])
+@pytest.mark.parametrize("town", ["Graz", None])
+def test_a_key_with_several_rows_is_refused_by_delta_rs(kind: Any, town: str | None, tmp_path: Path) -> None:
+    """As after a key (town, country) that became (town); rows of other keys stay."""
+
+    def table(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+        return pa.Table.from_pylist([dict(zip(PEOPLE.names, row, strict=True)) for row in rows], PEOPLE)
+
+    before = [("Graz", "AT", 10), ("Graz", "DE", 5), ("Wien", "AT", 3), (None, None, 1), (None, None, 2)]
+    for rows in (before[::2], before[1::2]):
+        write_deltalake(tmp_path / "t", table(rows), mode="append")
+    file, properties = str(tmp_path / "source.parquet"), CommitProperties()
+
+    def commit(*towns: str | None) -> None:
+        pq.write_table(table([(each, "AT", 1) for each in towns]).select(["town", "_records"]), file)
+        mode = WriteMode(kind, ("town",))
+        delta.merge(DeltaTable(tmp_path / "t"), [file], None, mode, properties, "the table")
+
+    def stored() -> list[tuple[Any, ...]]:
+        rows = DeltaTable(tmp_path / "t").to_pyarrow_table().to_pylist()
+        return sorted((tuple(row.values()) for row in rows), key=repr)
+
+    with pytest.raises(StoreError, match=r"the table: the table has several rows of one key \(town\)"):
+        commit("Wien", town, "Linz")
+    assert stored() == sorted(before, key=repr)
+    assert DeltaTable(tmp_path / "t").version() == 1
+    commit("Wien", "Linz")
+    wien = ("Wien", "AT", 4 if kind == "totals" else 1)
+    assert stored() == sorted([*before[:2], *before[3:], wien, ("Linz", None, 1)], key=repr)
+
+
+def test_a_key_of_several_columns_is_found_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeated_keys, "LEAST_ROWS", 1)
+    draw, schema = Random(7), pa.schema([("a", pa.int64()), ("b", pa.string())])
+    keys = list(itertools.product([None, 0, 1], [None, "", "x"]))
+
+    def table(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+        return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
+
+    outcomes = set()
+    for _ in range(300):
+        given, rows = draw.sample(keys, draw.randint(0, 5)), [draw.choice(keys) for _ in range(draw.randint(0, 9))]
+        found = repeated_keys._has_several(table(rows).to_batches(max_chunksize=2), table(given))
+        assert found == any(rows.count(each) > 1 for each in given), (rows, given)
+        outcomes.add(found)
+    assert outcomes == {True, False}
+
+
+def test_zeros_of_both_signs_are_one_key() -> None:
+    """delta-rs compares keys by IS NOT DISTINCT FROM, for which -0.0 is 0.0."""
+    for rows in ([0.0, -0.0], [-0.0, -0.0], [0.0, 0.0]):
+        for given in ([0.0], [-0.0]):
+            assert repeated_keys._has_several(pa.table({"k": rows}).to_batches(), pa.table({"k": given}))
+    assert not repeated_keys._has_several(pa.table({"k": [0.0, 1.5]}).to_batches(), pa.table({"k": [-0.0, 1.5]}))
+
+
+def test_a_file_that_cannot_be_read_is_an_error_of_the_table(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "t", pa.table({"town": ["Graz"]}))
+    next((tmp_path / "t").glob("*.parquet")).unlink()
+    with pytest.raises(DeltaError, match="not found"):
+        repeated_keys.require_one_row(DeltaTable(tmp_path / "t"), pa.table({"town": ["Graz"]}), "the table")

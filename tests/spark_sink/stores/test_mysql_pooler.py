@@ -44,10 +44,11 @@ def pooler(mariadb: MariadbServer) -> Iterator[int]:
                 pass_on(client, server)
                 back.join()
 
-        serving = threading.Thread(target=serve)
+        listening.settimeout(60)  # a test that fails before it connects ends too
+        serving = threading.Thread(target=serve, daemon=True)
         serving.start()
         yield listening.getsockname()[1]
-        serving.join()
+        serving.join(60)
 
 
 def url(mariadb: MariadbServer, port: int) -> str:

@@ -14,12 +14,13 @@ import subprocess
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pymysql
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from faults.mariadb import MariadbServer
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, StoreError
@@ -53,6 +54,8 @@ from tests.spark_sink.stores.test_stores import (  # noqa: F401  # collected her
 )
 
 SIMPLE = "_kafka_partition int, _kafka_offset long, who string, amount long"
+
+PLAIN = StructType([StructField("who", StringType()), StructField("amount", LongType())])
 
 Frame = Callable[..., DataFrame]
 
@@ -240,23 +243,26 @@ def test_tables_without_transactions_are_refused(site: MysqlSite, frame: Frame) 
 def test_another_tables_rows_are_noticed(site: MysqlSite, frame: Frame) -> None:
     holder = read_on(site, frame, ("a", 1), ("b", 1))
     table, aside = site.name(), site.name(" aside")
-    for done, undone, sentence in [
-        ([f"RENAME TABLE {table} TO {aside}"], [f"RENAME TABLE {aside} TO {table}"], "was dropped"),
+    shown: dict[int, int] | None
+    for done, undone, sentence, shown in [
+        ([f"RENAME TABLE {table} TO {aside}"], [f"RENAME TABLE {aside} TO {table}"], "was dropped", {}),
         (
             [f"RENAME TABLE {table} TO {aside}", f"CREATE TABLE {table} ENGINE = InnoDB AS SELECT * FROM {aside}"],  # noqa: S608
             [f"DROP TABLE {table}", f"RENAME TABLE {aside} TO {table}"],
             "is another one",
+            None,  # its rows would be added again
         ),
-        ([f"TRUNCATE TABLE {table}"], [], "was emptied"),
+        ([f"TRUNCATE TABLE {table}"], [], "was emptied", {}),
     ]:
         with site.connect() as cursor:
             for statement in done:
                 cursor.execute(statement)
         for use in (site.make().offsets, lambda: site.make().open(ddl()),
                     lambda: holder.commit(frame((0, 2, "c", 1)), {0: 2}, {0: 3})):  # fmt: skip
-            with pytest.raises(RowsLost, match=sentence):
+            with pytest.raises(RowsLost, match=sentence) as refused:
                 use()
-        assert site.make().check().row_offsets == {}
+            assert ("--from table" in str(refused.value)) == (shown is not None)
+        assert site.make().check().row_offsets == shown
         with site.connect() as cursor:
             for statement in undone:
                 cursor.execute(statement)
@@ -549,3 +555,32 @@ def test_times_within_objects_keep_their_microseconds(site: MysqlSite, spark: Sp
     store.commit(spark.createDataFrame([(0, 0, (at, [at.replace(tzinfo=None)]))], columns), {0: 0}, {0: 1})
     [row] = site.rows()
     assert row["seen"] == {"at": "2026-07-01T22:30:00.123456Z", "all": ["2026-07-01T22:30:00.123456"]}
+
+
+def test_rows_of_one_key_are_refused_as_a_table_gets_the_key(site: MysqlSite) -> None:
+    site.make().open(PLAIN)
+    with site.connect() as cursor:
+        cursor.execute(f"INSERT INTO {site.name()} (who, amount) VALUES ('a', 1), ('a', 2)")  # noqa: S608
+    with pytest.raises(StoreError, match=r"several rows of one key \(who\)"):
+        site.make("other", write_mode=WriteMode("upsert", ("who",))).open(PLAIN)
+
+
+def test_a_deadlock_alone_is_tried_again(site: MysqlSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, errors = site.make(), [1213, 1213, 1205]
+    store.open(PLAIN)
+    monkeypatch.setattr(store, "_stage", lambda *_: SimpleNamespace(target=store._result, rows=0))
+    for step in ("_move", "_discard"):
+        monkeypatch.setattr(store, step, lambda *_, **__: None)
+
+    def fail(point: str) -> None:
+        if point == "in-commit" and len(errors) > limit:
+            raise pymysql.OperationalError(errors.pop(0), "the server has rolled back")
+
+    monkeypatch.setattr("kafka_ratchet.spark_sink.stores.crash_points.passing", fail)
+    rows: Any = None
+    limit = 1
+    store.commit(rows, {}, {0: 3})
+    limit = 0
+    with pytest.raises((StoreError, pymysql.OperationalError), match="the server has rolled back"):
+        store.commit(rows, {0: 3}, {0: 4})
+    assert (store.offsets(), errors) == ({0: 3}, [])

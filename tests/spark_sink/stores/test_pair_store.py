@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from kafka_ratchet.spark_sink.errors import Fenced, SchemaDiffers, StoreError, TopicRecreated
 from kafka_ratchet.spark_sink.rows.columns import record_schema
@@ -281,3 +281,12 @@ def test_the_rejects_lie_beside_the_rows() -> None:
     assert isinstance(make_store(TableLocation("iceberg", "x"), "job", "events", 0, pipeline), PairedStore)
     assert pipeline.rejects
     assert record_schema().names[-1] == "_kafka_value"
+
+
+def test_rejects_of_other_columns_are_noticed_before_a_job_opens_the_tables(pair: Site) -> None:
+    rows = StructType([StructField("_kafka_partition", IntegerType()), StructField("_kafka_offset", LongType())])
+    rejects = StructType([*rows.fields, StructField("_kafka_value", BinaryType())])
+    pair.make(rejects=rejects).open(rows)
+    pair.make(rejects=rejects).require_fits(rows)
+    with pytest.raises(SchemaDiffers, match="column more"):
+        pair.make(rejects=StructType([*rejects.fields, StructField("more", LongType())])).require_fits(rows)

@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from faults.postgres import PostgresServer
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, StoreError
@@ -23,11 +23,13 @@ from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.postgres.job_state import RULE_BROKEN
 from kafka_ratchet.spark_sink.stores.postgres.tasks import commit_partitions, textual
+from kafka_ratchet.spark_sink.stores.postgres.types import column_types
 from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import PostgresSite, PostgresTasksSite, postgres_store
 
 pytestmark = pytest.mark.postgres
 
+PLAIN = StructType([StructField("who", StringType())])
 SCHEMA = "_kafka_partition int, _kafka_offset long, who string, amount long"
 
 
@@ -524,6 +526,24 @@ def test_a_table_that_another_empties_is_noticed(
     assert place.rows() == []
 
 
+def test_rows_of_a_table_that_was_made_again_are_not_read_again(
+    place: PostgresSite, schema: StructType, frame: Callable[..., DataFrame]
+) -> None:
+    holder = place.make()
+    holder.open(schema)
+    holder.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1})
+    table, plain = sql.Identifier(place.schema, place.table), sql.Identifier(place.schema, "plain")
+    with place.connect() as database:
+        database.execute(sql.SQL("ALTER TABLE {} RENAME TO plain").format(table))
+        database.execute(sql.SQL("CREATE TABLE {} AS SELECT * FROM {}").format(table, plain))
+    for rows, shown in ((1, None), (0, {})):
+        assert (len(place.rows()), place.make().check().row_offsets) == (rows, shown)
+        with pytest.raises(RowsLost, match="another one: dropped and recreated, or restored alone") as refused:
+            place.make().offsets()
+        assert ("--from table" in str(refused.value)) == (shown is not None)
+        run(place, "DELETE FROM {0}")
+
+
 def test_an_unlogged_table_that_is_empty_may_have_lost_its_rows_in_a_crash(
     place: PostgresSite, schema: StructType, frame: Callable[..., DataFrame]
 ) -> None:
@@ -615,3 +635,69 @@ def test_times_within_objects_keep_their_microseconds(place: PostgresSite, spark
     store.commit(spark.createDataFrame([(0, 0, (at, [at.replace(tzinfo=None)]))], columns), {0: 0}, {0: 1})
     [row] = place.rows()
     assert row["seen"] == {"at": "2026-07-01T22:30:00.123456Z", "all": ["2026-07-01T22:30:00.123456"]}
+
+
+def staging_tables(store: Any, *generations: int) -> list[str]:
+    """Make an empty staging table of each generation."""
+    names = [store._tables.new_staging(generation) for generation in generations]
+    with store._state.database() as database:
+        for name in names:
+            store._state.run(database, "CREATE TABLE {table} (who text)", table=store._state.table(name))
+    return names
+
+
+def test_a_run_drops_the_staging_tables_of_older_runs_alone(place: PostgresSite) -> None:
+    store: Any = place.make()
+    store.open(PLAIN)
+    names = staging_tables(store, 1, 2)
+    store.open(PLAIN)
+    with store._state.database() as database:
+        assert [store._state.has_table(database, name) for name in names] == [False, True]
+
+
+def test_the_holder_goes_on_while_a_left_staging_table_is_removed(place: PostgresSite) -> None:
+    store: Any = place.make()
+    store.open(PLAIN)
+    store.open(PLAIN)
+    [name] = staging_tables(store, 1)
+    [orphan] = store.orphans()
+    assert orphan.name == name
+    with psycopg.connect(
+        place.server.url, password=place.server.password, application_name=store._state.application(2), autocommit=True
+    ) as holder:
+        orphan.remove()
+        holder.execute("SELECT 1")
+    assert list(store.orphans()) == []
+
+
+def test_a_session_that_begins_amid_a_decision_is_ended(place: PostgresSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: Any = place.make()
+    store.open(PLAIN)
+    late = list[psycopg.Connection[Any]]()
+
+    def begin_one(database: Any) -> None:
+        application = store._state.application(1)
+        url, password = place.server.url, place.server.password
+        late.append(psycopg.connect(url, password=password, application_name=application, autocommit=True))
+        create_marks(database)
+
+    create_marks = store._tables.create_marks
+    monkeypatch.setattr(store._tables, "create_marks", begin_one)
+    assert store.reset_offsets({0: 5}, decide("latest", "begin there")) == 2
+    with late[0] as session, pytest.raises(psycopg.errors.AdminShutdown):
+        session.execute("SELECT 1")
+
+
+def test_tasks_commit_appended_rows_without_rejects_alone() -> None:
+    postgres_store("dbname=x", "results", "job", "events", in_tasks=True)
+    with pytest.raises(OptionRefused, match="in_tasks: tasks can commit only"):
+        postgres_store("dbname=x", "results", "job", "events", rejects=record_schema(), in_tasks=True)
+    with pytest.raises(OptionRefused, match="in_tasks: tasks can commit only"):
+        postgres_store("dbname=x", "results", "job", "events", 0, WriteMode("upsert", ("who",)), in_tasks=True)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 64, "é" * 32, "a\0b"])
+def test_a_name_that_postgres_would_cut_off_or_refuse_is_no_column(name: str) -> None:
+    assert [column.name for column in column_types(PLAIN)] == ["who"]
+    with pytest.raises(OptionRefused, match="a name in PostgreSQL has 1 to 63 bytes"):
+        column_types(StructType([StructField(name, StringType())]))

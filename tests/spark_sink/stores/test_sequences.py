@@ -373,7 +373,7 @@ def test_sequences_of_a_table_that_was_dropped_before_are_refused(site: Site, sp
     with psycopg.connect(site.location.url, password=site.location.password, autocommit=True) as database:
         for name in gone:
             database.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(*filter(None, [schema]), name)))
-    words = "_sequences has last sequences of job job, and the offsets of their commit are missing"
+    words = "_sequences has last sequences of job job, but the job's stored offsets are missing"
     for ask in (raw.store().offsets, lambda: raw.store().open(raw.pipeline.schema(spark))):
         with pytest.raises(SequencesLost, match=words):
             ask()

@@ -18,7 +18,7 @@ from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.sql_job_state import SqlJobState
 from kafka_ratchet.spark_sink.stores.sql_store import SqlStore
 
-Make = Callable[..., SqlStore[Any, Any]]
+Make = Callable[..., SqlStore[Any, Any, Any]]
 COLUMNS = StructType([StructField("who", StringType()), StructField("amount", LongType())])
 UPSERT = WriteMode("upsert", ("who",))
 MINE, OTHER = 7 << 100, 8 << 100
@@ -35,8 +35,8 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
         server = request.getfixturevalue({"postgres": "postgres", "mysql": "mariadb"}[request.param])
         location = TableLocation(request.param, "", ODD, server.url, server.password)
 
-    def store(name: str, topic_id: int = MINE, write_mode: WriteMode = APPEND) -> SqlStore[Any, Any]:
-        return cast(SqlStore[Any, Any], store_class(location.kind)(location, name, "t", topic_id, write_mode))
+    def store(name: str, topic_id: int = MINE, write_mode: WriteMode = APPEND) -> SqlStore[Any, Any, Any]:
+        return cast(SqlStore[Any, Any, Any], store_class(location.kind)(location, name, "t", topic_id, write_mode))
 
     return store
 

@@ -299,6 +299,34 @@ def test_another_topic_of_the_same_name_is_refused(site: Site, frame: Frame) -> 
     assert store.commit(frame((0, 1, "b", 1)), {0: 1}, {0: 2}) == 1  # a refusal fences nobody
 
 
+def test_a_check_that_fails_keeps_staged_rows_out_of_the_table(site: Site, frame: Frame) -> None:
+    rejects = ddl(RECORD) if site.rejects else None
+    rejected = frame((0, 1, b"no json"), schema=RECORD) if site.rejects else None
+    store, checked = site.make(rejects=rejects), list[str]()
+    store.open(ddl(SIMPLE))
+    store.check_before_commit(lambda: checked.append("first"))
+    store.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1}, None if rejected is None else rejected.limit(0))
+    if isinstance(site, PostgresTasksSite):  # each task makes its own rows visible
+        assert checked == []
+        return
+    assert checked == ["first"]
+
+    def refuse() -> None:
+        assert seen(site) == [("a", 1)]
+        raise TopicRecreated("it is another topic now")
+
+    store.check_before_commit(refuse)
+    with pytest.raises(TopicRecreated, match="another topic now"):
+        store.commit(frame((0, 1, "b", 1)), {0: 1}, {0: 2}, rejected)
+    assert (store.offsets(), seen(site)) == ({0: 1}, [("a", 1)])
+    assert rejects is None or site.rows(rejects=True) == []
+    store.check_before_commit(lambda: checked.append("last"))
+    assert store.open(ddl(SIMPLE)) == {0: 1}
+    assert store.commit(frame((0, 1, "b", 1)), {0: 1}, {0: 2}, rejected) == 1
+    assert (store.offsets(), seen(site), set(checked)) == ({0: 2}, [("a", 1), ("b", 1)], {"first", "last"})
+    assert rejects is None or len(site.rows(rejects=True)) == 1
+
+
 def test_other_columns_are_refused_by_name_and_fence_nobody(site: Site, frame: Frame) -> None:
     store = site.make()
     store.open(ddl(SIMPLE))
@@ -451,6 +479,9 @@ def test_record_columns_of_former_names_are_refused_with_the_statements_that_ren
         SchemaDiffers, match="ALTER TABLE t RENAME COLUMN _partition TO _kafka_partition; ALTER TABLE t"
     ):
         require_columns("here", present, {"who": "bigint", "_kafka_partition": "bigint"}, "t")
-    with pytest.raises(SchemaDiffers, match="_timestamp TO _kafka_timestamp"):
+    with pytest.raises(
+        SchemaDiffers,
+        match=r"_timestamp TO _kafka_timestamp; .* \(write the table's name for TABLE\); then start the job again",
+    ):
         changes("here", present, {"who": "bigint"}, lambda *_: False, "none")
     require_columns("here", {"_partition": "bigint"}, {"_partition": "bigint"}, "t")

@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.recount import recount
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, sql_transform
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from tests.spark_sink.sites import LOCAL, Site, params
 
-Ingest = Callable[..., Outcome]
+Ingest = Callable[..., RunSummary]
 Write = Callable[..., None]
 
 BY_KEY = WriteMode("upsert", ("_kafka_key",))

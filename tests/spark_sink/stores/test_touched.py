@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import FileScanTask, Table
 
+from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.files.local import LocalFolder
 from kafka_ratchet.spark_sink.rows.aggregates import COUNT_COLUMN
 from kafka_ratchet.spark_sink.rows.columns import DELETED
@@ -110,9 +111,9 @@ def test_a_merge_holds_one_group_of_files_in_memory(
     monkeypatch.setattr(module, "GROUP_BYTES", group_bytes)
     held: list[int] = []
 
-    def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode) -> pa.Table:
+    def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode, where: object) -> pa.Table:
         held.append(len(target))
-        return merge_module.merged(target, source, write_mode)
+        return merge_module.merged(target, source, write_mode, where)
 
     monkeypatch.setattr(commit_module, "merged", merged)
     keys = random.Random(1).sample(range(40_000), 2_000)
@@ -188,3 +189,47 @@ def test_files_beyond_the_bounds_are_not_read(folder: Path, monkeypatch: pytest.
     commit.write(table, pa.table([[4000, 4002], [-1, -2]], schema=schema), {}, 0)
     assert len(read) == 1
     assert len(written(table)) == 10
+
+
+PEOPLE = pa.schema([("user", pa.string()), ("country", pa.string()), (COUNT_COLUMN, pa.int64())])
+ROWS_OF_OLD_KEY = [("a", "AT", 1), ("a", "DE", 2), ("b", "AT", 3), ("b", "DE", 4), (None, None, 5), (None, None, 6)]
+"""Rows by user and country, for a job that continues by user alone; and rows of another job."""
+
+
+def people(rows: list[tuple[Any, ...]]) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(PEOPLE.names, row, strict=True)) for row in rows], PEOPLE)
+
+
+def rows_in(table: Table) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row.values()) for row in table.refresh().scan().to_arrow().to_pylist()), key=repr)
+
+
+@pytest.mark.parametrize("kind", ["upsert", "totals"])
+@pytest.mark.parametrize("of_group", [1, module.GROUP_BYTES], ids=["many groups", "one group"])
+def test_rows_of_one_key_stay_until_a_commit_changes_the_key(
+    kind: Any, of_group: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GROUP_BYTES", of_group)
+    table = made(folder, PEOPLE)
+    before = [people(ROWS_OF_OLD_KEY[at::2]) for at in range(2)]  # in two files, of which each has both users
+    for rows in before:
+        table.append(rows)
+    names = PEOPLE.names if kind == "upsert" else ["user", COUNT_COLUMN]
+    commit = commit_of(table, WriteMode(kind, ("user",)))
+    commit.write(table, people([("z", "FR", 9)]).select(names), {}, 0)
+    left = sorted([*ROWS_OF_OLD_KEY, ("z", "FR" if kind == "upsert" else None, 9)], key=repr)
+    assert rows_in(table) == left
+    assert total_rows(table) == len(left)
+    version = table.metadata_location
+    for user in ("a", None):
+        rows = people([("z", "FR", 10), (user, "AT", 10)]).select(names)
+        if kind == "upsert":
+            rows = rows.append_column(DELETED, pa.array([False, True]))
+        with pytest.raises(StoreError, match=r"several rows of one key \(user\).*Make one row of them"):
+            commit.write(table, rows, {"offsets": "moved"}, 0)
+        assert table.refresh().metadata_location == version
+        assert "offsets" not in table.properties
+        assert rows_in(table) == left
+    table.overwrite(people([("a", "AT", 1)]), "user == 'a'")  # the remedy
+    commit.write(table.refresh(), people([("a", "AT", 10)]).select(names), {}, 0)
+    assert [row for row in rows_in(table) if row[0] == "a"] == [("a", "AT", 11 if kind == "totals" else 10)]

@@ -16,7 +16,9 @@ from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.cli import EXIT_OK, EXIT_REFUSED, main
 from kafka_ratchet.spark_sink.errors import StoreError
+from kafka_ratchet.spark_sink.files.local import LocalFolder
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode, reduced, table_schema
+from kafka_ratchet.spark_sink.stores.delta.vacuum import orphans
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 from tests.spark_sink.ddl import struct_of
@@ -220,3 +222,10 @@ def test_the_commands_say_how_much_and_name_what_is_wrong(
         vacuum(DeltaSite(tmp_path / "nowhere").location)
     with pytest.raises(SystemExit):
         main([*words, "--older-than=nan"])
+
+
+def test_a_folder_without_a_delta_table_is_refused_if_a_table_is_needed(tmp_path: Path) -> None:
+    folder = LocalFolder(tmp_path / "missing")
+    assert list(orphans(folder, needed=False)) == []
+    with pytest.raises(StoreError, match="there is no result table"):
+        list(orphans(folder, needed=True))
