@@ -42,7 +42,7 @@ def of_parts(high: int, low: int, rest: int) -> int:
 
 
 @dataclass(frozen=True)
-class StoredId:
+class StoredTopicId:
     """Id of the topic that a table's offsets belong to, as far as the table stores it."""
 
     text: str = ""

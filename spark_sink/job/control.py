@@ -23,7 +23,7 @@ Offsets = dict[int, int]
 
 
 @dataclass(frozen=True)
-class Place:
+class TopicPosition:
     """Place in a topic named by an operator: an end of the topic, a time, or an offset of each partition."""
 
     option: str
@@ -39,15 +39,15 @@ class Place:
         return f"{self.option} {self.text}"
 
 
-class Placed(Protocol):
+class BoundedJob(Protocol):
     """Interface of a job with a start and an end named by the operator; see `Job`."""
 
     @property
-    def start(self) -> Place | None:
+    def start(self) -> TopicPosition | None:
         """Return the place where a first run begins."""
 
     @property
-    def until(self) -> Place | None:
+    def until(self) -> TopicPosition | None:
         """Return the place where a run ends."""
 
 
@@ -55,7 +55,7 @@ AskTime = Callable[[int], Mapping[int, int | None]]
 """Function that looks up the first offset of a time, see `TopicPlanner.offsets_at`."""
 
 
-def read_place(option: str, text: str, *ends: str) -> Place:
+def read_place(option: str, text: str, *ends: str) -> TopicPosition:
     """Parse a place.
 
     Args:
@@ -67,11 +67,11 @@ def read_place(option: str, text: str, *ends: str) -> Place:
         OptionRefused: the text is none of these.
     """
     if text in ends:
-        return Place(option, text)
+        return TopicPosition(option, text)
     if NAMED.fullmatch(text):
-        return Place(option, text, offsets=named_offsets(option, text))
+        return TopicPosition(option, text, offsets=named_offsets(option, text))
     if MILLISECONDS.fullmatch(text):
-        return Place(option, text, timestamp_ms=int(text))
+        return TopicPosition(option, text, timestamp_ms=int(text))
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -83,7 +83,9 @@ def read_place(option: str, text: str, *ends: str) -> Place:
             "2026-11-28T09:00:00Z (with its zone) or milliseconds since 1970"
         )
     since = at - EPOCH
-    return Place(option, text, timestamp_ms=(since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000)
+    return TopicPosition(
+        option, text, timestamp_ms=(since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+    )
 
 
 def named_offsets(option: str, text: str) -> Offsets:
@@ -98,7 +100,7 @@ def named_offsets(option: str, text: str) -> Offsets:
     return named
 
 
-def require_partitions(place: Place, offset_range: OffsetRange) -> None:
+def require_partitions(place: TopicPosition, offset_range: OffsetRange) -> None:
     """Check that the topic has the partitions that a place names.
 
     Raises:
@@ -111,7 +113,7 @@ def require_partitions(place: Place, offset_range: OffsetRange) -> None:
         )
 
 
-def require_within(place: Place, offset_range: OffsetRange, offsets: Mapping[int, int]) -> None:
+def require_within(place: TopicPosition, offset_range: OffsetRange, offsets: Mapping[int, int]) -> None:
     """Check that the topic holds the offsets that a place names.
 
     Raises:
@@ -126,7 +128,7 @@ def require_within(place: Place, offset_range: OffsetRange, offsets: Mapping[int
             )
 
 
-def require_first_run(job: Placed, stored: Mapping[int, int], topic: str) -> None:
+def require_first_run(job: BoundedJob, stored: Mapping[int, int], topic: str) -> None:
     """Check that `--start` is not given for a table with stored offsets.
 
     Raises:
@@ -140,7 +142,7 @@ def require_first_run(job: Placed, stored: Mapping[int, int], topic: str) -> Non
         )
 
 
-def first_offsets(job: Placed, offset_range: OffsetRange, stored: Mapping[int, int], ask_time: AskTime) -> Offsets:
+def first_offsets(job: BoundedJob, offset_range: OffsetRange, stored: Mapping[int, int], ask_time: AskTime) -> Offsets:
     """Return the first offset to read in each partition: the stored offset, or that of `--start`.
 
     Args:
@@ -181,7 +183,7 @@ class Limit:
     """True if the table already has all records up to the end of the run."""
 
 
-def limited(job: Placed, offset_range: OffsetRange, start: Mapping[int, int], ask_time: AskTime) -> Limit:
+def limited(job: BoundedJob, offset_range: OffsetRange, start: Mapping[int, int], ask_time: AskTime) -> Limit:
     """Limit a run to the end given by `--until`.
 
     Args:
@@ -210,7 +212,7 @@ def limited(job: Placed, offset_range: OffsetRange, start: Mapping[int, int], as
     return Limit(replace(offset_range, end=end, high=None), is_reached)
 
 
-def require_whole(place: Place | None, offset_range: OffsetRange) -> None:
+def require_whole(place: TopicPosition | None, offset_range: OffsetRange) -> None:
     """Check that `--until` names an offset for every partition; an omitted one would have no end.
 
     Raises:
@@ -222,7 +224,8 @@ def require_whole(place: Place | None, offset_range: OffsetRange) -> None:
     missing = sorted(offset_range.end.keys() - place.offsets.keys())
     if missing:
         raise OptionRefused(
-            f"{place}: partition {missing[0]} of topic {offset_range.topic} has no offset there. Name every partition"
+            f"{place} names no offset for partition {missing[0]} of topic {offset_range.topic}. Name one for every "
+            "partition"
         )
 
 

@@ -14,7 +14,7 @@ from kafka_ratchet.spark_sink.job.lag import LagWatch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume, warn_of_missing_beginning
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.run_log import bar_of, log_run
-from kafka_ratchet.spark_sink.job.run_state import Outcome, RunState
+from kafka_ratchet.spark_sink.job.run_state import RunState, RunSummary
 from kafka_ratchet.spark_sink.job.start import (
     FAILS_FOR_S,
     Opened,
@@ -40,7 +40,7 @@ RETRY_PAUSE_S = 1.0
 
 def run_batch(
     job: Job, planner: TopicPlanner, store: ResultStore, session: Session, run: RunState | None = None
-) -> Outcome:
+) -> RunSummary:
     """Read from the store's offsets to the topic's present end, then stop.
 
     Without records to read, Spark is not started and the store stays as it is.
@@ -83,7 +83,10 @@ def run_batch(
 
 
 def _resolved(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, run: RunState) -> Job | None:
-    """Return the job with its columns; None: no value exists to infer them from. Wait for the schema registry."""
+    """Return the job with its columns; None: no value exists to infer them from.
+
+    While the schema registry does not answer, the function waits and tries again.
+    """
     while True:
         try:
             return with_columns(job, planner, store, spark)
@@ -109,7 +112,7 @@ def _commit_to_end(job: Job, planner: TopicPlanner, store: ResultStore, spark: S
             while start != limit.end:
                 try:
                     for _ in commit_slices(limit, start, job, store, spark, run):
-                        planner.require_first_topic(planner.topic_id(), run.offsets)
+                        planner.require_still_first_topic(run.offsets)
                 except RegistryUnavailable as error:
                     wait_for_registry(run, error)
                     time.sleep(RETRY_PAUSE_S)
@@ -129,7 +132,7 @@ def run_stream(
     interval_s: float,
     stop: Event,
     run: RunState | None = None,
-) -> Outcome:
+) -> RunSummary:
     """Take the table over from an older run, then commit the topic's new records until stopped.
 
     While Kafka does not answer, the job keeps trying. After a failure of Spark it reads the table's offsets and tries
@@ -199,6 +202,10 @@ class _Stream:
                 self._lag.look(offset_range, run.offsets)
                 if self._stop.is_set():
                     break
+        except KafkaUnavailable as error:  # before the rows were visible
+            run.note_failure(error)
+            self._stop.wait(RETRY_PAUSE_S)
+            take_over_again(self._store, self._schema, run)
         except RegistryUnavailable as error:  # before anything was written
             wait_for_registry(run, error)
             self._stop.wait(RETRY_PAUSE_S)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TableRepair:
     """Repair of one table: identities of rows to remove, and of rows to insert."""
 
     gone: pa.Table
@@ -51,7 +51,7 @@ def mend(
     job: Job,
     store: ResultStore,
     spans: tuple[Mapping[int, int], Mapping[int, int]],
-    wanted: tuple[Wanted, Wanted],
+    wanted: tuple[TableRepair, TableRepair],
     note: RepairNote,
 ) -> None:
     """Compute rows again from the topic, and commit them in place of wrong rows.
@@ -118,7 +118,7 @@ def _frames(
 
 
 def _replacement(
-    spark: SparkSession, rows: DataFrame | None, schema: StructType, wanted: Wanted, identity: tuple[str, ...]
+    spark: SparkSession, rows: DataFrame | None, schema: StructType, wanted: TableRepair, identity: tuple[str, ...]
 ) -> Replacement | None:
     """Return the rows to remove and insert in one table; None if nothing is to change."""
     from pyspark.sql import functions as F

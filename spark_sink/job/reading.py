@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from kafka_ratchet.spark_sink.job.control import Place
+from kafka_ratchet.spark_sink.job.control import TopicPosition
 from kafka_ratchet.spark_sink.job.unreadable import UnreadableRanges, read_around
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.rows.timestamps import with_exact_timestamps
@@ -54,9 +54,9 @@ class Job:
     """True: headers are read, even if no step of the pipeline needs them."""
     splits: bool = False
     """True permits several tasks to read one Kafka partition."""
-    start: Place | None = None
+    start: TopicPosition | None = None
     """Place where a first run starts; None: the topic's beginning."""
-    until: Place | None = None
+    until: TopicPosition | None = None
     """Place where a run ends; None: mode batch ends at the topic's present end, other modes when stopped."""
     unreadable: UnreadableRanges = field(default_factory=UnreadableRanges, compare=False, repr=False)
     """Known ranges that Spark cannot read."""

@@ -182,8 +182,9 @@ def _digesting() -> Task:
 def rows_and_rejects(
     spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
 ) -> Iterator[tuple[DataFrame, DataFrame | None]]:
-    """Yield the rows before their reduction, and the rejects.
+    """Yield one row for each record, and the rejects.
 
+    A reject has no row, and the rows are not reduced by key.
     For a raw topic, all records are deduplicated together as one slice.
     """
     from pyspark.sql import functions as F

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.job.commit import replace_records
-from kafka_ratchet.spark_sink.job.control import Place, require_partitions, require_within
+from kafka_ratchet.spark_sink.job.control import TopicPosition, require_partitions, require_within
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.run_log import log_run
-from kafka_ratchet.spark_sink.job.run_state import Commit, Outcome, RunState
+from kafka_ratchet.spark_sink.job.run_state import Commit, RunState, RunSummary
 from kafka_ratchet.spark_sink.job.start import Session, require_startable, with_columns
 from kafka_ratchet.spark_sink.job.unreadable import read_again
 from kafka_ratchet.spark_sink.rows.columns import RECORD
@@ -26,7 +26,7 @@ log = logging.getLogger("spark_sink")
 
 def run_replay(
     job: Job, planner: TopicPlanner, store: ResultStore, session: Session, run: RunState | None = None
-) -> Outcome:
+) -> RunSummary:
     """Replace the rows from `job.start` up to, not including, `job.until`, in one commit.
 
     The stored offsets do not change. Another run of the job's name is fenced at its next commit.
@@ -60,6 +60,7 @@ def run_replay(
                 "record cannot be found again. Let sql or transform keep both columns, or fill another table"
             )
         held = store.open(schema)
+        store.check_before_commit(lambda: planner.require_still_first_topic(held))
         try:
             run.note_take_over(store.generation(), held)
             if held != stored:
@@ -70,7 +71,6 @@ def run_replay(
             began = time.monotonic()
             with spark_errors_named(job.topic, first, last):
                 rows, rejects = read_again(job, first, last, lambda: replace_records(spark, found, first, last, store))
-            planner.require_first_topic(planner.topic_id(), held)
             run.note_commit(Commit(1, rows, first, last, time.monotonic() - began, rejects))
         finally:
             store.close()
@@ -84,12 +84,16 @@ def _range(
     """Return the stored offsets, and the first and last offsets to replay, by partition."""
     if job.start is None or job.until is None:
         raise OptionRefused("a replay needs both --from and --to")
-    if job.pipeline.write_mode.kind != "append" or job.pipeline.write_mode.judged is not None:
-        what = "from_input" if job.pipeline.write_mode.judged is not None else f"kind {job.pipeline.write_mode.kind}"
-        raise OptionRefused(
-            f"job {job.name}: {what} combines many records in a row, so that the rows of a range cannot be "
-            "replaced. Fill another table from the topic"
+    mode = job.pipeline.write_mode
+    if mode.kind != "append" or mode.judged is not None:
+        reason = (
+            f"a table of kind {mode.kind} makes one row of many records, so the rows of a range of offsets cannot be "
+            "replaced"
+            if mode.judged is None
+            else "with from_input, whether a record is a duplicate depends on records before the range, so a range "
+            "cannot be replayed"
         )
+        raise OptionRefused(f"job {job.name}: {reason}. Fill another table from the topic")
     plain = replace(job, start=None, until=None)
     require_startable(plain, store)
     stored = store.offsets()
@@ -106,7 +110,7 @@ def _range(
     for one, other, place in ((first, last, job.until), (last, first, job.start)):
         if missing := sorted(one.keys() - other.keys()):
             raise OptionRefused(
-                f"{place}: partition {missing[0]} is not named there. Name the same partitions in --from and --to"
+                f"{place} names no offset for partition {missing[0]}. Name the same partitions in --from and --to"
             )
     require_within(job.start, offset_range, first)
     for partition in sorted(last):
@@ -125,9 +129,12 @@ def _range(
 
 
 def _offsets(
-    place: Place, offset_range: OffsetRange, stored: Mapping[int, int], planner: TopicPlanner
+    place: TopicPosition, offset_range: OffsetRange, stored: Mapping[int, int], planner: TopicPlanner
 ) -> dict[int, int]:
-    """Return the offset of a place in each partition; at most the stored offset if the place is a time."""
+    """Return the offset that a place means in each partition.
+
+    An offset found by a time is at most the stored one.
+    """
     require_partitions(place, offset_range)
     if place.offsets is not None:
         return dict(place.offsets)

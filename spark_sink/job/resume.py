@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, SinkError, WriteModeDiffers
-from kafka_ratchet.spark_sink.job.control import NAMED, Place, named_offsets, require_partitions
+from kafka_ratchet.spark_sink.job.control import NAMED, TopicPosition, named_offsets, require_partitions
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume
 from kafka_ratchet.spark_sink.stores.decision import EARLIEST, LATEST, STORED, TABLE, Decision, StoreCheck, decide
 from kafka_ratchet.spark_sink.stores.judging_store import JudgingStore
@@ -133,7 +133,9 @@ def _require_sequences(store: ResultStore, source: str, check: StoreCheck) -> No
 
 
 def carry_out(plan: ResumePlan, store: ResultStore) -> int:
-    """Store the decision, which fences a running job of the name; return its generation.
+    """Store the decision, and return the generation under which it is stored.
+
+    This fences a running job of the name.
 
     Raises:
         StoreError: the store cannot be written.
@@ -151,7 +153,7 @@ def _wanted(source: str, check: StoreCheck, offset_range: OffsetRange) -> dict[i
     if source == TABLE:
         if check.row_offsets is None:
             raise OptionRefused(
-                f"--from table: the table's rows do not show up to which offsets they reach. Choose {STORED}, "
+                f"--from table: rows and rejects do not show up to which offsets they reach. Choose {STORED}, "
                 f"{EARLIEST}, {LATEST} or PARTITION:OFFSET,..."
             )
         return {p: check.row_offsets.get(p, earliest) for p, earliest in offset_range.earliest.items()}
@@ -160,7 +162,7 @@ def _wanted(source: str, check: StoreCheck, offset_range: OffsetRange) -> dict[i
             f"--from {source!r} is unknown: write table, stored, earliest, latest or PARTITION:OFFSET,..."
         )
     named = named_offsets("--from", source)
-    require_partitions(Place("--from", source, offsets=named), offset_range)
+    require_partitions(TopicPosition("--from", source, offsets=named), offset_range)
     return {p: named.get(p, check.stored.get(p, earliest)) for p, earliest in offset_range.earliest.items()}
 
 

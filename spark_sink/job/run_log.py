@@ -41,7 +41,7 @@ ENDS: Final = {"batch": "is up to date", "replay": "has the replayed rows"}
 
 
 def log_end(run: RunState, where: object, mode: str) -> None:
-    """Log the last line of a run without an error."""
+    """Log the summary of a successful run, as its last line."""
     log.info(
         "%s %s: %d rows added in %d commits, %d rejects, %.1f s (%.1f s in commits, the longest %.2f s), "
         "generation %d, %d offsets left",

@@ -48,7 +48,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunSummary:
     """Summary of a run: commits, rows, offsets, rejects."""
 
     commits: int
@@ -147,7 +147,7 @@ class RunState:
         self._show()
 
     def note_undeclared(self, undeclared: tuple[str, ...]) -> None:
-        """Record the fields without a column in the first values."""
+        """Record the fields of the first values that no column of the table keeps."""
         with self._lock:
             self.step, self.undeclared = "sampled", undeclared
         self._show()
@@ -179,7 +179,7 @@ class RunState:
         self._show()
 
     def note_end(self, generation: int, offsets: Mapping[int, int]) -> None:
-        """Record the end of a run without an error."""
+        """Record the successful end of the run."""
         with self._lock:
             self.step, self.generation, self.finished_at = "finished", generation, time.time()
             self.offsets = dict(offsets)
@@ -206,7 +206,7 @@ class RunState:
 
     @contextmanager
     def observed(self, observer: Callable[[RunState], None]) -> Iterator[None]:
-        """Call one more observer, until the block ends."""
+        """Add an observer, and remove it when the block ends."""
         self._observers.append(observer)
         try:
             yield
@@ -220,16 +220,16 @@ class RunState:
         return time.monotonic() - self._began
 
     def failing_s(self) -> float:
-        """Return the seconds since the last success.
+        """Return the seconds since the last success: a commit, or a check of the topic that Kafka answered.
 
-        A commit is one, and so is a check of the topic that Kafka answers, unless commits fail.
+        After a failed commit, only the next commit counts as a success.
         """
         return time.monotonic() - self._fails_since
 
     def stalled_s(self) -> float:
-        """Return the seconds since the last commit or the first waiting record; 0 if no record waits.
+        """Return the seconds that records have waited without a commit; 0 if no record waits.
 
-        It also rises while the topic's end is unknown because Kafka does not answer, or while a commit does not end.
+        A failed attempt counts as a waiting record, because Kafka may have records that the run does not know.
         """
         since = self._stalls_since
         return 0.0 if since is None else time.monotonic() - since
@@ -246,9 +246,9 @@ class RunState:
         )
         return "open-transaction" if waits else ""
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunSummary:
         """Return the summary of the run."""
-        return Outcome(self.commits, self.rows, self.offsets, self.rejects)
+        return RunSummary(self.commits, self.rows, self.offsets, self.rejects)
 
     def snapshot(self) -> dict[str, Any]:
         """Return a copy of the whole state at one moment."""

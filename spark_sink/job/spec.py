@@ -16,7 +16,7 @@ from kafka_ratchet.rule.identity import SequenceForm
 from kafka_ratchet.rule.settings import DEFAULTS, SPARK, Late
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.job.access import Access
-from kafka_ratchet.spark_sink.job.control import START_WORDS, Place, read_place
+from kafka_ratchet.spark_sink.job.control import START_WORDS, TopicPosition, read_place
 from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS, Job
 from kafka_ratchet.spark_sink.log_lines import LogFormat
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues, avro_values
@@ -173,11 +173,11 @@ class JobSpec:
                 "sql and transform are both given, and each makes all rows of the result. Remove one of them"
             )
 
-    def _places(self) -> tuple[Place | None, Place | None]:
+    def _places(self) -> tuple[TopicPosition | None, TopicPosition | None]:
         """Return the places where the run begins and ends.
 
         Raises:
-            OptionRefused: a place cannot be read, or the mode has none.
+            OptionRefused: a place cannot be parsed, or the job's mode does not support it.
         """
         if self.mode == "replay":
             if self.start is None or self.until is None:
@@ -348,7 +348,7 @@ class JobSpec:
         return None if self.avro_schema is None else avro_values(self.avro_schema, self.avro_id)
 
     def job(self, pipeline: RowPipeline, access: Access) -> Job:
-        """Return the job for Spark to read.
+        """Return the `Job`, which Spark reads, with this description's settings.
 
         Raises:
             OptionRefused: a client option has no translation for Spark.

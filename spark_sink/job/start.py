@@ -16,7 +16,7 @@ from kafka_ratchet.spark_sink.job.run_state import RunState
 from kafka_ratchet.spark_sink.job.unreadable import read_again
 from kafka_ratchet.spark_sink.rows.infer import (
     SAMPLE_OFFSETS,
-    Sample,
+    InferredColumns,
     nothing_sampled,
     of_table,
     require_columns,
@@ -106,7 +106,8 @@ def require_first_job(job: Job, store: ResultStore) -> None:
 def take_over(job: Job, planner: TopicPlanner, store: ResultStore, schema: StructType) -> dict[int, int]:
     """Take the store over, unless another job made a first commit while Spark started.
 
-    The offsets of `--start` are stored before the first read, so that they survive a run without a commit.
+    The offsets of `--start` are stored before the first read, so that they survive a run without a commit. Each commit
+    checks that the topic was not created again.
 
     Raises:
         SecondJob: see `require_first_job`.
@@ -115,6 +116,7 @@ def take_over(job: Job, planner: TopicPlanner, store: ResultStore, schema: Struc
     """
     require_first_job(job, store)
     stored = store.open(schema)
+    store.check_before_commit(lambda: planner.require_still_first_topic(stored))
     if job.start is None:
         return stored
     first = first_offsets(job, planner.offset_range(), stored, planner.offsets_at)
@@ -130,7 +132,10 @@ def take_over_again(store: ResultStore, schema: StructType, run: RunState) -> No
     """
     newest = store.generation()
     if newest != run.generation:
-        raise Fenced(f"generation {newest} has taken over from {run.generation}. Let the newer run continue")
+        raise Fenced(
+            f"a newer run of this job has taken the table over: generation {newest} has taken over from "
+            f"{run.generation}. Let the newer run continue"
+        )
     stored = store.open(schema)
     run.note_take_over(store.generation(), stored)
 
@@ -142,6 +147,13 @@ def with_columns(
 
     If the pipeline adds new fields, the result has the table's columns and the new fields of the first unread records,
     or of the registry's newest schema.
+
+    Args:
+        job: topic and pipeline.
+        planner: planner of the job's topic.
+        store: the store with the table.
+        spark: a running Spark.
+        grow: False takes the columns of an existing table and adds no fields.
 
     Returns:
         None: neither a table nor a value exists to infer columns from.
@@ -161,7 +173,7 @@ def with_columns(
         sample = _sample(job, planner, store, spark)
     else:
         newest = registry.newest_columns()
-        sample = Sample(len(newest), newest, {})
+        sample = InferredColumns(len(newest), newest, {})
     if table is not None:
         columns = with_new_fields(of_table(table, "the table"), sample, job.topic)
     elif sample.values:
@@ -171,8 +183,8 @@ def with_columns(
     return replace(job, pipeline=replace(job.pipeline, columns=columns))
 
 
-def _sample(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession) -> Sample:
-    """Return a sample of the first unread records with a field; if there are none, of all records."""
+def _sample(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession) -> InferredColumns:
+    """Sample the unread records, up to the first slice of offsets with a usable field."""
     stored = store.offsets()
     offset_range = planner.offset_range()
     values, sample = 0, nothing_sampled()

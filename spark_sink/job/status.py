@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from kafka_ratchet.spark_sink.errors import SinkError
 from kafka_ratchet.spark_sink.job.lag import waiting_s
@@ -74,32 +73,6 @@ class SinkStatus:
         if waits and all(lag <= blocked.get(number, 0) for number, lag in waits.items()):
             return "open-transaction", f"{sum(waits.values()):,} offsets wait behind an open transaction"
         return None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the line that `--json` prints."""
-        return {
-            "generation": self.generation,
-            "partitions": {
-                str(partition): {
-                    "offset": self.offsets.get(partition),
-                    "end": end,
-                    "lag": self.lag[partition],
-                    "lag_s": self.lag_s[partition],
-                    **self._open(partition),
-                }
-                for partition, end in self.end.items()
-            },
-            "lag": self.total_lag,
-            "lag_s": self.total_lag_s,
-            "trouble": self.trouble or None,
-            **({"stalled": {"cause": self.stalled[0], "text": self.stalled[1]}} if self.stalled else {}),
-        }
-
-    def _open(self, partition: int) -> dict[str, int]:
-        """Return the JSON keys for a partition with an open transaction; no keys for other partitions."""
-        if not (blocked := self.offset_range.blocked.get(partition)):
-            return {}
-        return {"stable_end": self.offset_range.end[partition], "blocked": blocked}
 
 
 def sink_status(

@@ -20,7 +20,7 @@ from kafka_ratchet.spark_sink.job.lag import LagWatch
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume, warn_of_missing_beginning
 from kafka_ratchet.spark_sink.job.reading import Job, kafka_reader
 from kafka_ratchet.spark_sink.job.run_log import log_run
-from kafka_ratchet.spark_sink.job.run_state import Commit, Outcome, RunState
+from kafka_ratchet.spark_sink.job.run_state import Commit, RunState, RunSummary
 from kafka_ratchet.spark_sink.job.start import Session, opened, require_startable, take_over_again, wait_for_registry
 from kafka_ratchet.spark_sink.job.unreadable import TimestampsUnreadable, unreadable_named
 from kafka_ratchet.spark_sink.rows.timestamps import with_exact_timestamps
@@ -62,7 +62,7 @@ def run_structured(
     state_is_lost: bool = False,
     scratch: Path | None = None,
     output_mode: OutputMode = "append",
-) -> Outcome:
+) -> RunSummary:
     """Take the table over, then commit each micro-batch of a streaming query until `stop` is set.
 
     The pipeline's transform is applied to the stream itself, so that it may use streaming operators. Without a
@@ -79,7 +79,7 @@ def run_structured(
         state_is_lost: True allows stateful operators, although every start discards their state.
         scratch: existing folder for the checkpoint; None: the system's folder for temporary files. Executors write the
             state of operators there, so they must share the folder with the driver.
-        output_mode: Spark's output mode: the rows of an aggregation in each micro-batch.
+        output_mode: Spark's output mode, which decides the rows that an aggregation returns in each micro-batch.
 
     Raises:
         OptionRefused: the pipeline keeps state, or reads another stream than the topic; or the session is one of Spark

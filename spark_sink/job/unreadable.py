@@ -218,13 +218,13 @@ def find_unreadable(job: Source, start: Mapping[int, int], end: Mapping[int, int
             segments = list(_segments(job.unreadable, partition, start[partition], end[partition]))
             for first, last, in_driver in segments:
                 if not in_driver:
-                    more = _look(consumer, job, partition, first, last)
+                    more = _unreadable_ranges(consumer, job, partition, first, last)
                     job.unreadable.add(partition, more)
                     found = found or bool(more)
     return found
 
 
-def _look(consumer: Consumer, job: Source, partition: int, start: int, end: int) -> list[tuple[int, int]]:
+def _unreadable_ranges(consumer: Consumer, job: Source, partition: int, start: int, end: int) -> list[tuple[int, int]]:
     """Return the ranges of unreadable records in a range of offsets, and log them."""
     found: list[tuple[int, int]] = []
     count = size = 0
@@ -270,8 +270,8 @@ def _messages(consumer: Consumer, job: Source, partition: int, start: int, end: 
             error, offset = message.error(), message.offset()
             if error is not None and error.code() == NO_SUCH_OFFSET:
                 raise KafkaUnavailable(
-                    f"{job.topic}/{partition}: retention has removed offsets from {start} on while they were read. "
-                    "Run the job again"
+                    f"{job.topic}/{partition}: retention has removed records while offsets {start} to {end - 1} were "
+                    "read. Run the job again"
                 )
             if error is not None and error.code() != END_OF_PARTITION:
                 continue  # librdkafka tries again

@@ -7,7 +7,8 @@ are in the query's last plan, and pyspark has no public access to it.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -33,10 +34,16 @@ ISOLATION: Final = "isolation.level"
 """Option of a Kafka client: whether it reads records of open and aborted transactions."""
 
 UNCOMMITTED: Final = (
-    "records are written in transactions, and the query also reads those of open and aborted ones, as Spark's Kafka "
-    f'source does by default: they would become rows. Add option("{KAFKA_PREFIX}{ISOLATION}", "read_committed") to the '
-    'source, or choose "read_uncommitted" there'
+    f"the query has no {KAFKA_PREFIX}{ISOLATION}. By default Spark's Kafka source also reads records of open and "
+    f'aborted transactions, and they would become rows. Add option("{KAFKA_PREFIX}{ISOLATION}", "read_committed") to '
+    'the source, or "read_uncommitted" for a topic without transactions'
 )
+
+PRODUCERS_KNOWN_MS: Final = 86_400_000
+"""Kafka's default of `producer.id.expiration.ms`. Brokers without it (before KIP-854) keep producers longer."""
+
+PRODUCER_EXPIRY: Final = "producer.id.expiration.ms"
+"""Broker's setting for how long Kafka knows a producer, and its transactions, after its last record."""
 
 FAIL_ON_LOSS: Final = "failOnDataLoss"
 """Option of Spark's Kafka source: false makes it leave out records that Kafka has removed."""
@@ -91,33 +98,89 @@ class SourceClient:
             TopicMissing: there is no such topic.
             KafkaUnavailable: Kafka does not answer.
         """
-        place = self._jvm.org.apache.kafka.common.TopicPartition(self._topic, partition)
+        place = self._place(partition)
         first = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.earliest()
         asked = self._jvm.java.util.Collections.singletonMap(place, first)
         with self._errors_named():
             return int(self._admin.listOffsets(asked).partitionResult(place).get().offset())
 
-    def refuse_transactions(self, partitions: Collection[int]) -> None:
-        """Refuse a topic with records of transactions: the query reads open and aborted ones too.
+    def refuse_transactions(self, start: Mapping[int, int], end: Mapping[int, int]) -> None:
+        """Refuse a range of offsets that may have records of transactions.
 
-        Kafka names the producers of a partition for a day after their last record (DescribeProducers, KIP-664).
+        Kafka names the producers of a partition until some time after their last record (DescribeProducers, KIP-664). A
+        range with older records is refused as well, because its transactions may be forgotten.
+
+        Args:
+            start: first offset of each partition.
+            end: offset after the last one.
 
         Raises:
-            OptionRefused: a producer has written in a transaction.
+            OptionRefused: a producer has written in a transaction, or records are too old.
             KafkaUnavailable: Kafka does not answer.
         """
+        if self._has_transactions(end):
+            raise OptionRefused(f"topic {self._topic}: records are written in transactions, and {UNCOMMITTED}")
+        known_ms = self._producers_known_ms() // 2  # half: the clocks of brokers and of this machine may differ
+        young = self._offsets_at(end, int(time.time() * 1000) - known_ms)
+        begins = {each: start.get(each, 0) for each in end}
+        old = [each for each, last in end.items() if begins[each] < last and not 0 <= young[each] <= begins[each]]
+        for partition, there in self._offsets_at(old, 0).items() if old else ():
+            first = max(begins[partition], there)  # retention or compaction may have removed the first records
+            if 0 <= there and first < end[partition] and not 0 <= young[partition] <= first:
+                raise OptionRefused(
+                    f"topic {self._topic}, partition {partition}, offset {first}: the record may be older than "
+                    f"{known_ms // 60_000} minutes, and Kafka may have forgotten that it was written in a transaction; "
+                    f"{UNCOMMITTED}"
+                )
+
+    def _has_transactions(self, partitions: Iterable[int]) -> bool:
         places = self._jvm.java.util.ArrayList()
         for partition in partitions:
-            places.add(self._jvm.org.apache.kafka.common.TopicPartition(self._topic, partition))
+            places.add(self._place(partition))
         with self._errors_named():
             found = self._admin.describeProducers(places).all().get()
             states = [state for place in places for state in found.get(place).activeProducers()]
-            is_transactional = any(
+            return any(
                 state.coordinatorEpoch().isPresent() or state.currentTransactionStartOffset().isPresent()
                 for state in states
             )
-        if is_transactional:
-            raise OptionRefused(f"topic {self._topic}: {UNCOMMITTED}")
+
+    def _producers_known_ms(self) -> int:
+        """Return how long Kafka knows a producer after its last record, in milliseconds.
+
+        Raises:
+            OptionRefused: this user may not read the setting.
+            KafkaUnavailable: Kafka does not answer.
+        """
+        resource = self._jvm.org.apache.kafka.common.config.ConfigResource
+        with self._errors_named():
+            node = self._admin.describeCluster().nodes().get().iterator().next()
+            broker = resource(resource.Type.BROKER, node.idString())
+            answer = self._admin.describeConfigs(self._jvm.java.util.Collections.singleton(broker)).all()
+            try:
+                setting = answer.get().get(broker).get(PRODUCER_EXPIRY)
+            except Exception as error:
+                if "AuthorizationException" not in str(error):
+                    raise
+                raise OptionRefused(
+                    f"topic {self._topic}: this user may not read the brokers' {PRODUCER_EXPIRY} (DescribeConfigs on "
+                    f"the cluster), and without it old transactions cannot be excluded; {UNCOMMITTED}"
+                ) from None
+        value = setting.value() if setting is not None else None
+        return PRODUCERS_KNOWN_MS if value is None else int(value)
+
+    def _offsets_at(self, partitions: Iterable[int], timestamp_ms: int) -> dict[int, int]:
+        """Return the first offset of each partition with a record of that time or later; -1: none."""
+        asked = self._jvm.java.util.HashMap()
+        for partition in partitions:
+            of_time = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.forTimestamp(timestamp_ms)
+            asked.put(self._place(partition), of_time)
+        with self._errors_named():
+            answer = self._admin.listOffsets(asked)
+            return {each: int(answer.partitionResult(self._place(each)).get().offset()) for each in partitions}
+
+    def _place(self, partition: int) -> Any:
+        return self._jvm.org.apache.kafka.common.TopicPartition(self._topic, partition)
 
     def close(self) -> None:
         """Close the client."""
@@ -127,6 +190,8 @@ class SourceClient:
     def _errors_named(self) -> Iterator[None]:
         try:
             yield
+        except OptionRefused:
+            raise
         except Exception as error:
             reason = reason_of(error)
             if "UnknownTopicOrPartition" in reason:

@@ -18,14 +18,14 @@ from kafka_ratchet.spark_sink.job.control import read_place
 from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 from kafka_ratchet.spark_sink.job.spec import JobSpec
 from kafka_ratchet.spark_sink.job.structured import run_structured
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from tests.spark_sink.sites import Site
 
 NewTopic = Callable[..., str]
-Start = Callable[..., Outcome]
+Start = Callable[..., RunSummary]
 
 DAY_MS = 86_400_000
 NOON_MS = 1_780_000_000_000
@@ -52,7 +52,7 @@ def timed(broker: str, new_topic: NewTopic) -> Callable[..., str]:
 def start(broker: str, spark: SparkSession, site: Site) -> Start:
     """start(topic, start=None, until=None) runs the batch job into the site."""
 
-    def run(topic: str, begin: str | None = None, until: str | None = None, **more: Any) -> Outcome:
+    def run(topic: str, begin: str | None = None, until: str | None = None, **more: Any) -> RunSummary:
         planner = TopicPlanner(broker, topic, {})
         pipeline = RowPipeline()
         store = site.make("job", topic, planner.topic_id(), pipeline.write_mode)
@@ -115,7 +115,7 @@ def test_places_that_are_not_in_the_topic_change_nothing(site: Site, timed: Call
     for begin, until, sentence in [
         ("0:3", None, r"--start 0:3: offset 3 of .*/0 is not in the topic, which holds 0 to 2"),
         ("2:0", None, r"has no partition 2"),
-        (None, "0:1", r"--until 0:1: partition 1 of topic .* has no offset there"),
+        (None, "0:1", r"--until 0:1 names no offset for partition 1 of topic"),
         (None, "0:1,1:0,4:0", r"has no partition 4"),
     ]:
         with pytest.raises(OptionRefused, match=sentence):
@@ -154,7 +154,7 @@ def test_a_stream_ends_by_itself_once_every_partition_is_there(
     planner = TopicPlanner(broker, topic, {})
     store, stop = site.make("job", topic, planner.topic_id()), threading.Event()
     job = replace(Job(broker, topic, "job"), **places(None, until))
-    found: list[Outcome] = []
+    found: list[RunSummary] = []
     thread = threading.Thread(
         target=lambda: found.append(run_stream(job, planner, store, lambda: nullcontext(spark), 0.1, stop))
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -11,7 +10,7 @@ from threading import Event
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -19,13 +18,14 @@ from kafka_ratchet.spark_sink.errors import OffsetsLost, TopicMissing, TopicRecr
 from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.job.run_state import Outcome, RunState
+from kafka_ratchet.spark_sink.job.run_state import RunState, RunSummary
 from kafka_ratchet.spark_sink.job.structured import run_structured
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count
 from tests.spark_sink.sites import delta_store
+from tests.topic_config import recreate_topic, wait_for_partitions
 
-Run = Callable[..., Outcome]
+Run = Callable[..., RunSummary]
 Write = Callable[..., None]
 Rows = Callable[..., list[tuple[object, ...]]]
 
@@ -44,7 +44,7 @@ def test_rows_are_the_topic_and_a_second_run_adds_only_what_is_new(
     assert first.offsets == {0: 41, 1: 0, 2: 41}
 
     version = DeltaTable(table).version()
-    assert run(topic) == Outcome(0, 0, {0: 41, 1: 0, 2: 41})
+    assert run(topic) == RunSummary(0, 0, {0: 41, 1: 0, 2: 41})
     assert DeltaTable(table).version() == version  # an empty run leaves the table alone
 
     write(topic, [b"later"], 1)
@@ -67,7 +67,7 @@ def test_aborted_records_are_not_read_and_markers_do_not_stop_the_job(
 
 
 def test_an_empty_topic_needs_no_table(new_topic: Callable[..., str], run: Run, table: str) -> None:
-    assert run(new_topic()) == Outcome(0, 0, {})
+    assert run(new_topic()) == RunSummary(0, 0, {})
     assert not Path(table).exists()
 
 
@@ -84,7 +84,7 @@ def test_a_partition_added_later_is_read_from_its_beginning(
     run(topic)
     admin = AdminClient({"bootstrap.servers": broker})
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
-    _wait_for_partitions(broker, topic, 3)
+    wait_for_partitions(broker, topic, 3)
     write(topic, [b"new"], 2)
     assert run(topic).offsets == {0: 2, 1: 0, 2: 2}
     assert rows("_kafka_partition", "_kafka_value") == [(0, b"old"), (2, b"new")]
@@ -115,7 +115,7 @@ def test_refuses_a_topic_that_was_created_again(
     topic = new_topic(partitions=1)
     write(topic, [b"x"] * 10)
     run(topic)
-    _create_again(broker, topic)
+    recreate_topic(broker, topic)
     planner = TopicPlanner(broker, topic, {})
     with pytest.raises(
         TopicRecreated, match=rf"{topic}/0: the table has read up to offset 11, but the topic ends at 0"
@@ -137,7 +137,7 @@ def test_refuses_a_topic_that_is_created_again_while_spark_starts(
 
     @contextmanager
     def session() -> Iterator[SparkSession]:
-        _create_again(broker, topic)
+        recreate_topic(broker, topic)
         write(topic, [b"z"] * 30)
         yield spark
 
@@ -162,7 +162,7 @@ def test_says_that_a_topic_was_created_again_between_two_commits(
 
     def create_again(run: RunState) -> None:
         if run.step == "committed" and run.commits == 1:
-            _create_again(broker, topic)
+            recreate_topic(broker, topic)
             write(topic, [b"z"] * 30)
 
     planner = TopicPlanner(broker, topic, {})
@@ -178,24 +178,3 @@ def _run_without_identity(planner: TopicPlanner, table: str, topic: str) -> None
     from kafka_ratchet.spark_sink.job.plan import resume
 
     resume(planner.offset_range(), delta_store(table, "job", topic).offsets())
-
-
-def _create_again(broker: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker})
-    admin.delete_topics([topic])[topic].result(30)
-    deadline = time.monotonic() + 30
-    while topic in admin.list_topics(timeout=60).topics:  # the broker answers before it is done
-        assert time.monotonic() < deadline, f"{topic} is still there"
-        time.sleep(0.05)
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
-    _wait_for_partitions(broker, topic, 1)
-
-
-def _wait_for_partitions(broker: str, topic: str, partitions: int) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        found = AdminClient({"bootstrap.servers": broker}).list_topics(topic, timeout=60).topics[topic].partitions
-        if len(found) == partitions and all(partition.leader >= 0 for partition in found.values()):
-            return
-        assert time.monotonic() < deadline, f"{topic} never had {partitions} partitions with a leader"
-        time.sleep(0.05)

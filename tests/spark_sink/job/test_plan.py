@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from faults.kafka import EmbeddedKafka
+from kafka_ratchet.app.inspect.sinks import SinkProgress
 from kafka_ratchet.spark_sink.errors import (
     KafkaUnavailable,
     OffsetsLost,
@@ -61,7 +62,7 @@ def test_status_of_a_job_that_refuses_has_no_lag() -> None:
         raise WriteModeDiffers("job j has committed by kind append, and is set to kind upsert")
 
     found = sink_status(cast("Any", store), cast("Any", planner), refuse)
-    assert (found.total_lag, found.as_dict()["lag"]) == (None, None)
+    assert (found.total_lag, SinkProgress("delta", "j", "t", found, []).as_dict()["lag"]) == (None, None)
     assert "set to kind upsert" in found.trouble
     assert sink_status(cast("Any", store), cast("Any", planner)).total_lag == 0
 
@@ -155,7 +156,7 @@ def test_status_has_no_lag_where_the_job_does_not_go_on(stored: int, lag: int | 
         3, {0: stored, 1: 8}, OffsetRange("t", {0: 5, 1: 0}, {0: 90, 1: 10}), trouble="" if lag == 0 else "x"
     )
     assert found.lag == {0: lag, 1: 2}
-    told = found.as_dict()
+    told = SinkProgress("delta", "j", "t", found, []).as_dict()
     assert told["partitions"]["0"] == {"offset": stored, "end": 90, "lag": lag, "lag_s": None if trouble else 0.0}
     assert (told["lag"], told["lag_s"], bool(told["trouble"])) == (
         (2, 0.0, False) if not trouble else (None, None, True)

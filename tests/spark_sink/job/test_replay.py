@@ -15,24 +15,25 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused
+from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, TopicRecreated
 from kafka_ratchet.spark_sink.job.control import read_place
 from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.replay import run_replay
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.partition_by import partition_fields
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, sql_transform
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
-from tests.spark_sink.sites import LOCAL, SERVED, MysqlSite, PostgresSite, Site, params
+from tests.spark_sink.sites import LOCAL, SERVED, DeltaSite, MysqlSite, PostgresSite, Site, params
+from tests.topic_config import recreate_topic
 
 NewTopic = Callable[..., str]
-Replay = Callable[..., Outcome]
-Ingest = Callable[..., Outcome]
+Replay = Callable[..., RunSummary]
+Ingest = Callable[..., RunSummary]
 
 PLACE = "_kafka_partition, _kafka_offset FROM records"
 BEFORE = RowPipeline("n int", transform=sql_transform(f"SELECT n, {PLACE}"))
@@ -59,7 +60,7 @@ def produce(broker: str, topic: str, values: dict[int, range]) -> None:
 def replay(broker: str, spark: SparkSession, site: Site) -> Replay:
     """replay(topic, pipeline, begin, end) into the site."""
 
-    def run(topic: str, pipeline: RowPipeline, begin: str, end: str) -> Outcome:
+    def run(topic: str, pipeline: RowPipeline, begin: str, end: str) -> RunSummary:
         planner = TopicPlanner(broker, topic, {})
         rejects = record_schema() if pipeline.rejects else None
         store = site.make("job", topic, planner.topic_id(), pipeline.write_mode, rejects)
@@ -150,7 +151,7 @@ def test_ranges_and_tables_that_cannot_be_replayed(
     there = numbers(site)
     for begin, end, sentence in [
         ("0:2", "0:9", r"--to 0:9: the table has read .*/0 only up to offset 8"),
-        ("0:2", "0:5,1:2", r"--from 0:2: partition 1 is not named there"),
+        ("0:2", "0:5,1:2", r"--from 0:2 names no offset for partition 1"),
         ("0:5", "0:2", r"--from 0:5: in partition 0 this start lies after the end, --to 0:2"),
         ("4:0", "4:1", "has no partition 4"),
     ]:
@@ -219,6 +220,29 @@ def test_partitions_of_the_table_stay(kind: str, topic: str, broker: str, spark:
     if kind == "delta":
         actions = pa.table(DeltaTable(site.location.path).get_add_actions(flatten=True))
         assert sorted(set(actions["partition.n"].to_pylist())) == [*range(8), *range(100, 104)]
+
+
+@pytest.mark.matrix
+def test_a_topic_that_is_created_again_while_spark_reads_it(
+    topic: str, broker: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = DeltaSite(tmp_path)
+    planner, stage = TopicPlanner(broker, topic, {}), DeltaStore._stage_replacement
+    run_batch(Job(broker, topic, "job", BEFORE), planner, site.make("job", topic), lambda: nullcontext(spark))
+    before = numbers(site)
+
+    def stage_of_another_topic(self: DeltaStore, *given: Any) -> Any:
+        recreate_topic(broker, topic, 2)
+        produce(broker, topic, {0: range(500, 520), 1: range(600, 620)})
+        staged = stage(self, *given)
+        assert staged.rows == 3
+        return staged
+
+    monkeypatch.setattr(DeltaStore, "_stage_replacement", stage_of_another_topic)
+    job = replace(Job(broker, topic, "job", AFTER), start=read_place("--from", "0:2"), until=read_place("--to", "0:5"))
+    with pytest.raises(TopicRecreated, match="deleted and created again while the job read it"):
+        run_replay(job, planner, site.make("job", topic), lambda: nullcontext(spark))
+    assert numbers(site) == before
 
 
 @pytest.mark.matrix

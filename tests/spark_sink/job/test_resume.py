@@ -20,15 +20,15 @@ from kafka_ratchet.errors import SetupError
 from kafka_ratchet.spark_sink.errors import RowsLost, TopicRecreated
 from kafka_ratchet.spark_sink.files.local import LocalFolder
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 from kafka_ratchet.spark_sink.stores.delta.log import read_entry
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import Staged
 from kafka_ratchet.spark_sink.stores.results import count
-from kafka_ratchet.spark_sink.topic_ids import StoredId, first_bits, of_halves, of_parts, parts, text
+from kafka_ratchet.spark_sink.topic_ids import StoredTopicId, first_bits, of_halves, of_parts, parts, text
 from tests.spark_sink.sites import delta_store
 
-Run = Callable[..., Outcome]
+Run = Callable[..., RunSummary]
 Write = Callable[..., None]
 Rows = Callable[..., list[tuple[object, ...]]]
 Resume = Callable[..., Result]
@@ -109,7 +109,7 @@ def test_another_topic_of_the_name_is_refused_with_both_ids_until_somebody_says_
 
     refused = resume(topic, "--from", "table", "--reason", "why")
     assert isinstance(refused.exception, SetupError)
-    assert "rows do not show up to which offsets they reach" in str(refused.exception)
+    assert "rows and rejects do not show up to which offsets they reach" in str(refused.exception)
     looked = resume(topic, "--from", "earliest", "--reason", "made anew on purpose")
     assert was in looked.output
     assert now in looked.output
@@ -157,14 +157,14 @@ def test_an_id_comes_back_from_its_parts_as_kafka_prints_it() -> None:
         halves = struct.unpack(">2q", topic_id.to_bytes(16, "big"))  # signed, as Java and librdkafka have them
         assert of_halves(*halves) == topic_id
         assert all(0 <= part < 2**63 for part in parts(topic_id))
-        assert not StoredId(text(topic_id)).is_other(topic_id)
-        assert StoredId(text(topic_id)).is_other(topic_id ^ 1)
-        earlier = StoredId("", first_bits(topic_id))  # what a table of an earlier version has
+        assert not StoredTopicId(text(topic_id)).is_other(topic_id)
+        assert StoredTopicId(text(topic_id)).is_other(topic_id ^ 1)
+        earlier = StoredTopicId("", first_bits(topic_id))  # what a table of an earlier version has
         assert not earlier.is_other(topic_id ^ 1)
         assert earlier.is_other(topic_id ^ 1 << 70) == bool(earlier.first_bits)
     assert text(3) == "AAAAAAAAAAAAAAAAAAAAAw"
-    assert not StoredId().is_other(7)
-    assert not StoredId(text(1)).is_other(0)
+    assert not StoredTopicId().is_other(7)
+    assert not StoredTopicId(text(1)).is_other(0)
 
 
 def topic_id(broker: str, topic: str) -> str:

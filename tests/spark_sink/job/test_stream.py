@@ -22,7 +22,7 @@ from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OffsetsLost, Topic
 from kafka_ratchet.spark_sink.job.job import run_stream
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count
@@ -46,10 +46,10 @@ class Scripted(TopicPlanner):
 
 
 @pytest.fixture
-def stream(broker: str, spark: SparkSession, table: str) -> Callable[..., Outcome]:
+def stream(broker: str, spark: SparkSession, table: str) -> Callable[..., RunSummary]:
     """stream(topic, steps, max_records=...) runs until a step sets the event that it is given."""
 
-    def run(topic: str, steps: list[Callable[[], None]], stop: Event, max_records: int = 1_000_000) -> Outcome:
+    def run(topic: str, steps: list[Callable[[], None]], stop: Event, max_records: int = 1_000_000) -> RunSummary:
         planner = Scripted(broker, topic, steps)
         store = delta_store(table, "job", topic, planner.topic_id())
         job = Job(broker, topic, "job", RowPipeline(), max_records)
@@ -62,7 +62,7 @@ def _nothing() -> None: ...
 
 
 def test_a_stream_goes_on_with_what_comes(
-    broker: str, new_topic: Callable[..., str], write: Write, stream: Callable[..., Outcome], rows: Rows
+    broker: str, new_topic: Callable[..., str], write: Write, stream: Callable[..., RunSummary], rows: Rows
 ) -> None:
     topic, stop = new_topic(partitions=1), Event()
 
@@ -85,12 +85,12 @@ def test_a_stream_goes_on_with_what_comes(
         stop.set,
     ]
     outcome = stream(topic, steps, stop)
-    assert outcome == Outcome(3, 3, {0: 5, 1: 2})
+    assert outcome == RunSummary(3, 3, {0: 5, 1: 2})
     assert rows("_kafka_partition", "_kafka_offset", "_kafka_value") == [(0, 0, b"a"), (0, 1, b"b"), (1, 0, b"new")]
 
 
 def test_a_stop_waits_for_the_commit_under_way_and_no_longer(
-    new_topic: Callable[..., str], write: Write, stream: Callable[..., Outcome], table: str
+    new_topic: Callable[..., str], write: Write, stream: Callable[..., RunSummary], table: str
 ) -> None:
     topic, stop = new_topic(partitions=1), Event()
     write(topic, [b"x"] * 10)
@@ -103,7 +103,7 @@ def test_a_stream_steps_over_no_hole_and_into_no_other_topic(
     broker: str,
     new_topic: Callable[..., str],
     write: Write,
-    stream: Callable[..., Outcome],
+    stream: Callable[..., RunSummary],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic = new_topic(partitions=1)

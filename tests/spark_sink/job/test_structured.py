@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, TopicRecreated
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.job.run_state import Outcome, RunState
+from kafka_ratchet.spark_sink.job.run_state import RunState, RunSummary
 from kafka_ratchet.spark_sink.job.structured import run_structured
 from kafka_ratchet.spark_sink.rows.avro.avro import avro_values
 from kafka_ratchet.spark_sink.rows.columns import record_schema
@@ -41,7 +41,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def structured(
     broker: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Outcome]]:
+) -> Iterator[Callable[..., RunSummary]]:
     """structured(store, topic, reached, pipeline, **options) runs until a commit has reached those offsets."""
     scratch = tmp_path / "scratch of Zoë; $(id) #1 50%"
     scratch.mkdir()
@@ -49,7 +49,7 @@ def structured(
     def run(
         store: ResultStore, topic: str, reached: dict[int, int], pipeline: RowPipeline | None = None,
         max_records: int = 1_000_000, after: Callable[[], None] | None = None, *, splits: bool = False, **options: Any,
-    ) -> Outcome:  # fmt: skip
+    ) -> RunSummary:  # fmt: skip
         commit, stop = store.commit, Event()
 
         def watched(rows: DataFrame, start: dict[int, int], end: dict[int, int], *rejects: DataFrame | None) -> int:
@@ -70,7 +70,7 @@ def structured(
 
 
 def test_micro_batches_end_where_spark_says_and_not_where_the_rows_do(
-    new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], site: Site
+    new_topic: Callable[..., str], write: Write, structured: Callable[..., RunSummary], site: Site
 ) -> None:
     topic = new_topic(partitions=2)
     write(topic, [b"a", b"b"])
@@ -86,7 +86,7 @@ def test_micro_batches_end_where_spark_says_and_not_where_the_rows_do(
     assert (outcome.rows, outcome.offsets) == (3, {0: 47, 1: 6})
     assert outcome.commits == 3
     write(topic, [b"d"], 1)
-    assert structured(make(), topic, {0: 47, 1: 8}) == Outcome(1, 1, {0: 47, 1: 8})
+    assert structured(make(), topic, {0: 47, 1: 8}) == RunSummary(1, 1, {0: 47, 1: 8})
     found = sorted((row["_kafka_partition"], row["_kafka_offset"], bytes(row["_kafka_value"])) for row in site.rows())
     assert found == [(0, 0, b"a"), (0, 1, b"b"), (0, 24, b"c"), (1, 6, b"d")]
 
@@ -96,7 +96,7 @@ def test_micro_batches_end_where_spark_says_and_not_where_the_rows_do(
 def test_tasks_share_a_kafka_partition_that_holds_much(
     new_topic: Callable[..., str],
     write: Write,
-    structured: Callable[..., Outcome],
+    structured: Callable[..., RunSummary],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -116,7 +116,7 @@ def test_tasks_share_a_kafka_partition_that_holds_much(
 
 @pytest.mark.timeout(600)  # a start of Spark, seconds on an idle machine
 def test_ended_between_and_after_commits_it_goes_on_from_the_store(
-    new_topic: Callable[..., str], write: Write, command: Command, structured: Callable[..., Outcome], table: str,
+    new_topic: Callable[..., str], write: Write, command: Command, structured: Callable[..., RunSummary], table: str,
     rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     topic = new_topic(partitions=2)
@@ -174,7 +174,7 @@ def _pairs(rows: DataFrame) -> DataFrame:
 
 @pytest.mark.parametrize("pipeline", [_distinct, _windows, _first, _pairs])
 def test_a_pipeline_that_keeps_state_is_refused_before_the_first_commit(
-    new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, pipeline: Transform
+    new_topic: Callable[..., str], write: Write, structured: Callable[..., RunSummary], table: str, pipeline: Transform
 ) -> None:
     topic = new_topic(partitions=1)
     write(topic, [b"x"])
@@ -186,7 +186,7 @@ def test_a_pipeline_that_keeps_state_is_refused_before_the_first_commit(
 
 @pytest.mark.matrix
 def test_a_pipeline_whose_state_may_be_lost_forgets_at_each_start(
-    new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, rows: Rows
+    new_topic: Callable[..., str], write: Write, structured: Callable[..., RunSummary], table: str, rows: Rows
 ) -> None:
     topic, pipeline = new_topic(partitions=1), RowPipeline(transform=_distinct)
 
@@ -201,7 +201,7 @@ def test_a_pipeline_whose_state_may_be_lost_forgets_at_each_start(
 
 
 def test_a_query_reads_what_a_batch_reads(
-    new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, rows: Rows
+    new_topic: Callable[..., str], write: Write, structured: Callable[..., RunSummary], table: str, rows: Rows
 ) -> None:
     numbers = '{"type":"record","name":"event","fields":[{"name":"n","type":"int"}]}'
     avro = RowPipeline(
@@ -226,7 +226,7 @@ def test_a_query_reads_what_a_batch_reads(
 def test_the_lag_is_known_before_a_commit_which_may_hang(
     new_topic: Callable[..., str],
     write: Write,
-    structured: Callable[..., Outcome],
+    structured: Callable[..., RunSummary],
     table: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -249,7 +249,12 @@ def test_the_lag_is_known_before_a_commit_which_may_hang(
 
 
 def test_who_is_fenced_ends_with_that_error_and_a_new_partition_is_read(
-    broker: str, new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, rows: Rows
+    broker: str,
+    new_topic: Callable[..., str],
+    write: Write,
+    structured: Callable[..., RunSummary],
+    table: str,
+    rows: Rows,
 ) -> None:
     topic = new_topic(partitions=1)
     write(topic, [b"a"])
@@ -272,7 +277,7 @@ def test_who_is_fenced_ends_with_that_error_and_a_new_partition_is_read(
 
 
 def test_retention_that_passes_a_running_query_is_named(
-    broker: str, new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str
+    broker: str, new_topic: Callable[..., str], write: Write, structured: Callable[..., RunSummary], table: str
 ) -> None:
     topic = new_topic(partitions=1)
     write(topic, [b"x"] * 10)
@@ -288,7 +293,7 @@ def test_retention_that_passes_a_running_query_is_named(
 
 
 def test_another_topic_of_the_name_is_not_read(
-    new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str,
+    new_topic: Callable[..., str], write: Write, structured: Callable[..., RunSummary], table: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     topic = new_topic(partitions=1)
@@ -304,7 +309,7 @@ def test_another_topic_of_the_name_is_not_read(
     assert count(TableLocation("delta", table)) == 1
 
 
-def test_rejects_beside_a_pipeline_are_refused(structured: Callable[..., Outcome], table: str) -> None:
+def test_rejects_beside_a_pipeline_are_refused(structured: Callable[..., RunSummary], table: str) -> None:
     pipeline = RowPipeline("user string", rejects=True, transform=sql_transform("SELECT * FROM records"))
     with pytest.raises(OptionRefused, match="a streaming query has a single result"):
         structured(delta_store(table, "job", "events"), "events", {}, pipeline)

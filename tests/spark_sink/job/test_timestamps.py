@@ -19,7 +19,7 @@ from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job, records
 from kafka_ratchet.spark_sink.job.recount import recount
-from kafka_ratchet.spark_sink.job.run_state import Outcome, RunState
+from kafka_ratchet.spark_sink.job.run_state import RunState, RunSummary
 from kafka_ratchet.spark_sink.job.structured import run_structured
 from kafka_ratchet.spark_sink.job.unreadable import UnreadableRanges, pieces
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
@@ -76,7 +76,7 @@ def stamped(broker: str, new_topic: Callable[..., str]) -> Callable[..., str]:
 
 
 def test_the_table_has_kafkas_own_timestamps(
-    site: Site, stamped: Callable[..., str], ingest: Callable[..., Outcome]
+    site: Site, stamped: Callable[..., str], ingest: Callable[..., RunSummary]
 ) -> None:
     topic = stamped(EDGES)
     assert ingest(topic, RowPipeline("n int")).rows == len(EDGES)
@@ -95,7 +95,9 @@ def test_a_day_that_spark_mixes_up_is_null(spark: SparkSession) -> None:
     assert [row.at for row in found] == [days[0], None, None, days[3]]
 
 
-def delta_batch(broker: str, spark: SparkSession, table: str, topic: str, pipeline: RowPipeline, most: int) -> Outcome:
+def delta_batch(
+    broker: str, spark: SparkSession, table: str, topic: str, pipeline: RowPipeline, most: int
+) -> RunSummary:
     planner = TopicPlanner(broker, topic, {})
     store = delta_store(table, "job", topic, planner.topic_id(), pipeline.write_mode)
     return run_batch(Job(broker, topic, "job", pipeline, most), planner, store, lambda: nullcontext(spark))

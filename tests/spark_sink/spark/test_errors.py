@@ -17,7 +17,7 @@ from kafka_ratchet.spark_sink.errors import Fenced, SparkFailed
 from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 from kafka_ratchet.spark_sink.rows.columns import result_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.spark.errors import reason_of, spark_errors
@@ -60,7 +60,7 @@ def test_a_batch_ends_with_one_sentence_and_the_next_goes_on(
     planner = TopicPlanner(broker, topic, {})
     job = Job(broker, topic, "job", RowPipeline(transform=failing_where(switch)), max_records=2)
 
-    def run() -> Outcome:
+    def run() -> RunSummary:
         return run_batch(job, planner, delta_store(table, "job", topic, planner.topic_id()), lambda: nullcontext(spark))
 
     with pytest.raises(SparkFailed, match=r"offsets 0: 2-4 \(ValueError: this record is bad\)\. Earlier"):
