@@ -5,6 +5,7 @@ The package ships alone to Spark clusters, so this tree has a root of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NoReturn
 
 
@@ -73,7 +74,7 @@ class RuleDiffers(SinkError):
 
 
 class SequencesLost(SinkError):
-    """Error for a deduplicating job's last sequences, if they are lost or do not match its table's rows."""
+    """Error for last sequences of a deduplicating job: lost, or not those of the table's rows."""
 
 
 class SparkFailed(SinkError):
@@ -93,6 +94,10 @@ class RegistryRefused(SinkError):
 
 class StoreError(SinkError):
     """Error for a result table that cannot be opened, read or written."""
+
+
+class Interrupted(StoreError):
+    """Error of a query that a signal ended; the program has to stop, and must not try again."""
 
 
 class Fenced(SinkError):
@@ -122,6 +127,20 @@ def refuse_rule(where: object, reason: str, rules: str = "", extent: str = NOTHI
         "the constraint and run the job again, which then adds every row. Or change the job so that it writes no "
         "such row"
     ) from None
+
+
+def refuse_several_rows(where: object, key: Sequence[str]) -> NoReturn:
+    """Raise the error for a key of a commit with several rows in the table.
+
+    Args:
+        where: the table, for the message.
+        key: names of the key columns.
+    """
+    raise StoreError(
+        f"{where}: the table has several rows of one key ({', '.join(key)}), and the commit changes such a row. "
+        f"{NOTHING}. Make one row of them and run the job again, or choose another table or key. If the job then "
+        "refuses the changed table, give 'ratchet sink resume --from stored' first"
+    )
 
 
 def refuse(where: object, error: Exception, look_at: str) -> NoReturn:

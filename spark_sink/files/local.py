@@ -78,7 +78,9 @@ class LocalFolder:
         return found
 
     def folders(self, *folders: str) -> list[str]:
-        """List the subfolders of a folder below this one, by name; a missing folder has none.
+        """Return the names of the subfolders of `folders`, a path below this folder.
+
+        The list is empty if the path does not exist.
 
         Raises:
             OSError: the folder cannot be read.

@@ -250,8 +250,8 @@ def require_files(folder: Any, written: Sequence[WrittenFile], named: str = "") 
                 else "Nothing was committed; run the job again"
             )
             raise StoreError(
-                f"{folder}: {name} {what}, which a task of this commit had written. A clean-up that removes files so "
-                f"young (VACUUM with a short retention?) removes files before their commit. {ways}"
+                f"{folder}: {name} {what}. A task of this commit had just written this file, so another program has "
+                f"removed or changed it, such as a VACUUM with too short a retention. {ways}"
             )
 
 

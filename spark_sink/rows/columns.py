@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from functools import reduce
 from typing import TYPE_CHECKING, cast
@@ -50,20 +50,36 @@ LEAVES = frozenset(TYPES.values())
 NUL_IN_JSON = r"(?<!\\)(?:\\\\)*\\u0000"
 """Pattern of NUL in a JSON text: an odd number of backslashes before u0000."""
 
-ODD_TIME = r"^-?(?:[0-9]{14,}|9(?:2[3-9]|[3-9][0-9])[0-9]{10})$|^\s*T?[0-9]{1,2}:"
-"""Pattern of times that Spark misreads: seconds that overflow 64 bits as microseconds, and times without a day."""
-
 LOCAL_TIME = r"^\s*[+-]?[0-9]{4,6}-[0-9]{1,2}(?:-[0-9]{1,2}(?:[T ][0-9]{1,2}(?::[0-9]{1,2}){0,2}(?:\.[0-9]*)?)?)?\s*$"
 """Pattern of times without a zone."""
 
-MAY_BE_ODD = r'[0-9]{13}|"\s*T?[0-9]{1,2}:|\\u00'
-"""Pattern that occurs in every JSON text with an `ODD_TIME`, and in few others."""
+CLOSES_EARLY = r"\}\s*,\s*null\s*\]"
+"""Pattern that occurs in every text which ends the array around it and looks whole, and in few others."""
+
+HOUR_FIRST = r"(?:T(?:GMT)*+[0-9]|[0-9](?:[0-9]|GMT)*+:)"
+"""Beginning of times without a day, which Spark reads as of today. Spark drops each GMT. Java's loops over a choice
+overflow the stack at long texts unless they are possessive (`*+`)."""
+
+MISREAD = {
+    # Seconds that overflow 64 bits as microseconds; times without a day, maybe after characters that Spark trims.
+    "timestamp": (
+        r"^-?(?:[0-9]{14,}|9(?:2[3-9]|[3-9][0-9])[0-9]{10})$|^(?:[\x00-\x20\x7f]|GMT)*+" + HOUR_FIRST,
+        r'[0-9]{13}|"(?:[\x00-\x20\x7f]|\\[bfnrt]|GMT)*+' + HOUR_FIRST + r"|\\u00",
+    ),
+    # Days since 1970, in digits of any script; four to six digits of ASCII are a year.
+    "date": (r"^[+-]?(?![0-9]{4,6}$)\p{Nd}+$", r'"[+-]?(?![0-9]{4,6}")\p{Nd}+"|\\u'),
+    # Spark takes the comma in "1,5" for a thousands mark, and the whole for 15.
+    "decimal": (r",", r'"(?=[^"]*\p{Nd})[-+.eE\p{Nd}]*,[-+.,eE\p{Nd}]*"|\\u'),
+}
+"""Texts that Spark misreads, by type: their pattern, and one that occurs in every JSON text with them, and in few
+others."""
 
 FIRST_YEAR, LAST_YEAR = 1, 9999
 """Years that every store and every reader of it supports."""
 
 FAR_YEAR = 290_000
-"""Last year, before and after Christ, of times in every store. DuckDB reads the ends of its types as infinity."""
+"""Greatest year, before or after Christ, of times that every store can hold. DuckDB reads the ends of its types as
+infinity."""
 
 
 SHORT_KEYS = 3
@@ -73,7 +89,7 @@ LONGEST_KEY = 2_400
 """Maximum bytes of all texts and binary values of a key. PostgreSQL's index takes 2,704, with numbers and times."""
 
 FINITE_TOO = 2
-"""Value of `ResultStore.restricted_values` for a store without NaN and infinity; other stores have true or false."""
+"""Value of `ResultStore.restricted_values` for a store without NaN and infinity."""
 
 
 def record_schema() -> StructType:
@@ -121,7 +137,9 @@ def json_schema(columns: str | StructType) -> StructType:
 
 
 def value_schema(columns: StructType, paths: Mapping[str, Path]) -> StructType:
-    """Return the JSON fields that the columns read; a path places a field within objects.
+    """Return the schema of the JSON fields that the columns read.
+
+    A field with a path of several names is inside objects of these names.
 
     Args:
         columns: the table's columns.
@@ -234,7 +252,7 @@ def rows(
         paths: paths of columns for fields within objects, see `value_schema`.
     """
     from pyspark.sql import functions as F
-    from pyspark.sql.types import ArrayType
+    from pyspark.sql.types import ArrayType, StringType
 
     record = [
         F.col("partition").alias("_kafka_partition"),
@@ -251,30 +269,32 @@ def rows(
         paths = read_paths(columns) if isinstance(columns, str) else {}
     schema = value_schema(table, paths)
     text = value.cast("string")
-    # from_json reads the first JSON document of a text and ignores what follows. As the only element of an array
-    # the value has to be whole: '{"a":1} x' and '{"a":1}{"a":2}' break the array, '{"a":1},{"a":2}' makes it longer.
+    # from_json reads the first JSON document of a text and ignores what follows. As the first of two elements of an
+    # array the value has to be whole: '{"a":1} x' and '{"a":1}{"a":2}' break the array, '{"a":1},{"a":2}' makes it
+    # longer, '{"a":1}] x' shorter. Only '{"a":1},null] x' does not; alone in an array it makes two elements.
     # The session reads all or nothing (spark.sql.json.enablePartialResults is off): a field of the wrong type makes
     # the result null instead of dropping the field.
     wanted = ArrayType(_read_as(schema))
-    parsed = F.from_json(F.concat(F.lit("["), text, F.lit("]")), wanted, {"allowSingleQuotes": "false"})
+    strict = {"allowSingleQuotes": "false"}
+    parsed = F.from_json(F.concat(F.lit("["), text, F.lit(",null]")), wanted, strict)
+    alone = F.from_json(F.concat(F.lit("["), text, F.lit("]")), ArrayType(StringType()), strict)
+    is_one = (F.size("parsed") == 2) & F.get("parsed", F.lit(1)).isNull()
+    is_one = is_one & F.when(text.rlike(CLOSES_EARLY), F.size(alone) == 1).otherwise(True)
     # `get`, not `[0]`: of an empty value the array has no element, and in ANSI mode (the default since Spark 4) that
     # ends the job. A test of the size first does not help: Spark computes twice-needed expressions ahead.
     first = F.get("parsed", F.lit(0))
     # Invalid UTF-8 would come out of the parser with replacement characters, so that text counts as not parsed.
-    whole = is_valid_utf8(value) & (F.size("parsed") == 1) & first.isNotNull()
+    whole = is_valid_utf8(value) & is_one & first.isNotNull()
     whole = whole & ~text.rlike(NUL_IN_JSON) if restricted_values else whole
-    if names := sorted(set(_decimal_names(schema))):
-        # Spark takes the comma in "1,5" for a thousands mark, and the whole for 15.
-        whole = whole & ~text.rlike(rf'"({"|".join(map(re.escape, names))})"\s*:\s*"[^"]*,')
     fits = _every(first, schema, _unchanged(restricted_values, text))
     whole = whole if fits is None else whole & fits
     judged = records.withColumn("parsed", parsed)
-    times = cast("StructType | None", _times_as_text(schema))
-    if times is not None:
-        again = F.from_json(text, times, {"allowSingleQuotes": "false"})
-        judged = judged.withColumn("times", F.when(text.rlike(MAY_BE_ODD), again))
-        no_odd_one = _every(F.col("times"), times, _no_odd_time)
-        whole = whole if no_odd_one is None else whole & no_odd_one
+    if misread := _leaves(schema, MISREAD.keys(), lambda leaf: leaf):
+        texts = cast("StructType", _leaves(schema, MISREAD.keys(), lambda leaf: StringType()))
+        present = [may_be for name, (_, may_be) in MISREAD.items() if _leaves(schema, {name}, lambda leaf: leaf)]
+        judged = judged.withColumn("texts", F.when(text.rlike("|".join(present)), F.from_json(text, texts, strict)))
+        as_meant = _every(F.col("texts"), misread, _as_meant)
+        whole = whole if as_meant is None else whole & as_meant
     # This cast cannot fail, whatever the session does about failures, because `_every` has checked the value.
     judged = judged.withColumn("event", F.when(whole, first.cast(schema)))
     event, kept = F.col("event"), F.col(original)
@@ -290,7 +310,7 @@ def rows(
 
 
 def _read_as(data_type: DataType) -> DataType:
-    """Return the type that from_json reads without changing a value.
+    """Return the type for from_json to read a column without a change of any value.
 
     from_json would round the excess places of a decimal, and would turn the byte 200 into -56. Within an array, a
     malformed time without a zone would end the job.
@@ -321,53 +341,34 @@ def _read_as(data_type: DataType) -> DataType:
     return ShortType() if isinstance(data_type, ByteType) else data_type
 
 
-def _decimal_names(schema: StructType) -> Iterator[str]:
-    """Yield the names of decimal fields, also within objects and lists."""
-    from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
+def _leaves(data_type: DataType, names: Collection[str], replaced: Callable[[DataType], DataType]) -> DataType | None:
+    """Return the type with its leaves of some types only, each replaced.
 
-    for field in schema.fields:
-        inner = field.dataType
-        while isinstance(inner, ArrayType | MapType):
-            inner = inner.elementType if isinstance(inner, ArrayType) else inner.valueType
-        if isinstance(inner, StructType):
-            yield from _decimal_names(inner)
-        elif isinstance(inner, DecimalType):
-            yield field.name
+    None: the type has no such leaves.
 
-
-def _times_as_text(data_type: DataType) -> DataType | None:
-    """Return the type with text in place of times with a zone, and without other columns.
-
-    None: the type has no such times.
+    Args:
+        data_type: the type of a column, or of several.
+        names: Spark's names of the leaves' types.
+        replaced: returns the type to put in place of a leaf's.
     """
-    from pyspark.sql.types import (
-        ArrayType,
-        MapType,
-        StringType,
-        StructField,
-        StructType,
-        TimestampType,
-    )
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
-    if isinstance(data_type, TimestampType):
-        return StringType()
     if isinstance(data_type, StructType):
-        within = [(field.name, _times_as_text(field.dataType)) for field in data_type.fields]
+        within = [(field.name, _leaves(field.dataType, names, replaced)) for field in data_type.fields]
         found = [StructField(name, each) for name, each in within if each is not None]
         return StructType(found) if found else None
     if isinstance(data_type, ArrayType):
-        element = _times_as_text(data_type.elementType)
+        element = _leaves(data_type.elementType, names, replaced)
         return None if element is None else ArrayType(element)
     if isinstance(data_type, MapType):
-        value = _times_as_text(data_type.valueType)
+        value = _leaves(data_type.valueType, names, replaced)
         return None if value is None else MapType(data_type.keyType, value)
-    return None
+    return replaced(data_type) if data_type.typeName() in names else None
 
 
-def _no_odd_time(value: Column, data_type: DataType) -> Column | None:
-    from pyspark.sql.types import StringType
-
-    return ~value.rlike(ODD_TIME) if isinstance(data_type, StringType) else None
+def _as_meant(text: Column, data_type: DataType) -> Column | None:
+    odd = MISREAD.get(data_type.typeName())
+    return None if odd is None else ~text.rlike(odd[0])
 
 
 def _unchanged(restricted_values: int, text: Column) -> Callable[[Column, DataType], Column | None]:
@@ -421,7 +422,7 @@ def _every(value: Column, data_type: DataType, test: Callable[[Column, DataType]
     Null passes.
 
     Args:
-        value: a value of the type `_read_as(data_type)`.
+        value: a value of the type `_read_as(data_type)`, or with text in place of its leaves.
         data_type: the column's type.
         test: returns the test for one value of a type, or None if every value passes.
     """

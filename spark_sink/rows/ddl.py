@@ -146,7 +146,7 @@ class _Parser:
         from pyspark.sql.types import ArrayType, MapType, StructType
 
         if depth > MAX_DEPTH:
-            self._refuse(f"more than {MAX_DEPTH} types in one another")
+            self._refuse(f"types are nested more than {MAX_DEPTH} deep")
         kind, word, _ = self._token()
         name = word.lower() if kind == "word" else ""
         if name == "array":

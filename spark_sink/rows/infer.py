@@ -46,25 +46,25 @@ the number of objects with it. A row without a name has the number of values."""
 
 
 @dataclass(frozen=True)
-class Sample:
+class InferredColumns:
     """Columns inferred from the values of some records, with the number of values and the omitted fields."""
 
     values: int
-    """Records with a value."""
+    """Number of records with a value."""
     columns: StructType
     """Fields that can be columns; empty if no value is a JSON object with such a field."""
     left_out: dict[str, str]
     """Reason for each field that cannot be a column, by the field's name, shortened and in ASCII."""
 
 
-def nothing_sampled() -> Sample:
+def nothing_sampled() -> InferredColumns:
     """Return the sample for a range without records."""
     from pyspark.sql.types import StructType
 
-    return Sample(0, StructType([]), {})
+    return InferredColumns(0, StructType([]), {})
 
 
-def sampled(records: DataFrame) -> Sample:
+def sampled(records: DataFrame) -> InferredColumns:
     """Infer columns from the values of these records.
 
     A column is `boolean`, `long`, `double` or `string`. Strings hold texts, objects and arrays (as JSON text), whole
@@ -97,10 +97,10 @@ def sampled(records: DataFrame) -> Sample:
         else:
             fields[name.lower()] = StructField(name, _type(types[name]))
     values = sum(row.seen for row in found if row.name is None)
-    return Sample(values, StructType(list(fields.values())), left_out)
+    return InferredColumns(values, StructType(list(fields.values())), left_out)
 
 
-def require_columns(sample: Sample, topic: str) -> StructType:
+def require_columns(sample: InferredColumns, topic: str) -> StructType:
     """Return the sample's columns, and log the omitted fields.
 
     Raises:
@@ -116,7 +116,7 @@ def require_columns(sample: Sample, topic: str) -> StructType:
     return sample.columns
 
 
-def with_new_fields(known: StructType, sample: Sample, topic: str) -> StructType:
+def with_new_fields(known: StructType, sample: InferredColumns, topic: str) -> StructType:
     """Return the columns of a table, followed by the sample's new fields.
 
     Args:

@@ -88,8 +88,8 @@ class RowPipeline:
             )
         if self.keep_value and self.parses and self.transform is not None and not self.rejects:
             raise OptionRefused(
-                "with keep_value, sql and transform cannot recognise values that do not parse, because "
-                "_kafka_value is never null. Switch rejects on, or remove keep_value"
+                "keep_value keeps _kafka_value in every row, so sql and transform cannot recognise values that do not "
+                "parse. Switch rejects on, or remove keep_value"
             )
         if self.parses and not self.rejects and self.transform is None and self.write_mode.kind != "append":
             raise OptionRefused(

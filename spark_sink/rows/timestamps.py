@@ -44,7 +44,10 @@ def is_representable(timestamp_ms: int) -> bool:
 
 
 def mixed_up_days() -> frozenset[int]:
-    """Return the days that Spark's Kafka source may turn into another day, as numbers of days since 1970."""
+    """Return the days that Spark's Kafka source cannot tell apart, as day numbers since 1970.
+
+    They come in pairs: a 29 February that only the Julian calendar has, and the 1 March after it.
+    """
     leap_days = [
         date(year, 2, 28).toordinal() + _days_between_calendars(year) + 1 - date(1970, 1, 1).toordinal()
         for year in range(100, 1582, 100)

@@ -43,7 +43,7 @@ def report_undeclared(pipeline: RowPipeline, topic: str, records: DataFrame) -> 
 
     Returns:
         Names of the fields, the most frequent first, at most `MAX_NAMES`; "a.b" is within an object, "a[].b" within an
-            array. None: the pipeline keeps every value whole.
+            array. Empty: the columns keep all fields, or the pipeline needs no report.
     """
     fields = pipeline.value_fields if pipeline.avro is None else None
     if pipeline.columns is None or fields is None or pipeline.keep_value or pipeline.registry is not None:
@@ -51,7 +51,7 @@ def report_undeclared(pipeline: RowPipeline, topic: str, records: DataFrame) -> 
     plan = _plan(fields)
     seen: dict[str, int] = {}
     for row in map_batches(
-        records.select("value"), _looking(plan, MAX_NAMES, NAME_LENGTH), "name string, seen long"
+        records.select("value"), _search_task(plan, MAX_NAMES, NAME_LENGTH), "name string, seen long"
     ).collect():
         seen[row.name] = seen.get(row.name, 0) + row.seen
     names = sorted(seen, key=lambda name: (-seen[name], name))[:MAX_NAMES]
@@ -78,7 +78,7 @@ def _plan(data_type: DataType) -> Plan:
     return None
 
 
-def _looking(plan: Plan, max_names: int, name_length: int) -> Task:
+def _search_task(plan: Plan, max_names: int, name_length: int) -> Task:
     # A nested function with its own imports: cloudpickle sends it by value, so executors need pyarrow and nothing else.
 
     def look(batches: Iterable[Any]) -> Iterator[Any]:

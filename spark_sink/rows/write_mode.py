@@ -70,7 +70,7 @@ class WriteMode:
             self._require_names()
 
     def _require_names(self) -> None:
-        """Refuse columns that differ in case only: Delta and DuckDB ignore upper and lower case."""
+        """Refuse column names that differ only in case, because Delta and DuckDB ignore it."""
         of = [*self.key, *(name for names in self.lists.values() for name in names)]
         for reserved, what in ((COUNT_COLUMN, "the count"), (WINDOW_COLUMN, "the window's beginning")):
             if reserved in map(str.lower, of):
@@ -108,7 +108,7 @@ class WriteMode:
 
     @cached_property
     def aggregates(self) -> list[Aggregate]:
-        """Return the columns of a table of totals after `row_key`."""
+        """Return the columns that follow those of `row_key` in a table of totals."""
         return aggregates(self.sums, self.averages, self.mins, self.maxes, self.distinct)
 
 
@@ -116,10 +116,10 @@ APPEND = WriteMode()
 
 
 def table_schema(write_mode: WriteMode, rows: StructType) -> StructType:
-    """Return the columns of the result table for rows of that schema.
+    """Return the columns of the result table, for rows with the schema `rows`.
 
     Raises:
-        OptionRefused: the rows lack a column that the shape names, or have it with an unsuitable type.
+        OptionRefused: the rows lack a column that the write mode names, or have it with an unsuitable type.
     """
     from pyspark.sql.types import StructField, StructType, TimestampType
 

@@ -27,7 +27,7 @@ from kafka_ratchet.app.local.spark_classes import kept_classes
 from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.spark.package import write_package
@@ -173,10 +173,10 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
 
 
 @pytest.fixture
-def ingest(broker: str, spark: SparkSession, site: Site) -> Callable[..., Outcome]:
+def ingest(broker: str, spark: SparkSession, site: Site) -> Callable[..., RunSummary]:
     """ingest(topic, pipeline, max_records=...) runs the batch job into the site."""
 
-    def run(topic: str, pipeline: RowPipeline, max_records: int = 1_000_000) -> Outcome:
+    def run(topic: str, pipeline: RowPipeline, max_records: int = 1_000_000) -> RunSummary:
         planner = TopicPlanner(broker, topic, {})
         rejects = record_schema() if pipeline.rejects else None
         store = site.make("job", topic, planner.topic_id(), pipeline.write_mode, rejects)
@@ -192,7 +192,7 @@ def table(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def run(broker: str, spark: SparkSession, table: str) -> Callable[..., Outcome]:
+def run(broker: str, spark: SparkSession, table: str) -> Callable[..., RunSummary]:
     """run(topic, columns=None, max_records=..., name="job", second_job=False) runs the batch job in this process."""
 
     def start(
@@ -202,7 +202,7 @@ def run(broker: str, spark: SparkSession, table: str) -> Callable[..., Outcome]:
         name: str = "job",
         *,
         second_job: bool = False,
-    ) -> Outcome:
+    ) -> RunSummary:
         planner = TopicPlanner(broker, topic, {})
         store = delta_store(table, name, topic, planner.topic_id())
         job = Job(broker, topic, name, RowPipeline(columns), max_records, second_job=second_job)

@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from kafka_ratchet.app.settings import Settings, SinkSettings
 from kafka_ratchet.app.status.results import access_of, spec_of
 from kafka_ratchet.app.verify import RecordView, Report, verify_results
-from kafka_ratchet.spark_sink.job.control import Place
+from kafka_ratchet.spark_sink.job.control import TopicPosition
 from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.stores.store import ResultStore
@@ -53,14 +53,14 @@ class Followed:
     def pipeline(self) -> RowPipeline:
         return spec_of(self.settings, self.stage.topics[1], self.stage.broker).pipeline()
 
-    def run(self, max_records: int = 1_000, start: Place | None = None) -> Outcome:
+    def run(self, max_records: int = 1_000, start: TopicPosition | None = None) -> RunSummary:
         pipeline, topic = self.pipeline, self.stage.topics[1]
         planner = TopicPlanner(self.stage.broker, topic, {})
         store = self.store(planner.topic_id())
         job = Job(self.stage.broker, topic, "job", pipeline, max_records, start=start)
         return run_batch(job, planner, store, lambda: nullcontext(self.spark))
 
-    def run_by_settings(self, topic: int) -> Outcome:
+    def run_by_settings(self, topic: int) -> RunSummary:
         """Run the job over a topic of the stage, as the settings say it."""
         spec = spec_of(self.settings, self.stage.topics[topic], self.stage.broker)
         access = access_of(self.settings)

@@ -32,7 +32,7 @@ from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.mysql.connection import literal, quoted
 from kafka_ratchet.spark_sink.stores.mysql.store import MysqlStore
 from kafka_ratchet.spark_sink.stores.open_store import reader, rejects_location
-from kafka_ratchet.spark_sink.stores.pair import ExternallyNumbered, PairedStore
+from kafka_ratchet.spark_sink.stores.pair import NumberedStore, PairedStore
 from kafka_ratchet.spark_sink.stores.postgres.store import PostgresStore
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.store import ResultStore
@@ -183,7 +183,7 @@ class IcebergSite(Site):
 
 
 class DuckDBSite(Site):
-    committing = ("_bring_in", StoreError("could not sync the file"))
+    committing = ("_in_transaction", StoreError("could not sync the file"))
     table = 'results of Zoë"; DROP TABLE x'
 
     @property
@@ -207,7 +207,7 @@ class DuckDBSite(Site):
 
 class PostgresSite(Site):
     in_tasks = False
-    committing = ("_commit_staged", psycopg.OperationalError("the connection was lost"))
+    committing: tuple[str, Exception] = ("_in_transaction", StoreError("the connection was lost"))
 
     def __init__(self, server: PostgresServer, schema: str) -> None:
         self.server, self.schema = server, schema
@@ -258,7 +258,7 @@ class PostgresTasksSite(PostgresSite):
 class MysqlSite(Site):
     """A table of a database of its own on the tests' MariaDB, whose defaults are none that the store could use."""
 
-    committing = ("_commit_staged", pymysql.OperationalError("the connection was lost"))
+    committing = ("_in_transaction", StoreError("the connection was lost"))
     holds_infinity = False
     table = "results of Zoë`\"; -- '{%s}"
 
@@ -333,7 +333,7 @@ class FolderSite(Site):
         if rejects is None:
             return rows
         beside = store_class("folder")(rejects_location(self.location), name, topic, topic_id)
-        return PairedStore(cast(ExternallyNumbered, rows), cast(ExternallyNumbered, beside), rejects)
+        return PairedStore(cast(NumberedStore, rows), cast(NumberedStore, beside), rejects)
 
     def rows(self, rejects: bool = False) -> Rows:
         found: Rows = folder_version(self.location, rejects).rows().to_pylist()

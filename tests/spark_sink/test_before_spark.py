@@ -47,7 +47,7 @@ class NoSpark:
         (["--columns=x int", "--kind=upsert", "--key=user", "--rejects"], "needs column 'user'"),
         (["--columns=x double", "--kind=upsert", "--key=x", "--rejects"], "cannot be a key"),
         (["--columns=x int", "--kind=totals", "--key=x", "--rejects", "--keep-value"], "no rows of single records"),
-        (["--columns=x int", "--sql=SELECT 1", "--keep-value"], "_kafka_value is never null"),
+        (["--columns=x int", "--sql=SELECT 1", "--keep-value"], "keeps _kafka_value in every row"),
         (["--store=duckdb", "--master=spark://127.0.0.1:7077"], "Choose store postgres, or delta"),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,6 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
-from confluent_kafka.admin import NewTopic as TopicToMake
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +30,9 @@ from kafka_ratchet.spark_sink.library import (
     with_producer,
 )
 from kafka_ratchet.spark_sink.stores import optimistic
+from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.results import read_rows
+from tests.topic_config import recreate_topic
 
 NewTopic = Callable[..., str]
 
@@ -268,20 +268,6 @@ def test_a_query_that_begins_behind_the_table_is_refused(
     assert ids(path) == list(range(10))
 
 
-def recreate(broker: str, topic: str, partitions: int) -> None:
-    admin = AdminClient({"bootstrap.servers": broker})
-    admin.delete_topics([topic])[topic].result(30)
-    deadline = time.monotonic() + 60
-    while True:
-        answer = admin.create_topics([TopicToMake(topic, partitions, 1)])[topic].exception(30)
-        if answer is None:
-            return
-        # Kafka answers before the deletion is done.
-        assert "already exists" in str(answer)
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 @pytest.mark.matrix
 def test_a_topic_that_was_created_again_is_refused_by_both_forms(
     spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
@@ -291,7 +277,7 @@ def test_a_topic_that_was_created_again_is_refused_by_both_forms(
     sink = exactly_once(str(path), job="orders")
     run_query(stream(spark, broker, topic), sink, tmp_path / "a")
     run_loop(exactly_once(str(looped), job="orders"), spark, broker, topic)
-    recreate(broker, topic, 1)
+    recreate_topic(broker, topic, 1)
     fill(broker, topic, range(100, 105), partitions=1)
     for each in (sink, exactly_once(str(path), job="orders")):
         query = (
@@ -306,6 +292,42 @@ def test_a_topic_that_was_created_again_is_refused_by_both_forms(
     with pytest.raises(TopicRecreated):
         run_loop(exactly_once(str(looped), job="orders"), spark, broker, topic)
     assert ids(path) == ids(looped) == list(range(10))
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("form", ["batches", "foreachBatch"])
+def test_a_topic_that_is_created_again_while_spark_reads_it(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    topic, path, stage = new_topic(1), tmp_path / "t", DeltaStore._stage
+    fill(broker, topic, range(10), partitions=1)
+    sink = exactly_once(str(path), job="orders")
+    run_loop(sink, spark, broker, topic)
+    fill(broker, topic, range(10, 20), partitions=1)
+
+    def stage_of_another_topic(self: DeltaStore, *given: Any) -> Any:
+        recreate_topic(broker, topic, 1)
+        fill(broker, topic, range(100, 130), partitions=1)
+        staged = stage(self, *given)
+        assert staged.rows
+        return staged
+
+    monkeypatch.setattr(DeltaStore, "_stage", stage_of_another_topic)
+    if form == "batches":
+        with pytest.raises(TopicRecreated, match="deleted and created again"):
+            run_loop(exactly_once(str(path), job="orders"), spark, broker, topic)
+    else:
+        query = (
+            stream(spark, broker, topic)
+            .writeStream.foreachBatch(exactly_once(str(path), job="orders").batch)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        with pytest.raises(Exception, match="The table has no row of this micro-batch"):
+            query.awaitTermination(120)
+    assert ids(path) == list(range(10))
+    assert sink.offsets(topic) == {0: 10}
 
 
 def test_a_loop_that_follows_rests_and_a_failed_commit_is_made_once(

@@ -103,7 +103,7 @@ def test_a_partition_that_was_added_is_read_from_its_beginning(
     assert partition_ends(broker, topic, 1) == (5, 5)
     sink = exactly_once(str(path), job="orders")
     late = rows(read(spark, broker, topic, json.dumps({topic: {"0": 10, "1": 3}})))
-    with pytest.raises(Exception, match="newer, and micro-batch 0 begins at 3: 3 offsets would be missing"):
+    with pytest.raises(Exception, match="added later, and micro-batch 0 begins at 3: 3 offsets would be missing"):
         run(late, sink.batch, tmp_path / "b")
     starting = sink.starting_offsets(topic, bootstrap=broker)
     assert json.loads(starting) == {topic: {"0": 10, "1": -2}}
@@ -239,16 +239,25 @@ def test_records_of_aborted_transactions_do_not_become_rows(
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker).option("subscribe", topic)
     reader = reader.option("startingOffsets", "earliest")
     other = tmp_path / "other"
-    with pytest.raises(Exception, match="records are written in transactions"):
+    with pytest.raises(Exception, match=r"records are written in transactions, and the query has no kafka\.isolation"):
         run(rows(reader.load()), exactly_once(str(other), job="orders").batch, tmp_path / "b")
     assert not other.exists()
     plain = new_topic(1)
     fill(broker, plain, range(4))
     plainly = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker).option("subscribe", plain)
+    plainly = plainly.option("startingOffsets", "earliest")
     of_plain = tmp_path / "plain"
     sink = exactly_once(str(of_plain), job="orders")
-    run(rows(plainly.option("startingOffsets", "earliest").load()), sink.batch, tmp_path / "d")
+    run(rows(plainly.load()), sink.batch, tmp_path / "d")
     assert ids(of_plain) == [0, 1, 2, 3]
+    # Kafka forgets producers, so that older records may be of transactions.
+    past = new_topic(1)
+    old = Producer({"bootstrap.servers": broker})
+    old.produce(past, json.dumps({"id": 4}).encode(), timestamp=int((time.time() - 86_400) * 1000))
+    assert old.flush(30) == 0
+    with pytest.raises(Exception, match=r"offset 0: the record may be older than 720 minutes.*kafka\.isolation\.level"):
+        run(rows(plainly.option("subscribe", past).load()), exactly_once(str(other), job="o").batch, tmp_path / "e")
+    assert not other.exists()
     chosen = reader.option("kafka.isolation.level", "read_uncommitted").load()
     run(rows(chosen), exactly_once(str(other), job="orders").batch, tmp_path / "c")
     assert ids(other) == [1, 2, 3]

@@ -20,7 +20,7 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from kafka_ratchet.app.cli.repair import lines
-from kafka_ratchet.app.repair.table import Repair, Repaired, RepairedTable
+from kafka_ratchet.app.repair.table import Repair, RepairedTable, RepairResult
 from kafka_ratchet.app.status.results import topic_of
 from kafka_ratchet.errors import SettingsError, SetupError
 from kafka_ratchet.spark_sink.job.job import run_batch
@@ -109,7 +109,7 @@ def in_order(rows: Rows) -> Rows:
     return sorted(rows, key=lambda row: [str(value) for value in row.values()])
 
 
-def repaired(followed: Followed, **asked: Any) -> Repaired:
+def repaired(followed: Followed, **asked: Any) -> RepairResult:
     topic = topic_of(followed.settings, followed.settings.streams["events"])
     wanted = Repair("a test", execute=True, **asked) if "execute" not in asked else Repair("a test", **asked)
     table = RepairedTable(followed.settings, topic, followed.stage.broker, wanted)
@@ -308,7 +308,7 @@ def test_what_the_job_has_mended_meanwhile_needs_no_commit(
     change(site, "amount = 7777.00", "_kafka_partition = 0 AND _kafka_offset = 149")
     carry_out = RepairedTable._carry_out  # the moment between comparison and take-over
 
-    def after_a_commit(table: RepairedTable, *plan: Any) -> Repaired:
+    def after_a_commit(table: RepairedTable, *plan: Any) -> RepairResult:
         followed.pass_on(0, [replace(each, key=b"k0.29") for each in values('{"who":"new"}', producer=b"new")])
         followed.stage.commit(RECORDS + 1, RECORDS)
         followed.run()
@@ -332,7 +332,7 @@ def test_a_repair_by_another_operator_meanwhile_is_not_made_twice(
     delete(site, LOST)
     carry_out = RepairedTable._carry_out
 
-    def after_another(table: RepairedTable, *plan: Any) -> Repaired:
+    def after_another(table: RepairedTable, *plan: Any) -> RepairResult:
         monkeypatch.setattr(RepairedTable, "_carry_out", carry_out)
         assert repaired(followed).plan.actions == {"put in": 50}
         return carry_out(table, *plan)
@@ -487,7 +487,7 @@ def test_a_table_without_a_way_to_replace_rows_is_not_taken_over(follow: Follow,
         DeltaTable(site.path).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     damaged, generation = in_order(site.rows()), followed.generation()
     for execute in (False, True):
-        with pytest.raises(SetupError, match=r"lose when it rewrites|cannot replace rows"):
+        with pytest.raises(SetupError, match=r"lose when it rewrites|cannot repair rows"):
             repaired(followed, execute=execute)
     assert (in_order(site.rows()), followed.generation()) == (damaged, generation)
 

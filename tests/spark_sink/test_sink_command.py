@@ -13,7 +13,7 @@ import kafka_ratchet.spark_sink
 from kafka_ratchet.spark_sink.cli import EXIT_FENCED, EXIT_OK, EXIT_REFUSED, main
 from kafka_ratchet.spark_sink.errors import Fenced
 from kafka_ratchet.spark_sink.job.access import CLIENT_VARIABLE
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_options_with_secrets_come_from_the_environment(
 def test_fenced_has_an_exit_code_of_its_own(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fenced(*_: object) -> Outcome:
+    def fenced(*_: object) -> RunSummary:
         raise Fenced("generation 2 has taken over from 1")
 
     monkeypatch.setattr("kafka_ratchet.spark_sink.cli.run_batch", fenced)

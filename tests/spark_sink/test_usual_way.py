@@ -9,7 +9,7 @@ from pathlib import Path
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 from kafka_ratchet.spark_sink.spark.dialect import to_arrow
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count
@@ -20,7 +20,7 @@ def test_a_lost_checkpoint_doubles_the_rows_of_the_usual_way_and_none_of_ours(
     spark: SparkSession,
     new_topic: Callable[..., str],
     write: Callable[..., None],
-    run: Callable[..., Outcome],
+    run: Callable[..., RunSummary],
     table: str,
     tmp_path: Path,
 ) -> None:

@@ -452,5 +452,5 @@ def test_what_cannot_be_compared_is_refused(follow: Follow, site: Site) -> None:
     stream = followed.settings.streams["events"]
     others = {"events": stream, "other": stream.model_copy(update={"input": "x", "output": "y"})}
     settings = followed.settings.model_copy(update={"streams": others})
-    with pytest.raises(SettingsError, match="the results are of stream 'events', not of 'other'"):
+    with pytest.raises(SettingsError, match="the result table has the records of stream 'events', not of 'other'"):
         verify_results(settings, "other", followed._session)

@@ -173,7 +173,7 @@ class _SchemaReader:
         if len(others) != 1 or len(branches) != 2:
             raise OptionRefused(
                 f"avro schema: union {_shown(branches)}: a column has a single type, so a union may have null and "
-                "one other type"
+                "one other type. Change the schema, or choose format bytes"
             )
         plan, data_type = self.type(others[0], namespace, depth + 1)
         return ("optional", branches.index("null"), plan), data_type

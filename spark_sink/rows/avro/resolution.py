@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.rows.avro.schema import Node
 from kafka_ratchet.spark_sink.rows.avro.task import DAYS, MICROSECONDS, MILLISECONDS
+from kafka_ratchet.spark_sink.rows.ddl import MAX_DIGITS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -31,8 +32,8 @@ class Resolution:
 
     Attributes:
         plan: for `task.reader`.
-        refused: reasons why values do not parse, each as "field a.b: why"; values without the refused branch of a union
-            do parse.
+        refused: reasons why values do not parse, each as "field a.b: why". A reason about one branch of a union
+            concerns only values with that branch.
         left_out: fields without a column, as "a.b".
     """
 
@@ -76,7 +77,8 @@ class Resolution:
             return self._enum(writer, reader)
         # A reader's schema without the logical type asks for the number, or the bytes, as such.
         logical = None if reader is not None and reader.logical is None else writer.logical
-        found = _timed(writer, wanted, logical) if logical else _leaf(writer, wanted)
+        as_bytes = wanted == "binary" and writer.precision > MAX_DIGITS  # as `avro` makes the column of such a decimal
+        found = _timed(writer, wanted, logical) if logical and not as_bytes else _leaf(writer, wanted)
         if logical == "decimal" and wanted == "decimal" and writer.scale <= column.scale:  # type: ignore[attr-defined]
             found = ("rescaled", writer.size or None, writer.scale, column.precision, column.scale)  # type: ignore[attr-defined]
         if found is None:
@@ -140,7 +142,9 @@ class Resolution:
             return ("array", ("fields", (("bytes",), self._skip(writer.inner[0]))))
         if writer.kind == "fixed":
             return ("fixed", writer.size)
-        return {"string": ("bytes",), "int": ("long",), "enum": ("long",)}.get(writer.kind, (writer.kind,))
+        plans: dict[str, Plan] = {"string": ("bytes",), "int": ("long",), "enum": ("long",)}
+        plans |= {"float": ("fixed", 4), "double": ("fixed", 8)}  # NaN matters to no column here
+        return plans.get(writer.kind, (writer.kind,))
 
 
 def _leaf(writer: Node, wanted: str) -> Plan | None:
@@ -161,10 +165,8 @@ def _leaf(writer: Node, wanted: str) -> Plan | None:
 def _timed(writer: Node, wanted: str, logical: str) -> Plan | None:
     if logical == "date" and wanted == "date":
         return ("within", *DAYS, 1)
-    if logical.rpartition("timestamp-")[0] == ("local-" if wanted == "timestamp_ntz" else "") and wanted in {
-        "timestamp",
-        "timestamp_ntz",
-    }:
+    before, kind, _ = logical.rpartition("timestamp-")
+    if kind and (before, wanted) in {("", "timestamp"), ("local-", "timestamp_ntz")}:
         return ("within", *MICROSECONDS, MILLISECONDS if logical.endswith("millis") else 1)
     return None
 
@@ -188,7 +190,7 @@ def default_value(node: Node, default: Any) -> Any:
         return [(key, default_value(node.inner[0], each)) for key, each in default.items()]
     if kind in {"bytes", "fixed"} and isinstance(default, str):
         found = default.encode("latin-1")
-        if node.logical != "decimal":
+        if node.logical != "decimal" or node.precision > MAX_DIGITS:
             return found
         from decimal import Decimal
 

@@ -132,7 +132,7 @@ class _Parser:
                 raise SchemaWrong(f"record {full!r} has no fields")
             for each in described:
                 if not isinstance(each, dict) or not isinstance(each.get("name"), str):
-                    raise SchemaWrong(f"record {full!r} has an entry that is not a field")
+                    raise SchemaWrong(f"record {full!r}: an entry of its fields is not an object with a name")
                 node.fields.append(
                     Field(
                         each["name"],

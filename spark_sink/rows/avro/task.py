@@ -22,7 +22,7 @@ MILLISECONDS = 1000
 """Microseconds of a millisecond."""
 
 MALFORMED = (ValueError, IndexError, struct.error, OverflowError, RecursionError)
-"""Errors of reading for bytes that do not match the plan."""
+"""Exceptions that a `Read` function raises for bytes that do not match its plan."""
 
 DAYS = (-719_162, 2_932_896)
 """First and last day of a table, 0001-01-01 and 9999-12-31, in days since 1970. Not every reader of a table supports
@@ -326,7 +326,10 @@ def _real(read_number: Read, single: bool) -> Read:
 
 
 def _blocks(data: bytes, at: int, read_item: Callable[[int], int]) -> int:
-    """Read the blocks of an array or a map. Each item takes at least one byte, which bounds their number."""
+    """Read the blocks of an array or a map, and return the position after them.
+
+    Each item takes at least one byte, which bounds the number of items.
+    """
     while True:
         count, at = _long(data, at)
         if count == 0:

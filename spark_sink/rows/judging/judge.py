@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class Judged(NamedTuple):
+class DeduplicatedSlice(NamedTuple):
     """Outcome of deduplicating a slice: new records, rejected records, and changed last sequences."""
 
     fresh: DataFrame
@@ -43,7 +43,7 @@ def sequences_schema(rule: JudgeRule) -> StructType:
 
 
 @contextmanager
-def judged(records: DataFrame, rule: JudgeRule, known: Known | None) -> Iterator[Judged]:
+def judged(records: DataFrame, rule: JudgeRule, known: Known | None) -> Iterator[DeduplicatedSlice]:
     """Deduplicate a slice. The result is cached while the block runs.
 
     Args:
@@ -63,7 +63,7 @@ def judged(records: DataFrame, rule: JudgeRule, known: Known | None) -> Iterator
     try:
         is_record, is_fresh = F.col(LAST).isNull(), F.col(REASON).isNull()
         identity = [F.col("partition").alias("_kafka_partition"), F.col("key").alias("_identity")]
-        yield Judged(
+        yield DeduplicatedSlice(
             done.where(is_record & is_fresh).select(*RECORD),
             done.where(~is_fresh).select(*RECORD, REASON),
             done.where(~is_record).select(*identity, *(field.name for field in _state(rule))),

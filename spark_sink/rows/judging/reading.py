@@ -22,9 +22,10 @@ They are the identity as bytes, the sequence as a whole number, the reason as te
 judged), and true for records sent again from the dead letters."""
 
 DOUBTFUL = "_ratchet_doubtful"
-"""Column with the sequence headers in a format that was only guessed. They are eight bytes other than digits, or
-hexadecimal text. For digits of another length the column has no bytes, because these headers are only counted. For all
-other headers it is null.
+"""Column with the sequence header of a record if its format may have been guessed wrongly.
+
+Its value is the header's bytes if these are eight bytes other than digits, or hexadecimal text. It is b"" for a
+decimal number of another length, because such headers are only counted. It is null for all other headers.
 """
 
 RECORD = ("partition", "offset", "timestamp", "key", "value")
@@ -42,7 +43,7 @@ def read(records: DataFrame, rule: JudgeRule) -> DataFrame:
 
     Args:
         records: records of Spark's Kafka source, with headers.
-        rule: deduplication settings, which give the places of identity and sequence.
+        rule: deduplication settings, which name the parts of a record that contain identity and sequence.
     """
     from pyspark.sql import functions as F
 
@@ -112,7 +113,7 @@ def _sequence(rule: JudgeRule) -> tuple[Column, Column]:
 
 
 def _doubtful() -> Column:
-    """Return the sequence header's bytes if their format may have been guessed wrongly, as in `DOUBTFUL`."""
+    """Return the expression for column `DOUBTFUL`: sequence headers in a format that may have been guessed wrongly."""
     from pyspark.sql import functions as F
 
     value, once = F.col(f"{_FOUND}0"), F.col(f"{_TIMES}0") == 1

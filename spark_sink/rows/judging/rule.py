@@ -107,13 +107,13 @@ def identity_parts(given: str) -> tuple[str, ...]:
 
 
 def require_without(what: Sequence[str]) -> None:
-    """Check that a stream has no settings that only workers support.
+    """Refuse a stream with settings that only workers support.
 
     Args:
-        what: names of such settings.
+        what: names of those of the stream's settings that only workers support.
 
     Raises:
-        OptionRefused: the stream has such a setting.
+        OptionRefused: there is such a setting.
     """
     if what:
         raise OptionRefused(

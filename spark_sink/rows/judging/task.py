@@ -34,9 +34,12 @@ STATE_ROWS: Final = 50_000
 """Number of last sequences that a task returns at a time."""
 
 Known = Callable[[int, Sequence[bytes]], Iterable[tuple[bytes, int, Sequence[int] | None]]]
-"""Function for last sequences from before a slice. For identities of a Kafka partition it yields the known ones, with
-the last sequence and the seen ones below it. An identity may come several times, and the highest counts. Executors call
-it."""
+"""Function that looks up the last sequences stored before a slice; executors call it.
+
+Its arguments are the number of a Kafka partition, and identities of that partition. It yields each stored identity with
+its last sequence and the seen sequences below it (None without a reorder window). If it yields an identity several
+times, the highest last sequence counts.
+"""
 
 
 def judging(rule: JudgeRule, known: Known | None) -> Task:
@@ -97,7 +100,12 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
     """Return the class of a task's state for one Kafka partition; its constructor takes the partition's number."""
     window, late_is_rejected = rule.reorder_window, rule.late == "dead-letter"
     too_late, not_new = TOO_LATE, NOT_NEW
-    new_look, is_guessed, first_byte, header = _looking(), rule.is_guessed, forms.FIRST_BYTE, rule.sequence_header or ""
+    new_watch, is_guessed, first_byte, header = (
+        _form_watch_class(),
+        rule.is_guessed,
+        forms.FIRST_BYTE,
+        rule.sequence_header or "",
+    )
     of_doubtful, sentence = DOUBTFUL, forms.sentence_maker()
     of_reason, of_identity, of_sequence, of_replayed = REASON, IDENTITY, SEQUENCE, REPLAYED
 
@@ -107,10 +115,13 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
             self.last: dict[bytes, int] = {}
             self.seen: dict[bytes, set[int]] = {}
             self.changed: set[bytes] = set()
-            self.look = new_look()
+            self.watch = new_watch()
 
         def judge(self, table: pa.Table) -> tuple[list[bool], list[str | None]]:
-            """Return a flag for each record to keep, and a reason for each reject; None for a new record."""
+            """Judge the records: return whether each is kept, and the reason for each reject.
+
+            The reason of a new record is None.
+            """
             import pyarrow.compute as pc
 
             self.require_order(table["offset"].combine_chunks())
@@ -121,7 +132,7 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
             self.look_up({identity for identity in identities if identity is not None and identity not in self.last})
             lasts, changed = self.last, self.changed
             texts = table[of_doubtful].to_pylist() if is_guessed else nothing
-            self.look.begin(texts)
+            self.watch.begin(texts)
             kept: list[bool] = []
             why: list[str | None] = []
             for identity, sequence, reason, again, text in zip(
@@ -151,7 +162,7 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
             return kept, why
 
         def require_form(self, at: int, offsets: Any, identity: bytes | None, text: bytes, last: int) -> None:
-            if form := self.look.form_at(at, last):
+            if form := self.watch.form_at(at, last):
                 owner = "" if identity is None else f", identity {identity!r}"
                 reason = sentence(form, header, text, last)
                 raise ValueError(f"partition {self.number}, offset {offsets[at]}{owner}: {reason}")
@@ -195,7 +206,7 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
     return Partition
 
 
-def _looking() -> Callable[[], Any]:
+def _form_watch_class() -> Callable[[], Any]:
     """Return the class that detects a wrong sequence format in a Kafka partition, like `FormWatch` in a worker."""
     form_of, dismisses = number_look()
     letters, hexadecimal_form, neighbours = forms.LETTERS, forms.HEXADECIMAL, forms.NEIGHBOURS
@@ -204,7 +215,7 @@ def _looking() -> Callable[[], Any]:
     def integers(texts: Sequence[bytes | None]) -> list[int]:
         return [int.from_bytes(text, "big", signed=True) for text in texts if text and len(text) == 8]
 
-    class Look:
+    class FormWatch:
         def __init__(self) -> None:
             self.texts: Sequence[bytes | None] = ()
             self.recent: list[int] = []
@@ -221,9 +232,9 @@ def _looking() -> Callable[[], Any]:
             self.counted = at
 
         def form_at(self, at: int, last: int) -> int:
-            """Return the number of the sequence format that a record seems to use; 0 without doubt.
+            """Return the number of the format that a record's sequence header seems to have.
 
-            at: index of the record; last: last sequence of its identity.
+            It is 0 if the guessed format seems right. at: index of the record; last: last sequence of its identity.
             """
             text = self.texts[at] or b""
             if len(text) != 8:
@@ -241,7 +252,7 @@ def _looking() -> Callable[[], Any]:
             around += self.recent if at < neighbours else []
             return 0 if any(dismisses(form, number, other) for other in around) else form
 
-    return Look
+    return FormWatch
 
 
 def _states(rule: JudgeRule) -> Callable[[Any, pa.Schema], Iterator[Any]]:

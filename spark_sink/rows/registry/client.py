@@ -24,11 +24,14 @@ TIMEOUT_S = 10.0
 NUMBERS = frozenset(
     {"timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity", "cache.latest.ttl.sec"}
 )
-"""Numeric options of the client. Settings and environment have text."""
+"""Options of the client with numbers as values; settings and environment have them as text."""
 
 NOT_FOUND = frozenset({40401, 40402, 40403})
 """Error codes of the registry's API for a missing subject, version or schema. A 404 without a code is from another
 server."""
+
+MAX_ID = 2**31 - 1
+"""Greatest id of a schema: registries count them in a signed number of 32 bits."""
 
 MAX_REFERENCES = 1_000
 """Maximum number of schemas that one schema may need, itself included."""
@@ -108,9 +111,11 @@ class SchemaRegistry:
         form = _form(kind)
         if key[:1] == b"\1":
             guid = str(UUID(bytes=key[1:]))
-            found = self._request(f"schema {guid}", lambda: self._client.get_schema_by_guid(guid, form))
+            found = self._request(f"schema {guid}", lambda: self._by_guid(guid, form))
         else:
             number = int.from_bytes(key[1:], "big")
+            if number > MAX_ID:
+                raise SchemaUnusable(f"schema {number} is not in the registry: the greatest possible id is {MAX_ID}")
             found = self._request(f"schema {number}", lambda: self._client.get_schema(number, subject, form))
         return self._whole(found, kind)
 
@@ -122,6 +127,18 @@ class SchemaRegistry:
     def require_answer(self) -> None:
         """Request a list that every registry has, to test the connection; raises as `schema` does."""
         self._request("its types", self._client.get_schema_types)
+
+    def _by_guid(self, guid: str, form: str | None) -> Any:
+        """Request a schema by its GUID. Registries without GUIDs answer with a 404 without an error code."""
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        try:
+            return self._client.get_schema_by_guid(guid, form)
+        except SchemaRegistryError as error:
+            if error.http_status_code != 404 or error.error_code in NOT_FOUND:
+                raise
+        self.require_answer()  # a server of another kind answers a 404 here too
+        raise SchemaUnusable(f"schema {guid} is not in the registry, or the registry has no GUIDs")
 
     def _whole(self, found: Any, kind: str) -> Schema:
         left = [MAX_REFERENCES]

@@ -34,7 +34,7 @@ def columns_of(schema: Any, named: Mapping[str, Any]) -> StructType:
 
     found = _type(schema, schema, named, ())
     if not isinstance(found, StructType):
-        raise OptionRefused("the JSON Schema has no properties that could be columns. Name the columns")
+        raise OptionRefused("the JSON Schema has no properties that could be columns")
     return found
 
 

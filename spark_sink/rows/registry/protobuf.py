@@ -63,7 +63,7 @@ def file_of(schema: Schema) -> FileDescriptor:
     """Return the Protobuf file descriptor of a schema.
 
     Raises:
-        SchemaUnusable: the schema is not a descriptor, or an import is missing.
+        SchemaUnusable: the registry returned no descriptor, or one without an import.
     """
     from confluent_kafka.schema_registry.common.protobuf import _init_pool
     from google.protobuf import descriptor_pb2
@@ -82,7 +82,7 @@ def file_of(schema: Schema) -> FileDescriptor:
         return pool.FindFileByName(name)
     except (DecodeError, ValueError, TypeError, KeyError):
         raise SchemaUnusable(
-            "the schema is not a descriptor of a Protobuf file with all its imports; the registry must support "
+            "the registry returned no Protobuf descriptor, or one without an import. Use a registry that supports "
             "format=serialized"
         ) from None
 
@@ -146,7 +146,7 @@ class Reading:
             oneof = each.containing_oneof
             others = () if oneof is None else tuple(f.name for f in oneof.fields if f is not each and f.name in types)
             if each.name not in types and others:
-                fields[each.number] = (f"\0{each.name}", False, others, _passed_over(each))
+                fields[each.number] = (f"\0{each.name}", False, others, _skip_plan(each))
         return ("message", fields, absent)
 
     def _field(self, field: FieldDescriptor, column: DataType, path: str) -> tuple[Plan, bool | str]:
@@ -157,6 +157,8 @@ class Reading:
             entry = field.message_type.fields_by_name
             key = self._one(entry["key"], column.keyType, f"{path}[]")  # type: ignore[attr-defined]
             value = self._one(entry["value"], column.valueType, f"{path}[]")  # type: ignore[attr-defined]
+            if key[0] == "refused":
+                return key, "map"
             absent = {"key": _absent(entry["key"], key), "value": _absent(entry["value"], value)}
             return (
                 "message",
@@ -203,8 +205,9 @@ class Reading:
             parts = StructType([StructField(name, LongType()) for name in ("seconds", "nanos")])
             return ("message", "time", self._message(descriptor, parts, f"{path}."))
         if descriptor.full_name in WRAPPERS:
-            value = StructType([StructField("value", column)])
-            return ("message", "wrapped", self._message(descriptor, value, f"{path}."))
+            inner = self._message(descriptor, StructType([StructField("value", column)]), f"{path}.")
+            *_, kind = inner[1][1]  # field 1 is `value`, the only one
+            return kind if kind[0] == "refused" else ("message", "wrapped", inner)
         return self._refuse(path, f"message {descriptor.full_name}", column)
 
     def _refuse(self, path: str, kind: str, column: DataType) -> Plan:
@@ -213,7 +216,7 @@ class Reading:
         return ("refused", reason)
 
 
-def _passed_over(field: FieldDescriptor) -> Plan:
+def _skip_plan(field: FieldDescriptor) -> Plan:
     """Return a decoding plan that skips a field's value, by its wire type."""
     kind = TYPES[field.type]
     if kind in {"double", "float"}:
@@ -250,7 +253,7 @@ def columns_of(descriptor: Descriptor) -> StructType:
     """Return the columns of a message.
 
     Raises:
-        OptionRefused: a field has a type that a table cannot hold.
+        OptionRefused: a field has a type that a table cannot hold; the caller adds the remedy.
     """
     return _struct(descriptor, ())
 
@@ -259,17 +262,11 @@ def _struct(descriptor: Descriptor, within: tuple[str, ...]) -> StructType:
     from pyspark.sql.types import StructField, StructType
 
     if descriptor.full_name in within:
-        raise OptionRefused(
-            f"message {descriptor.full_name} contains itself, which no table can hold. Name columns without it"
-        )
+        raise OptionRefused(f"message {descriptor.full_name} contains itself, so a table cannot hold it")
     if len(within) > MAX_DEPTH:
-        raise OptionRefused(
-            f"message {within[0]} has messages nested more than {MAX_DEPTH} deep. Name columns without it"
-        )
+        raise OptionRefused(f"message {within[0]} has messages nested more than {MAX_DEPTH} deep")
     if not descriptor.fields:
-        raise OptionRefused(
-            f"message {descriptor.full_name} has no fields, so that it cannot be a column. Name columns without it"
-        )
+        raise OptionRefused(f"message {descriptor.full_name} has no fields, so a table cannot hold it")
     inner = (*within, descriptor.full_name)
     return StructType([StructField(each.name, _column(each, inner)) for each in descriptor.fields])
 
@@ -291,7 +288,7 @@ def _value(field: FieldDescriptor, within: tuple[str, ...]) -> DataType:
     if kind == "message":
         return _struct(field.message_type, within)
     if kind == "group":
-        raise OptionRefused(f"field {field.full_name} is a group, which is not supported. Name columns without it")
+        raise OptionRefused(f"field {field.full_name} is a group, which is not supported")
     if kind in {"uint64", "fixed64"}:
         return T.DecimalType(20, 0)
     plain: dict[str, type[DataType]] = {

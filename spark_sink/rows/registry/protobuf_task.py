@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 MALFORMED = (ValueError, IndexError, struct.error, OverflowError)
-"""Errors of reading for bytes that do not match the plan."""
+"""Exceptions that a `Read` function raises for bytes that do not match its plan."""
 
 Convert = Callable[[Any], Any]
 """Function from a wire value (unsigned 64-bit number, or bytes) to a column's value."""
@@ -63,7 +63,7 @@ def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
 
 
 def message(plan: Any, restricted_values: int) -> Read:
-    """Return the decoder for a plan: a tuple of "message", fields by number, and absent columns' non-null values."""
+    """Return the decoder for a plan ("message", plans of the fields by number, values of absent fields by column)."""
     fields = {
         number: (name, many, others, _kind(kind, restricted_values), WIRE.get(kind[0], VARINT))
         for number, (name, many, others, kind) in plan[1].items()
@@ -85,7 +85,7 @@ def message(plan: Any, restricted_values: int) -> Read:
             if number not in fields:
                 if number == 0:
                     raise ValueError("a field with the number 0")
-                at = _passed(data, at, number, wire, 0)
+                at = _skip_field(data, at, number, wire, 0)
                 continue
             name, many, others, convert, expected = fields[number]
             if number in refused:
@@ -274,7 +274,7 @@ def _raw(data: bytes, at: int, wire: int) -> tuple[Any, int]:
     return data[at : at + size], at + size
 
 
-def _passed(data: bytes, at: int, number: int, wire: int, depth: int) -> int:
+def _skip_field(data: bytes, at: int, number: int, wire: int, depth: int) -> int:
     """Skip a field without a column; return the position after it."""
     if wire != GROUP:
         return _raw(data, at, wire)[1]
@@ -286,4 +286,4 @@ def _passed(data: bytes, at: int, number: int, wire: int, depth: int) -> int:
             if tag >> 3 != number:
                 raise ValueError("an end tag of another group")
             return at
-        at = _passed(data, at, tag >> 3, tag & 7, depth + 1)
+        at = _skip_field(data, at, tag >> 3, tag & 7, depth + 1)

@@ -83,7 +83,7 @@ class RegistryValues:
             try:
                 reader = avro_schema.parsed(avro.schema_object(self.reader))
             except avro_schema.SchemaWrong as error:
-                raise OptionRefused(f"avro schema: {error}") from None
+                raise OptionRefused(f"avro schema: {error}. Correct the schema") from None
         object.__setattr__(self, "_reader", reader)
 
     @property
@@ -94,7 +94,7 @@ class RegistryValues:
         return self._clients[""]
 
     def require_answer(self) -> str:
-        """Return the registry's address after it has answered once; raises as `newest_columns` does."""
+        """Require that the registry answers a request, and return its address; raises as `newest_columns` does."""
         self.registry.require_answer()
         return self.registry.address
 
@@ -112,7 +112,7 @@ class RegistryValues:
         except (SchemaUnusable, avro_schema.SchemaWrong, OptionRefused) as error:
             raise OptionRefused(
                 f"topic {self.topic}: cannot take columns from the newest schema of subject {subject!r}: {error}. "
-                "Name the subject (sink.schema_subject), or name the columns"
+                "Name the columns to read, or name another subject (sink.schema_subject)"
             ) from None
         log.info("topic %s: columns of subject %s are %s", self.topic, subject, found.simpleString())
         return found
@@ -153,7 +153,7 @@ class RegistryValues:
         header = F.lit(None).cast("binary")
         if "headers" in records.columns:
             ours = F.filter("headers", lambda each: each["key"] == HEADER)
-            header = F.get(ours, F.lit(0))["value"]
+            header = F.get(ours, F.size(ours) - 1)["value"]  # the last of several, as Java's deserializers do
         plans = self._plans(_keys(records, header), columns)
         for module in (task, decoded, avro_task, protobuf_task, json_task):
             cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

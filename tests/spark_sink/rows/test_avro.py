@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues, avro_values, task
 from kafka_ratchet.spark_sink.rows.avro.task import reader, whole
 from kafka_ratchet.spark_sink.rows.columns import STATE, record_schema
@@ -233,7 +233,7 @@ def test_values_are_taken_apart_a_few_at_a_time() -> None:
 @pytest.mark.parametrize("site", params("delta", "postgres-tasks"), indirect=True)
 def test_values_of_a_topic_with_a_registrys_id(
     site: Site,
-    ingest: Callable[..., Outcome],
+    ingest: Callable[..., RunSummary],
     new_topic: Callable[..., str],
     write: Callable[..., None],
     tmp_path: Path,

@@ -141,6 +141,8 @@ def timed(kind: str, logical: str, **more: Any) -> dict[str, Any]:
         (timed("long", "timestamp-millis"), 7, "timestamp_ntz", None),
         (timed("long", "timestamp-millis"), 7, "bigint", None),
         ("long", 7, "timestamp", None),
+        (timed("int", "date"), 7, "timestamp", None),
+        (timed("bytes", "decimal", precision=4, scale=1), b"\x01", "timestamp", None),
         (timed("bytes", "decimal", precision=4, scale=1), b"\x01\x00", "decimal(5,2)", "25.60"),
         (timed("bytes", "decimal", precision=4, scale=1), b"\x01\x00", "decimal(3,2)", None),
         (timed("bytes", "decimal", precision=4, scale=3), b"\x01\x00", "decimal(9,2)", None),
@@ -156,6 +158,28 @@ def test_a_number_that_the_column_does_not_hold_does_not_parse(
     raw = writer["type"] if isinstance(writer, dict) and "logicalType" in writer else writer
     read = decode(resolved(one(writer), f"f {column}").plan, False)(written(one(raw), {"f": value}), 0)
     assert (None if read is None else str(read["f"]) if column.startswith("decimal") else read["f"]) == found
+
+
+def test_a_decimal_of_more_digits_than_a_column_has_is_its_bytes() -> None:
+    wide = timed("bytes", "decimal", precision=64, scale=2)
+    columns = AvroValues(json.dumps(one(wide))).columns
+    assert columns.simpleString() == "struct<f:binary>"
+    for reader in (None, one(wide)):
+        made = resolved(one(wide), columns, reader)
+        assert made.refused == []
+        assert decode(made.plan, 0)(written(one("bytes"), {"f": b"\1\2"}), 0) == {"f": b"\1\2"}
+    defaulted = {**one(wide), "fields": [*one(wide)["fields"], {"name": "g", "type": wide, "default": "\u00ff"}]}
+    made = resolved(one(wide), AvroValues(json.dumps(defaulted)).columns, defaulted)
+    assert decode(made.plan, 0)(written(one("bytes"), {"f": b""}), 0) == {"f": b"", "g": b"\xff"}
+    assert resolved(one({**wide, "precision": 38}), "f binary").refused
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_nan_without_a_column_does_not_matter(kind: str) -> None:
+    schema = {**one("int"), "fields": [{"name": "x", "type": kind}, *one("int")["fields"]]}
+    data = written(schema, {"x": float("nan"), "f": 3})
+    assert decode(resolved(schema, "f int").plan, 2)(data, 0) == {"f": 3}
+    assert decode(resolved(schema, f"x {kind}, f int").plan, 2)(data, 0) is None
 
 
 def test_null_and_missing_fields_are_what_the_readers_schema_says() -> None:

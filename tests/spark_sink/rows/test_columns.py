@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 from kafka_ratchet.spark_sink.rows.columns import FINITE_TOO, json_schema, rows
 from kafka_ratchet.spark_sink.rows.decoded import NOT_PARSED, PARSED
 
@@ -23,6 +23,8 @@ WHOLE: list[tuple[bytes, tuple[object, ...]]] = [
     (b'{"other":1,"ID":"case matters"}', (None, None, None)),
     (b'{"id":null,"n":null}', (None, None, None)),
     (b'{"id":{"deep":[1]}}', ('{"deep":[1]}', None, None)),
+    (b'{"id":"},null]","other":[{},null]}', ("},null]", None, None)),
+    (b'{"other":[{}]}', (None, None, None)),
     (
         '{"id":"ü\\u0000\\"]","inner":{"at":"2020-01-01T00:00:00Z","tags":["}","{"]}}'.encode(),
         ('ü\x00"]', None, {"at": datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC), "tags": ["}", "{"]}),
@@ -44,6 +46,13 @@ NOT_WHOLE: list[bytes] = [
     b'{"id":"a"},{"id":"b"}',
     b'{"id":"a"} and more',
     b'{"id":"a"}}',
+    b'{"id":"a"}]',
+    b'{"id":"a"}]x',
+    b'{"id":"a"}],[{"id":"b"}',
+    b'{"id":"a"},null',
+    b'{"id":"a"},null]x',
+    b'{"id":"a"} , null ] x',
+    b'{"id":"a"},{"id":"b"}]x',
     b'{"id":"a","n":"one"}',
     b'{"id":"a","n":1.5}',
     b'{"id":"a","n":99999999999}',
@@ -58,7 +67,7 @@ NOT_WHOLE: list[bytes] = [
 def test_every_value_is_either_in_its_columns_or_kept_whole(
     new_topic: Callable[..., str],
     write: Callable[..., None],
-    run: Callable[..., Outcome],
+    run: Callable[..., RunSummary],
     rows: Callable[..., list[tuple[object, ...]]],
 ) -> None:
     topic = new_topic(partitions=1)
@@ -86,7 +95,7 @@ def test_a_value_that_is_no_object_is_kept_whole_also_where_columns_are_looked_a
 
 
 def test_a_run_with_other_columns_is_refused_by_name_and_leaves_the_table_alone(
-    new_topic: Callable[..., str], write: Callable[..., None], run: Callable[..., Outcome], table: str
+    new_topic: Callable[..., str], write: Callable[..., None], run: Callable[..., RunSummary], table: str
 ) -> None:
     topic = new_topic(partitions=1)
     write(topic, [b'{"id":"a"}'])
@@ -137,7 +146,14 @@ def test_columns_that_the_table_cannot_have_are_refused(spark: SparkSession, col
                 '"7.5"': "7.50",
                 "9999999999.99": None,
             },
-            ["1.005", "0.001", "10000000000", '"1,5"', '"1,000.50"', "1e-3"],
+            [
+                "1.005",
+                "0.001",
+                "10000000000",
+                "1e-3",
+                *('"1,5"', '"1,000.50"', '",5"', '"5,"', '"-,5"', '"1,e1"', '"\u0661,\u0665"'),
+                *(r'"1\u002c5"', r'"\u0031,5"', r'"\u0661,\u0665"'),
+            ],
         ),
         ("decimal(38,0)", {"9" * 38: "9" * 38}, ["1" + "0" * 38]),
     ],
@@ -145,19 +161,47 @@ def test_columns_that_the_table_cannot_have_are_refused(spark: SparkSession, col
 def test_a_number_that_its_column_cannot_hold_unchanged_is_kept_whole(
     spark: SparkSession, column: str, whole: dict[str, object], not_whole: list[str]
 ) -> None:
-    """from_json makes -56 of the byte 200, rounds decimals off, and reads "1,5" as 15."""
-    forms = ['{{"n":{0}}}', '{{"s":{{"n":{0}}}}}', '{{"m":{{"k":[{{"n":{0}}}]}}}}']
+    """from_json makes -56 of the byte 200, rounds decimals off, and reads "1,5" as 15, also where it is escaped."""
+    forms = [
+        '{{"n":{0}}}',
+        r'{{"\u006e":{0}}}',
+        '{{"s":{{"n":{0}}}}}',
+        '{{"m":{{"k":[{{"n":{0}}}]}}}}',
+        '{{"list":[{0}]}}',
+        '{{"list":[null, {0}]}}',
+        '{{"named":{{"x":{0}}}}}',
+    ]
     values = [(form.format(number), number) for number in [*whole, *not_whole] for form in forms]
     records = spark.createDataFrame(
         [(0, offset, None, None, bytearray(value.encode())) for offset, (value, _) in enumerate(values)],
         "partition int, offset long, timestamp timestamp, key binary, value binary",
     )
     n = f"n {column}"
-    read = rows(records, f"{n}, s struct<{n}>, m map<string, array<struct<{n}>>>").orderBy("_kafka_offset").collect()
+    columns = (
+        f"{n}, s struct<{n}>, m map<string, array<struct<{n}>>>, list array<{column}>, named map<string, {column}>"
+    )
+    read = rows(records, columns).orderBy("_kafka_offset").collect()
     for (value, number), row in zip(values, read, strict=True):
         kept = number in not_whole
         assert (row._kafka_value is not None) == kept, value
         assert row._ratchet_state == (NOT_PARSED if kept else PARSED)
-        found = row.n if row.n is not None else row.s.n if row.s is not None else row.m["k"][0].n if row.m else None
+        held = [
+            row.n,
+            row.s and row.s.n,
+            row.m and row.m["k"][0].n,
+            row.list and row.list[-1],
+            row.named and row.named["x"],
+        ]
+        found = next((each for each in held if each is not None), None)
         expected = None if kept else whole[number] or (None if number == "null" else number)
         assert (None if found is None else str(found)) == (None if expected is None else str(expected)), value
+
+
+def test_a_text_with_a_comma_in_another_column_is_no_decimal(spark: SparkSession) -> None:
+    value = b'{"id":"1,5","list":["1,5"],"n":2}'
+    records = spark.createDataFrame(
+        [(0, 0, None, None, bytearray(value))],
+        "partition int, offset long, timestamp timestamp, key binary, value binary",
+    )
+    (row,) = rows(records, "id string, list array<string>, n decimal(2,1)").collect()
+    assert (row.id, row.list, str(row.n), row._kafka_value) == ("1,5", ["1,5"], "2.0", None)

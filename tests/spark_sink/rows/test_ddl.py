@@ -99,7 +99,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ("a int NOT", "NULL after NOT"),
         ("a varchar(3)", "'varchar' at character 3"),
         ("a int COMMENT x", "a text in quotes"),
-        ("a " + "array<" * 40 + "int" + ">" * 40, "more than 32 types"),
+        ("a " + "array<" * 40 + "int" + ">" * 40, "types are nested more than 32 deep"),
     ],
 )
 def test_what_is_no_ddl_is_refused_with_the_place(text: str, reason: str) -> None:

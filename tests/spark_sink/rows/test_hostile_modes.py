@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 from kafka_ratchet.spark_sink.rows.columns import LONGEST_KEY
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.rows.windows import Windows
@@ -33,7 +33,7 @@ KEYS = ["", "a", "A", "a ", " a", "\u00e4", "a\u0308", "\U0001f600", *map(noise,
 
 @pytest.mark.parametrize("site", ["delta", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
 def test_each_key_has_a_row_of_its_own_or_is_a_reject(
-    site: Site, new_topic: Callable[..., str], write: Callable[..., None], ingest: Callable[..., Outcome]
+    site: Site, new_topic: Callable[..., str], write: Callable[..., None], ingest: Callable[..., RunSummary]
 ) -> None:
     topic = new_topic(partitions=1)
     write(topic, [json.dumps({"s": key, "l": n}).encode() for n, key in enumerate(KEYS * 2)])
@@ -49,7 +49,7 @@ def test_each_key_has_a_row_of_its_own_or_is_a_reject(
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["upsert", "totals", "windows"])
 def test_no_value_ends_a_job_in_any_mode(
-    kind: str, site: Site, new_topic: Callable[..., str], write: Callable[..., None], ingest: Callable[..., Outcome]
+    kind: str, site: Site, new_topic: Callable[..., str], write: Callable[..., None], ingest: Callable[..., RunSummary]
 ) -> None:
     """Each record is in the table, by its key, or a reject; and another run has nothing left to do."""
     topic = new_topic(partitions=1)

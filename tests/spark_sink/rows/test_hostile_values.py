@@ -8,14 +8,15 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from tests.spark_sink.sites import Site
 
 COLUMNS = (
-    "s string, i int, l long, b byte, f float, d double, m decimal(38,18), q decimal(9,2), day date, at timestamp, "
-    "ntz timestamp_ntz, bin binary, map map<string,string>, mi map<string,int>, deep array<map<string,string>>, "
-    "times array<timestamp>, named map<string,timestamp>, st struct<t: timestamp, m: map<string,int>>"
+    "s string, i int, l long, b byte, f float, d double, m decimal(38,18), q decimal(9,2), days array<date>, day date, "
+    "at timestamp, ntz timestamp_ntz, bin binary, map map<string,string>, mi map<string,int>, "
+    "deep array<map<string,string>>, times array<timestamp>, named map<string,timestamp>, "
+    "st struct<t: timestamp, m: map<string,int>>"
 )
 
 WHOLE: Final = "kept whole"
@@ -75,6 +76,16 @@ VALUES: list[tuple[bytes, Any]] = [
     (b'{"at":"12:34:56"}', WHOLE),  # of the day on which it is read
     (b'{"at":"T12:34:56Z"}', WHOLE),
     (rb'{"at":"\u00312:34:56"}', WHOLE),
+    *((b'{"at":"%s12:34:56"}' % blank, WHOLE) for blank in (rb"\t", rb"\n \r", rb"\f", rb"\b", rb"\u0001", b"\x7f")),
+    *(
+        (b'{"at":"%s"}' % text, WHOLE)  # Spark also drops each GMT
+        for text in (b"T12", b"T1:2", b"12:34GMT", b"GMT12:34", b"1GMT2:34", b"TGMT12:34", rb"\tGMT 12:34")
+    ),
+    (rb'{"times":[null,"\t12:34:56"]}', WHOLE),
+    (rb'{"at":"\t2024-01-31T12:34:56 GMT"}', utc(2024, 1, 31, 12, 34, 56)),
+    (rb'{"at":"\u0032024"}', utc(2024, 1, 1)),
+    (rb'{"s":"' + rb"\n" * 20_000 + rb'","at":1}', utc(1970, 1, 1, 0, 0, 1)),
+    (rb'{"s":"T' + rb"GMT" * 20_000 + rb'","at":1}', utc(1970, 1, 1, 0, 0, 1)),
     (b'{"at":-62135596800}', utc(1, 1, 1)),
     (b'{"at":253402300799}', utc(9999, 12, 31, 23, 59, 59)),
     (b'{"at":9223372036854775807}', WHOLE),  # one second before 1970, as Spark reads it
@@ -91,6 +102,25 @@ VALUES: list[tuple[bytes, Any]] = [
     (b'{"day":"1582-10-10"}', datetime.date(1582, 10, 10)),
     (b'{"day":"9999-12-31"}', datetime.date(9999, 12, 31)),
     (b'{"day":"+5881580-07-11"}', WHOLE),  # DuckDB's infinity
+    *(
+        (b'{"day":"%s"}' % text, WHOLE)  # days since 1970, as Spark reads them
+        for text in (
+            b"5",
+            b"-5",
+            b"+5",
+            b"123",
+            b"20261128",
+            b"9999999",
+            rb"\u0035",
+            "\u0662\u0660\u0662\u0666".encode(),
+        )
+    ),
+    (b'{"day":5}', WHOLE),
+    (b'{"days":["2024-01-31","5"]}', WHOLE),
+    (b'{"days":["2024-01-31"],"day":"2024-02-29"}', datetime.date(2024, 2, 29)),
+    (b'{"day":"2024"}', datetime.date(2024, 1, 1)),
+    (rb'{"day":" \u0032024-01"}', datetime.date(2024, 1, 1)),
+    (b'{"s":"5","day":"2024-01-31"}', datetime.date(2024, 1, 31)),
     (b'{"ntz":"2024-01-31"}', datetime.datetime(2024, 1, 31)),
     (b'{"ntz":" 2024-01-31T01:02:03.5"}', datetime.datetime(2024, 1, 31, 1, 2, 3, 500_000)),
     *(
@@ -115,7 +145,7 @@ NO_NUL = [(rb'{"s":"a\u0000b"}', "a\0b"), (rb'{"map":{"a\u0000":"1"}}', {"a\0": 
 
 
 def test_each_value_is_unchanged_or_kept_whole(
-    site: Site, new_topic: Callable[..., str], write: Callable[..., None], ingest: Callable[..., Outcome]
+    site: Site, new_topic: Callable[..., str], write: Callable[..., None], ingest: Callable[..., RunSummary]
 ) -> None:
     topic = new_topic(partitions=1)
     restricted = site.make().restricted_values

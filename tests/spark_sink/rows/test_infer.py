@@ -16,7 +16,7 @@ from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OptionRefused
 from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 from kafka_ratchet.spark_sink.rows.columns import record_schema, result_schema
 from kafka_ratchet.spark_sink.rows.infer import MAX_COLUMNS, sampled
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
@@ -39,7 +39,7 @@ HOSTILE = {
 
 def test_columns_are_inferred_once_and_stored_with_the_table(
     site: Site,
-    ingest: Callable[..., Outcome],
+    ingest: Callable[..., RunSummary],
     new_topic: Callable[..., str],
     write: Write,
     caplog: pytest.LogCaptureFixture,
@@ -124,13 +124,13 @@ def test_where_there_is_nothing_to_read_columns_off(
 ) -> None:
     topic, site = new_topic(partitions=1), LOCAL["delta"](tmp_path)
 
-    def run() -> Outcome:
+    def run() -> RunSummary:
         job = Job(broker, topic, "job", RowPipeline("infer"))
         return run_batch(job, TopicPlanner(broker, topic, {}), site.make(topic=topic), lambda: nullcontext(spark))
 
     write(topic, [b'{"aborted":1}'], commit=False)
     write(topic, [None])
-    assert run() == Outcome(0, 0, {})
+    assert run() == RunSummary(0, 0, {})
     write(topic, [b"no json", b"{}", b'{"a b":1}', b'{"n":NaN'])
     with pytest.raises(OptionRefused, match=f"none of the 4 sampled values of topic {topic} is a JSON object"):
         run()

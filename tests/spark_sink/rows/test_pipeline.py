@@ -16,7 +16,7 @@ from kafka_ratchet.spark_sink.errors import OptionRefused, SparkFailed
 from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import RunSummary
 from kafka_ratchet.spark_sink.rows.avro.avro import avro_values
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, function_transform, sql_transform
@@ -28,7 +28,7 @@ AVRO = avro_values('{"type": "record", "name": "r", "fields": [{"name": "who", "
 
 HOURS = read_windows("1 hour", None, "_kafka_timestamp")
 
-Ingest = Callable[..., Outcome]
+Ingest = Callable[..., RunSummary]
 
 
 def test_values_that_a_store_cannot_hold_are_kept_whole(

@@ -15,7 +15,7 @@ from kafka_ratchet.spark_sink.job.metrics import write_file
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.run_log import log_run
-from kafka_ratchet.spark_sink.job.run_state import Outcome, RunState
+from kafka_ratchet.spark_sink.job.run_state import RunState, RunSummary
 from kafka_ratchet.spark_sink.rows.avro.avro import avro_values
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, sql_transform
@@ -23,7 +23,7 @@ from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from tests.spark_sink.sites import LOCAL, Site, params
 
 Write = Callable[..., None]
-Ingest = Callable[..., tuple[Outcome, RunState]]
+Ingest = Callable[..., tuple[RunSummary, RunState]]
 
 ONE_SITE = pytest.mark.parametrize("site", ["delta"], indirect=True)
 KEYED = pytest.mark.parametrize(
@@ -37,7 +37,7 @@ KEYED = pytest.mark.parametrize(
 def ingested(broker: str, spark: SparkSession, site: Site) -> Ingest:
     """ingested(topic, pipeline) runs the batch job into the site, and returns what it has counted as well."""
 
-    def run(topic: str, pipeline: RowPipeline, max_records: int = 1_000_000) -> tuple[Outcome, RunState]:
+    def run(topic: str, pipeline: RowPipeline, max_records: int = 1_000_000) -> tuple[RunSummary, RunState]:
         planner, state = TopicPlanner(broker, topic, {}), RunState(log_run)
         store = site.make(
             "job", topic, planner.topic_id(), pipeline.write_mode, record_schema() if pipeline.rejects else None

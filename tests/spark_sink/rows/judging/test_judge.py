@@ -32,10 +32,10 @@ from pyspark.sql.types import (
 
 from kafka_ratchet.rule import number_forms
 from kafka_ratchet.rule.extraction import identity_reader, reader_for
-from kafka_ratchet.rule.form_look import FormLook
+from kafka_ratchet.rule.form_look import FormFinder
 from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.rule.reasons import REASONS
-from kafka_ratchet.rule.windows import Kept
+from kafka_ratchet.rule.windows import StateOptions
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.judging import reading, task
 from kafka_ratchet.spark_sink.rows.judging.judge import judged, merged, sequences_schema
@@ -95,7 +95,7 @@ class Plain:
     table: LastSequences = field(init=False)
 
     def __post_init__(self) -> None:
-        self.table = LastSequences(kept=Kept(self.rule.reorder_window))
+        self.table = LastSequences(kept=StateOptions(self.rule.reorder_window))
         self.identity = Identity.parse(list(self.rule.identity))
         self.source = SequenceSource.parse(self.rule.sequence)
 
@@ -251,7 +251,7 @@ def test_random_slices_have_the_workers_verdicts(
         ({"identity": ("field:id",)}, "identity 'field:id': with from_input, Spark reads"),
         ({"identity": ("function:m:f",)}, "Spark reads"),
         ({"identity": ("producer", "key")}, "producer cannot be one of several parts"),
-        ({"identity": ("key", "key")}, "one part twice"),
+        ({"identity": ("key", "key")}, "names key twice"),
         ({"identity": ()}, "1 to 8 parts"),
         ({"sequence": "field:n"}, "reads sequences from header:NAME or none"),
         ({"sequence": "function:m:f"}, "Or let workers judge"),
@@ -359,7 +359,7 @@ def test_the_form_of_a_number_is_judged_as_a_worker_judges_it() -> None:
                 int.from_bytes(number.to_bytes(8, "little" if form == "little" else "big")) for number in counted
             ]
         numbers = [number for number in numbers if number < 2**63]
-        look, last = FormLook("h"), -1
+        look, last = FormFinder("h"), -1
         for offset, number in enumerate(numbers):
             look.add(offset, number.to_bytes(8, "big"), last)
             last = max(last, number)
@@ -406,13 +406,13 @@ def seen_elsewhere(stream: list[tuple[int, bytes]]) -> tuple[int, str] | None:
     texts, owners = [text for _, text in stream], [owner for owner, _ in stream]
     found, before = by_worker(texts, owners, len(texts)), against(texts, owners)
     if found is None or found[1] == number_forms.HEXADECIMAL:
-        look = FormLook("n")
+        look = FormFinder("n")
         for offset, (text, last) in enumerate(zip(texts, before, strict=True)):
             look.add(offset, text, last)
         look.finish()
         return look.found
     row, form = found
-    return row, number_forms.sentence(number_forms.Doubt(row, form), "n", texts[row], before[row])
+    return row, number_forms.sentence(number_forms.DoubtfulSequence(row, form), "n", texts[row], before[row])
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(1_000, marks=pytest.mark.matrix)])

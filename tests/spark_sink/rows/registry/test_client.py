@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka.schema_registry import Rule, RuleKind, RuleMode, RuleSet, SchemaReference, SchemaRegistryClient
@@ -42,14 +43,14 @@ def test_schemas_are_asked_for_once_and_what_is_not_there_again(ours: OurRegistr
     ours.asked.clear()
     for _ in range(3):
         assert registry.schema(key(number), None, "AVRO") == Schema("AVRO", TEXT)
-    with pytest.raises(SchemaUnusable, match="schema 4294967295 is not in the registry"):
-        registry.schema(key(2**32 - 1), None, "AVRO")
+    with pytest.raises(SchemaUnusable, match="schema 2147483647 is not in the registry"):
+        registry.schema(key(2**31 - 1), None, "AVRO")
     with pytest.raises(SchemaUnusable):
-        registry.schema(key(2**32 - 1), ":.other:s", "AVRO")
+        registry.schema(key(2**31 - 1), ":.other:s", "AVRO")
     assert ours.asked == [
         f"/schemas/ids/{number}",
-        "/schemas/ids/4294967295",
-        "/schemas/ids/4294967295?subject=%3A.other%3As",
+        "/schemas/ids/2147483647",
+        "/schemas/ids/2147483647?subject=%3A.other%3As",
     ]
     with pytest.raises(SchemaUnusable, match="it is AVRO, not JSON"):
         registry.schema(key(number), None, "JSON")
@@ -102,6 +103,26 @@ def test_answers_that_say_nothing_of_a_schema(ours: OurRegistry) -> None:
         silent.listen()
         with pytest.raises(RegistryUnavailable, match=r"does not answer .ReadTimeout"):
             made(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout="0.2").latest("s", "AVRO")
+
+
+def test_keys_that_a_registry_does_not_know_at_all(ours: OurRegistry) -> None:
+    answer = ours.answer
+
+    def older(target: str, body: Any) -> tuple[int, Any]:
+        return (404, {"error_code": 404, "message": "Not Found"}) if "/guids/" in target else answer(target, body)
+
+    ours.answer = older  # type: ignore[method-assign]
+    registry = made(ours.url)
+    with pytest.raises(SchemaUnusable, match="or the registry has no GUIDs"):
+        registry.schema(b"\1" + b"sixteen bytes of", None, "AVRO")
+    assert ours.asked == ["/schemas/types"]
+    for number in (2**31, 2**32 - 1):
+        with pytest.raises(SchemaUnusable, match="the greatest possible id is 2147483647"):
+            registry.schema(key(number), None, "AVRO")
+    assert ours.asked == ["/schemas/types"]
+    ours.answer = lambda target, body: (404, {"error_code": 404, "message": "Not Found"})  # type: ignore[method-assign]
+    with pytest.raises(RegistryUnavailable, match="check the registry's log, and the path"):
+        registry.schema(b"\1" + b"sixteen bytes of", None, "AVRO")
 
 
 def test_a_server_that_is_no_registry(ours: OurRegistry) -> None:

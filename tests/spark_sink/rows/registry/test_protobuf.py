@@ -186,6 +186,16 @@ def test_what_a_column_does_not_hold_unchanged_does_not_parse() -> None:
     assert made.refused == ["field one_string: string, and the column is int"]
     assert decode(made.plan, False)(ALL(one_int64=3).SerializeToString(), 0) == {"one_int64": 3}
     assert decode(made.plan, False)(ALL(one_string="x").SerializeToString(), 0) is None
+    # Also of a wrapper, and as the key of a map: unset ones have no value to refuse.
+    made = plan("say bigint, one_int64 bigint")
+    assert made.refused == ["field say.value: string, and the column is bigint"]
+    for say in ("", "x"):
+        assert decode(made.plan, 0)(filled({"say": {"value": say}}).SerializeToString(), 0) is None
+    assert decode(made.plan, 0)(ALL(one_int64=3).SerializeToString(), 0) == {"one_int64": 3}
+    made = plan("by_name map<int,struct<n:int>>, one_int64 bigint")
+    assert made.refused == ["field by_name[]: string, and the column is int"]
+    assert decode(made.plan, 0)(b"\xf2\x02\x00", 0) is None
+    assert decode(made.plan, 0)(ALL(one_int64=3).SerializeToString(), 0) == {"one_int64": 3, "by_name": []}
     with pytest.raises(SchemaUnusable, match=r"none of the fields of shop.All is a column"):
         plan("elsewhere int")
 
