@@ -32,6 +32,7 @@ class Column(Generic[RowT]):
         is_bad: True to mark values above 0 on the page.
         is_summed: True if the column has a total.
         is_shown: function of the total that returns True to show the column; None: show it always.
+        is_row_heading: True if the page draws the column's cells as headings of their rows.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Column(Generic[RowT]):
     is_bad: bool = False
     is_summed: bool = False
     is_shown: Callable[[Any], bool] | None = None
+    is_row_heading: bool = False
 
     @property
     def is_number(self) -> bool:

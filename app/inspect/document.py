@@ -19,7 +19,7 @@ class Document:
     json_keys: the keys in their order; without json_keys, the names of the fields. "key" takes the value from the
     attribute of that name, or from the result of the method. "key=attribute" takes the value of another attribute;
     "key=attribute.part" takes that value's attribute or dict entry `part`. "key?" leaves the key out if the value is
-    None.
+    None. A key with the value `msgspec.UNSET` is left out too.
     """
 
     __slots__ = ()
@@ -55,7 +55,8 @@ def _fields(value: Any) -> dict[str, Any]:
     names: Iterable[str] = (
         (field.name for field in dataclasses.fields(value)) if dataclasses.is_dataclass(value) else value._fields
     )
-    return {name: encoded(getattr(value, name)) for name in names}
+    found = ((name, getattr(value, name)) for name in names)
+    return {name: encoded(each) for name, each in found if each is not msgspec.UNSET}
 
 
 def _entries(document: Document, keys: Iterable[str]) -> Iterable[tuple[str, Any]]:
@@ -65,5 +66,5 @@ def _entries(document: Document, keys: Iterable[str]) -> Iterable[tuple[str, Any
         for part in (path or key.removesuffix("?")).split("."):
             value = value[part] if isinstance(value, Mapping) else getattr(value, part)
         value = value() if callable(value) else value
-        if not key.endswith("?") or value is not None:
+        if value is not msgspec.UNSET and not (value is None and key.endswith("?")):
             yield key.removesuffix("?"), encoded(value)

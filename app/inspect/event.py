@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kafka_ratchet.app.inspect.document import Document
-from kafka_ratchet.app.why.answer import Answer, Arrival, Result, Sent
+from kafka_ratchet.app.why.answer import Answer, InputRecord, Result, SentRecord
 from kafka_ratchet.rule.verdicts import BY_SEQUENCE, FRESH, PHRASES, WAITING
 
 NOT_FOUND = "not found: the input has no such record"
@@ -32,7 +32,7 @@ def absence(answer: Answer) -> str:
     return NOT_FOUND if answer.read_all else NOT_FOUND_SO_FAR
 
 
-def judgement(arrival: Arrival) -> str:
+def judgement(arrival: InputRecord) -> str:
     """Return the phrase about an arrival's verdict, with the last sequence that its own was compared with."""
     if arrival.blocked is not None:
         return f"waits for an open transaction, {PHRASES[WAITING]}: {arrival.blocked}"
@@ -41,7 +41,7 @@ def judgement(arrival: Arrival) -> str:
     return f"{PHRASES[arrival.verdict]}{_against(arrival)}"
 
 
-def _against(arrival: Arrival) -> str:
+def _against(arrival: InputRecord) -> str:
     if arrival.verdict not in BY_SEQUENCE:
         return ""
     if arrival.against is None:
@@ -49,12 +49,12 @@ def _against(arrival: Arrival) -> str:
     return f"; the last sequence of its identity was {arrival.against}"
 
 
-def reading_state(sent: Sent) -> str:
-    """Return the phrase that says if an agent's record was read by its stream; "": not known."""
+def reading_state(sent: SentRecord) -> str:
+    """Return the phrase that says if an agent's record was processed by the stream that reads it; "": not known."""
     return "" if sent.read is None else "read there" if sent.read else "where it waits for a worker"
 
 
-def producer_of(arrival: Arrival) -> str:
+def producer_of(arrival: InputRecord) -> str:
     """Return the phrase about the transactional producer that committed the verdict; "" if it is not known."""
     transaction = arrival.transaction
     if transaction is None or transaction.producer_id is None:
@@ -63,11 +63,11 @@ def producer_of(arrival: Arrival) -> str:
 
 
 def more_arrivals(answer: Answer, shown: int) -> int:
-    """Return the number of omitted arrivals. shown: most arrivals to show."""
+    """Return the number of omitted arrivals. shown: maximum number of arrivals to show."""
     return max(0, len(answer.arrivals) - shown) + answer.more
 
 
-def row_phrase(arrival: Arrival, result: Result) -> str:
+def row_phrase(arrival: InputRecord, result: Result) -> str:
     """Return the phrase about the record's row in a result table, with the commit that wrote it."""
     offset = arrival.forwarded.offset if arrival.forwarded is not None else result.read_to
     commit = f", {result.commit}" if result.commit and result.read_to > offset else ""

@@ -6,9 +6,10 @@ from collections.abc import Collection
 from typing import Final
 
 from kafka_ratchet.app.inspect.columns import Column
+from kafka_ratchet.app.status.answers import ForgetEffect
 from kafka_ratchet.app.status.model import KnownIdentity, Lookup
 
-PARTITION: Final = Column[KnownIdentity]("partition", "Partition", "text")
+PARTITION: Final = Column[KnownIdentity]("partition", "Partition", "text", is_row_heading=True)
 PERSISTED: Final = Column[KnownIdentity]("persisted", "Last persisted")
 PUSHED: Final = Column[KnownIdentity]("pushed", "Last pushed")
 WORKER: Final = Column[KnownIdentity]("worker", "Worker", "worker")
@@ -44,6 +45,16 @@ def lookup_notices(found: Lookup) -> list[str]:
             "unseen does not mean not forwarded"
         )
     return said
+
+
+def forgotten_sentence(partition: int, edit: ForgetEffect) -> str:
+    """Return the sentence about an operator's request to forget the identity in a partition."""
+    what = "all" if edit.above is None else f"sequences above {edit.above}"
+    before, after = ("none" if each is None else each for each in (edit.before, edit.after))
+    return (
+        f"{edit.at}: {edit.by} had {what} forgotten in partition {partition}, from input offset {edit.position:,} on; "
+        f"its last sequence was {before}, and then {after}. Reason: {edit.reason}"
+    )
 
 
 def no_partition(found: Lookup) -> str:

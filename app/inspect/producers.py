@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from kafka_ratchet.app.inspect.columns import Column
-from kafka_ratchet.app.status.producers import KnownProducer
+from kafka_ratchet.app.inspect.document import Document
+from kafka_ratchet.app.status.producers import KnownProducer, ProducersPage
 
 LIVE_S: Final = 60
-"""Most seconds since the last judged record of a producer for it to count as live."""
+"""Maximum seconds since the last judged record of a producer for it to count as live."""
 PARTITIONS_SHOWN: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ProducersByTopic(Document):
+    """Page of the producers of each topic, for `ratchet producers`."""
+
+    topics: list[ProducersPage]
 
 
 def activity(producer: KnownProducer) -> str:

@@ -28,7 +28,7 @@ def _other_workers(row: PartitionView) -> str:
     return f"also {', '.join(row.also_reported_by)}" if row.also_reported_by else ""
 
 
-PARTITION: Final = Column[PartitionView]("partition", "Partition", "text")
+PARTITION: Final = Column[PartitionView]("partition", "Partition", "text", is_row_heading=True)
 STATE: Final = Column[PartitionView]("state", "State", "state")
 COUNTS: Final = (
     Column[PartitionView]("fresh", HEADINGS[FRESH], note=_unjudged, is_summed=True),

@@ -42,7 +42,7 @@ FREE_TRIES: Final = 5
 WAIT_S: Final = 60.0
 """Seconds that an address with too many failed logins must wait after the last one."""
 REMEMBERED: Final = 4_096
-"""Most addresses with remembered failures; the oldest address is forgotten first.
+"""Maximum number of addresses with remembered failures; the oldest address is forgotten first.
 
 It is safe to forget an address, because the token is too long to guess.
 """
@@ -88,7 +88,7 @@ class Failures:
         return max(0.0, at + WAIT_S - self._clock()) if count >= FREE_TRIES else 0.0
 
 
-class Access:
+class AccessRules:
     """Access rules of the page, as the settings have them.
 
     Raises:
@@ -229,7 +229,7 @@ class TooManyFailures(Exception):
         super().__init__(f"too many logins from this address have failed. Try again in {self.wait_s} s")
 
 
-ACCESS = web.AppKey("access", Access)
+ACCESS = web.AppKey("access", AccessRules)
 
 
 def peer(request: web.Request) -> str:
@@ -270,7 +270,7 @@ def access_view(request: web.Request) -> AccessView:
     return AccessView(caller.session is not None, access.may_write(caller), access.form_mark(caller))
 
 
-def guard(access: Access, refusal: Refusal) -> Middleware:
+def guard(access: AccessRules, refusal: Refusal) -> Middleware:
     """Return the middleware that refuses requests without access; it redirects browsers to the login form.
 
     Args:
@@ -295,7 +295,7 @@ def guard(access: Access, refusal: Refusal) -> Middleware:
     return guarded
 
 
-def _ask_for_login(request: web.Request, access: Access, refusal: Refusal) -> web.StreamResponse:
+def _ask_for_login(request: web.Request, access: AccessRules, refusal: Refusal) -> web.StreamResponse:
     if access.token is None:
         return refusal(request, 403, "this page is for users whom its proxy has let in. Open it through the proxy")
     wants_html = "text/html" in request.headers.get("Accept", "") and not request.path.endswith(".json")

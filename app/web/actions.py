@@ -29,11 +29,11 @@ log = structlog.get_logger(__name__)
 
 EXECUTE: Final = "execute"
 TEXT_MOST: Final = 1_000
-"""Most characters of a form field."""
+"""Maximum number of characters of a form field."""
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ActionResult:
     """Result of an action.
 
     Attributes:
@@ -45,7 +45,7 @@ class Done:
     executed: bool
 
 
-class Form:
+class PostedForm:
     """Fields of a posted form, by name.
 
     Raises:
@@ -69,7 +69,7 @@ class Form:
         return self.text(name) is not None
 
 
-Carry = Callable[[Settings, str, Form, str], Done]
+Carry = Callable[[Settings, str, PostedForm, str], ActionResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Action:
     is_asked_twice: bool
 
 
-def _policy(settings: Settings, bootstrap: str, form: Form, by: str) -> Done:
+def _policy(settings: Settings, bootstrap: str, form: PostedForm, by: str) -> ActionResult:
     from kafka_ratchet.app.operations.policy_topic import write_policy
     from kafka_ratchet.app.verify.newest import refuse_without_sequence
 
@@ -105,12 +105,12 @@ def _policy(settings: Settings, bootstrap: str, form: Form, by: str) -> Done:
         refuse_without_sequence(settings, bootstrap, stream)
     offset = write_policy(settings, bootstrap, stream, choices[chosen], by)
     whose = "all streams" if stream is None else stream
-    return Done(
+    return ActionResult(
         [f"The policy of {whose} is {chosen}, at offset {offset}. Workers apply it with their next batches."], True
     )
 
 
-def _replay(settings: Settings, bootstrap: str, form: Form, by: str) -> Done:
+def _replay(settings: Settings, bootstrap: str, form: PostedForm, by: str) -> ActionResult:
     from kafka_ratchet.app.dead_letters.asked import replay_letters, sentences, wanted_of
     from kafka_ratchet.app.dead_letters.replay import Options
 
@@ -119,11 +119,11 @@ def _replay(settings: Settings, bootstrap: str, form: Form, by: str) -> Done:
     options = Options(form.is_set("again"), form.is_set("unjudged"), form.is_set("now"))
     executed = form.is_set(EXECUTE)
     outcome = replay_letters(settings, bootstrap, name, wanted, options, dry_run=not executed)
-    return Done(sentences(outcome), executed)
+    return ActionResult(sentences(outcome), executed)
 
 
-def _resume(settings: Settings, bootstrap: str, form: Form, by: str) -> Done:
-    from kafka_ratchet.app.operations.resume import Resume, Wanted
+def _resume(settings: Settings, bootstrap: str, form: PostedForm, by: str) -> ActionResult:
+    from kafka_ratchet.app.operations.resume import Resume, ResumeOptions
     from kafka_ratchet.app.operations.resume_asked import numbers_of, sentences
 
     name, _ = settings.stream(form.text("stream"))
@@ -131,11 +131,11 @@ def _resume(settings: Settings, bootstrap: str, form: Form, by: str) -> Done:
     if executed and not reason:
         raise SettingsError("the field reason is empty. Write the reason, which the changelog records")
     flags = {each: form.is_set(each) for each in ("forget", "adopt", "recount")}
-    decision = Resume(settings, bootstrap, name, Wanted(form.text("from"), reason, **flags), by)
+    decision = Resume(settings, bootstrap, name, ResumeOptions(form.text("from"), reason, **flags), by)
     numbers = numbers_of(form.text("partition"), decision)
     plans = asyncio.run(decision.execute(numbers) if executed else decision.plan(numbers))
     said = [line for plan in plans for line in sentences(plan, done=executed)]
-    return Done([*said, *([] if executed else ["Nothing was changed."])], executed)
+    return ActionResult([*said, *([] if executed else ["Nothing was changed."])], executed)
 
 
 ACTIONS: Final = (
@@ -186,7 +186,7 @@ async def _answer(request: web.Request, action: Action) -> web.Response:
     if changes:
         audit.warning("audit", outcome="begun")
     try:
-        form = Form(fields, action.fields)
+        form = PostedForm(fields, action.fields)
         done = await asyncio.to_thread(action.carry_out, request.app[SETTINGS], request.app[BOOTSTRAP], form, by)
     except RatchetError as error:
         if changes:
@@ -220,7 +220,7 @@ def _shown(
     request: web.Request,
     action: Action,
     fields: Mapping[str, str],
-    done: Done | None,
+    done: ActionResult | None,
     problem: str | None = None,
     status: int = 200,
 ) -> web.Response:

@@ -25,10 +25,10 @@ LOOK_EVERY_S: Final = 2.0
 SIGN_OF_LIFE_S: Final = 15.0
 """Seconds between comments in the stream of events; if one cannot be sent, the browser has closed the connection."""
 LISTENERS_MOST: Final = 64
-"""Most pages that listen to events. Further pages fetch their changing part at intervals instead."""
+"""Maximum number of pages that listen to events. Further pages fetch their changing part at intervals instead."""
 
 
-class Live:
+class LiveSender:
     """Sender of the events to all listening pages, with one task that watches the cluster for all of them."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Live:
             await asyncio.sleep(LOOK_EVERY_S)
 
 
-LIVE = web.AppKey("live", Live)
+LIVE = web.AppKey("live", LiveSender)
 
 
 async def events(request: web.Request) -> web.StreamResponse:

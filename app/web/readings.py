@@ -21,15 +21,15 @@ from kafka_ratchet.spark_sink.secrets import hidden
 Found = TypeVar("Found")
 
 AT_ONCE: Final = 3
-"""Most readings at the same time. Each has its own Kafka clients, and takes some 50 MB of memory."""
+"""Maximum number of readings at the same time. Each has its own Kafka clients, and takes some 50 MB of memory."""
 TURN_S: Final = 5.0
-"""Most seconds that a request waits until another reading ends, if too many run."""
+"""Maximum seconds that a request waits until another reading ends, if too many run."""
 PATIENCE_S: Final = 15.0
-"""Most seconds that a page waits for a reading. Most readings have a lower limit themselves."""
+"""Maximum seconds that a page waits for a reading. Most readings have a lower limit themselves."""
 KAFKA_TIMEOUT_S: Final = 5.0
-"""Most seconds to wait for Kafka, as in the rest of the page."""
+"""Maximum seconds to wait for Kafka, as in the rest of the page."""
 MAX_PARAMETERS: Final = 12
-"""Most parameters in an address of a page that reads Kafka or a store."""
+"""Maximum number of parameters in an address of a page that reads Kafka or a store."""
 
 
 class Unanswered(RatchetError):
@@ -51,8 +51,8 @@ class Readings:
 
         Args:
             work: function that reads.
-            patience_s: most seconds to wait for its result.
-            instead: command that gives the same result, for the error sentence; "": none.
+            patience_s: maximum seconds to wait for its result.
+            instead: command that gives the same result, for the error text; "": none.
 
         Raises:
             Unanswered: too many other readings run, or `work` takes too long.

@@ -15,15 +15,13 @@ import msgspec
 from aiohttp import web
 from markupsafe import Markup
 
-from kafka_ratchet.app.inspect import event, lookup, producers, streams
+from kafka_ratchet.app.inspect import dead_letters, event, lookup, own_tables, policy, producers, proof, sinks, streams
 from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.cluster_view import ClusterView
 from kafka_ratchet.app.status.http import json_refusal
 from kafka_ratchet.app.status.model import NO_KAFKA, UNSERVED
-from kafka_ratchet.app.status.own_tables import window_text
 from kafka_ratchet.app.status.past_view import PastView
-from kafka_ratchet.app.status.producers import shown
 from kafka_ratchet.app.status.result_view import SinksView
 from kafka_ratchet.app.web.access import access_view
 from kafka_ratchet.rule.verdicts import (
@@ -60,6 +58,8 @@ STATES: Mapping[str, tuple[str, str]] = {
     NO_KAFKA: ("bad", "▲"),
     "live": ("ok", "●"),
     "idle": ("idle", "○"),
+    "on": ("ok", "●"),
+    "off": ("busy", "◇"),
 }
 """Colour class and symbol by state. The symbol has the same meaning as the colour. Other states look idle."""
 
@@ -122,7 +122,8 @@ def set_up_templates(
     templates.globals["verdict_tone"] = lambda word: VERDICTS.get(word, ("idle", "○"))
     templates.globals.update(phrases=PHRASES, counters=COUNTERS, headings=HEADINGS)
     templates.globals["shell"] = _shell
-    templates.globals.update(event=event, lookups=lookup, producers=producers, partition_columns=streams)
+    templates.globals.update(event=event, lookups=lookup, producers=producers, partition_columns=streams, sinks=sinks)
+    templates.globals.update(dropped=dead_letters, own_tables=own_tables, policies=policy, proofs=proof)
     templates.filters["sentence"] = _sentence
     templates.filters["grouped"] = _grouped
     templates.filters["seconds"] = _seconds
@@ -130,8 +131,6 @@ def set_up_templates(
     templates.filters["percent"] = _percent
     templates.filters["ranges"] = _ranges
     templates.filters["moment"] = _moment
-    templates.filters["as_json"] = _as_json
-    templates.filters["window"] = window_text
     templates.filters["plain"] = plain
     templates.filters["linked"] = linked
 
@@ -199,11 +198,6 @@ def _shell(*arguments: object) -> str:
 
 def _grouped(number: int) -> str:
     return f"{number:,}"
-
-
-def _as_json(value: Any) -> str:
-    """Return a key or value of a table as JSON text, not escaped for HTML; templates escape it."""
-    return shown(msgspec.json.encode(value))
 
 
 def _seconds(number: float) -> str:

@@ -13,9 +13,9 @@ from kafka_ratchet.app.status.cluster_view import ClusterView
 from kafka_ratchet.app.status.http import CannotBind, bind, is_wildcard, reachable_host, request_checks
 from kafka_ratchet.app.status.past_view import PastView
 from kafka_ratchet.app.status.result_view import SinksView
-from kafka_ratchet.app.web.access import ACCESS, Access, guard, warning_of
+from kafka_ratchet.app.web.access import ACCESS, AccessRules, guard, warning_of
 from kafka_ratchet.app.web.actions import ACTION_PATHS, add_actions
-from kafka_ratchet.app.web.live import LIVE, Live
+from kafka_ratchet.app.web.live import LIVE, LiveSender
 from kafka_ratchet.app.web.login import add_login
 from kafka_ratchet.app.web.pages.docs import linked
 from kafka_ratchet.app.web.pages.settings import ORIGINS
@@ -89,7 +89,7 @@ def create_web_app(
 
     hosts: names that the page accepts in the Host header, in addition to the loopback names
     """
-    access = Access(settings)
+    access = AccessRules(settings)
     posts = access.posts | (ACTION_PATHS if settings.web.write else frozenset())
     checks = request_checks(hosts, refusal, posts)
     application = web.Application(middlewares=[checks, guard(access, refusal)])
@@ -98,7 +98,7 @@ def create_web_app(
     application[ORIGINS] = dict(origins or {})
     application[BOOTSTRAP] = bootstrap
     application[READINGS] = Readings()
-    application[LIVE] = Live()
+    application[LIVE] = LiveSender()
     application.on_shutdown.append(application[LIVE].close)
     application[RESULTS] = SinksView(bootstrap, settings)
     set_up_templates(application, links(), linked)

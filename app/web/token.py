@@ -19,7 +19,7 @@ from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.secrets import keep
 
 LEAST, MOST = 16, 1_024
-"""Least and most characters of a token. A shorter one could be guessed; a longer file probably contains no token."""
+"""Minimum and maximum number of characters of a token. A shorter one could be guessed; a longer text is no token."""
 SESSION_S: Final = 12 * 3600
 """Validity of a session in seconds: a working day."""
 

@@ -55,11 +55,11 @@ POLL_S = 2
 def run() -> Iterator[Run]:
     """Runs coroutines in a loop of another thread, where the servers live on while the browser looks at them."""
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     yield lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result(60)
     loop.call_soon_threadsafe(loop.stop)
-    thread.join()
+    thread.join(60)
     loop.close()
 
 

@@ -12,7 +12,6 @@ import asyncio
 import csv
 import io
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -21,14 +20,15 @@ import msgspec
 from aiohttp import web
 
 from kafka_ratchet.app.dead_letters.reading import connected
-from kafka_ratchet.app.dead_letters.replayed import Replayed
+from kafka_ratchet.app.dead_letters.replayed import ReplayedLetters
+from kafka_ratchet.app.inspect.dead_letters import DroppedCounts, duplicates_document, letters_document
 from kafka_ratchet.app.repartition import judging
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.lookup import QueryError, parse_offset, parse_partition, parse_parts, typed_identity
 from kafka_ratchet.app.status.model import Totals
 from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
 from kafka_ratchet.app.web.render import CLUSTER_VIEW
-from kafka_ratchet.app.why.dropped import LOOK_MOST, READ_MOST, Sample, Wanted, sample
+from kafka_ratchet.app.why.dropped import LOOK_MOST, READ_MOST, NewestRecords, RecordFilter, sample
 from kafka_ratchet.errors import RatchetError, SettingsError
 
 FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
@@ -110,23 +110,29 @@ async def _page(request: web.Request, kind: str) -> web.StreamResponse:
         stream = settings.streams[name]
         topic = stream.dead_letters if kind == "dead-letters" else stream.duplicates
         if topic is None:
-            return {"stream": name, "topic": None, "counts": await _counts(request, name)}
+            return DroppedCounts(name, await _counts(request, name))
         is_file = ending in ("csv", "ndjson")
         wanted = wanted_of(settings, name, asked, FILE_MOST if is_file else SHOWN_MOST, FILE_MOST if is_file else SHOWN)
         bootstrap = request.app[BOOTSTRAP]
         found, replayed = await read(request, lambda: _look(settings, bootstrap, name, topic, wanted, kind))
-        body = as_dict(found, name, kind, values=asked.get("values") == "1", replayed=replayed)
+        values = asked.get("values") == "1"
+        if kind == "dead-letters":
+            page = letters_document(found, name, values=values, replayed=replayed)
+        else:
+            page = duplicates_document(found, name, values=values)
         if ending == "csv":
             columns = (*COLUMNS, "replayed") if kind == "dead-letters" else COLUMNS
-            return csv_response(f"{name}-{kind}", columns, [_flat(each) for each in body["records"]])
-        return ndjson_response(f"{name}-{kind}", body["records"]) if ending == "ndjson" else body
+            return csv_response(f"{name}-{kind}", columns, [_flat(each.as_dict()) for each in page.records])
+        return (
+            ndjson_response(f"{name}-{kind}", [each.as_dict() for each in page.records]) if ending == "ndjson" else page
+        )
 
     return await answer(request, "dropped.html", ask, kind=kind)
 
 
 def _look(
-    settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wanted, kind: str
-) -> tuple[Sample, Replayed | None]:
+    settings: Settings, bootstrap: str, name: str, topic: str, wanted: RecordFilter, kind: str
+) -> tuple[NewestRecords, ReplayedLetters | None]:
     """Return a sample of the records, and the set of re-sent dead letters; None in place of the set: not known."""
     if kind != "dead-letters":
         return sample(impatient(settings), bootstrap, name, topic, wanted), None
@@ -134,8 +140,8 @@ def _look(
 
 
 async def _letters(
-    settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wanted
-) -> tuple[Sample, Replayed | None]:
+    settings: Settings, bootstrap: str, name: str, topic: str, wanted: RecordFilter
+) -> tuple[NewestRecords, ReplayedLetters | None]:
     """Read the dead letters, and at the same time the set of the re-sent ones."""
     asking = asyncio.create_task(_replayed(settings, bootstrap, name))
     try:
@@ -153,7 +159,7 @@ async def _letters(
         await asyncio.gather(asking, return_exceptions=True)
 
 
-async def _replayed(settings: Settings, bootstrap: str, name: str) -> Replayed:
+async def _replayed(settings: Settings, bootstrap: str, name: str) -> ReplayedLetters:
     async with connected(settings, bootstrap, name) as letters:
         return await letters.replayed()
 
@@ -171,7 +177,7 @@ def stream_of(settings: Settings, asked: Mapping[str, str]) -> str:
     return next(iter(judging(settings.streams)))
 
 
-def wanted_of(settings: Settings, name: str, asked: Mapping[str, str], most: int, usual: int) -> Wanted:
+def wanted_of(settings: Settings, name: str, asked: Mapping[str, str], most: int, usual: int) -> RecordFilter:
     """Return the filter in the parameters of an address. most: greatest limit of records; usual: default limit.
 
     Raises:
@@ -192,7 +198,7 @@ def wanted_of(settings: Settings, name: str, asked: Mapping[str, str], most: int
         raise QueryError(f"the limit must be a whole number from 1 to {most}")
     since, until = (_time(each, asked.get(each)) for each in ("since", "until"))
     is_look = usual == SHOWN and not any(asked.get(each) for each in FILTERS)
-    return Wanted(
+    return RecordFilter(
         reason, identity, partition, offset, since, until, int(limit), most=LOOK_MOST if is_look else READ_MOST
     )
 
@@ -212,36 +218,6 @@ def _time(name: str, text: str | None) -> int | None:
         return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise QueryError(f"{name} is not a time: write 2026-11-23T06:30, which is UTC") from None
-
-
-def as_dict(found: Sample, stream: str, kind: str, *, values: bool, replayed: Replayed | None = None) -> dict[str, Any]:
-    """Return the contents of the page as a JSON object, with the commands that re-send dead letters.
-
-    values: True: with the contents of keys and values
-    replayed: set of re-sent dead letters; None: not known
-    """
-    rows = [each.as_dict(values=values) for each in found.records]
-    reasons = [each.as_dict() for each in found.reasons]
-    if kind == "dead-letters":
-        replay = ["ratchet", "dead-letters", "replay", "--stream", stream]
-        for row in rows:
-            where = ["--partition", str(row["partition"]), "--offset", str(row["offset"])]
-            row["replay"] = shlex.join([*replay, *where])
-            row["replayed"] = None if replayed is None else (row["partition"], row["offset"]) in replayed
-        for each in reasons:
-            if each["name"].isprintable() and not each["name"].startswith("("):
-                each["replay"] = shlex.join([*replay, "--reason", each["name"]])
-    return {
-        "stream": stream,
-        "topic": found.topic,
-        "held_offsets": found.held,
-        "read": found.read,
-        "matching": found.matching,
-        "reasons": reasons,
-        "identities": [each.as_dict() for each in found.identities],
-        "records": rows,
-        "problems": found.problems,
-    }
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

@@ -22,9 +22,9 @@ from kafka_ratchet.app.why.question import Question, question_of
 
 LIMIT_S: Final = 8.0
 LIMIT_BYTES: Final = 512 << 20
-"""Most bytes of keys and values to read for one trace. Within `LIMIT_S`, some 500,000 records can be read."""
+"""Maximum number of bytes of keys and values to read for one trace. `LIMIT_S` is enough for some 500,000 records."""
 SHOWN: Final = 20
-"""Most arrivals on the page. The JSON form has up to a thousand."""
+"""Maximum number of arrivals on the page. The JSON form has up to a thousand."""
 
 
 async def event_page(request: web.Request) -> web.StreamResponse:
@@ -43,34 +43,34 @@ async def event_page(request: web.Request) -> web.StreamResponse:
     return await answer(request, "event.html", ask, most=SHOWN)
 
 
-class Where(NamedTuple):
+class SearchedPartitions(NamedTuple):
     """Partitions to search for an identity's records.
 
     partitions: input partitions, in the order of the search; None: all.
-    judged_to: by partition, the offset before which it has no record of the identity: its worker has judged all records
-    before that, and does not know the identity.
+    judged_to: by partition, the first offset to search. The partition's worker has judged all records before that
+    offset, and does not know the identity, so none of them is of the identity.
     """
 
     partitions: list[int] | None = None
     judged_to: Mapping[int, int] = MappingProxyType({})
 
 
-async def _where(view: ClusterView, question: Question) -> Where:
+async def _where(view: ClusterView, question: Question) -> SearchedPartitions:
     """Return the partitions to search: first those where a worker knows the identity, then all others.
 
-    In the others, only unjudged records can be of the identity, unless workers forget identities or have forwarded
-    records unjudged.
+    If a worker does not know the identity, only records that it has not judged yet can be of the identity. That does
+    not hold if workers forget identities, or have forwarded records unjudged: then whole partitions are searched.
     """
     if question.partition is not None:
-        return Where([question.partition])
+        return SearchedPartitions([question.partition])
     if question.identity is None:
-        return Where()
+        return SearchedPartitions()
     overview = await view.overview()  # before the look-up: later verdicts may be known to it, or not
     found = await view.lookup(question.stream, question.identity, None)
     first = [row.partition for row in found.partitions]
     every = first + [number for number in [*found.asked, *found.not_asked] if number not in first]
     if view.settings.streams[question.stream].is_bounded or found.unjudged or found.deduplicate is False:
-        return Where(every or None)
+        return SearchedPartitions(every or None)
     stream = next(each for each in overview.streams if each.stream == question.stream)
     unknown = set(found.asked) - set(first)
     judged_to = {
@@ -78,17 +78,17 @@ async def _where(view: ClusterView, question: Question) -> Where:
         for row in stream.partitions
         if row.partition in unknown and row.input_position is not None
     }
-    return Where(every or None, judged_to)
+    return SearchedPartitions(every or None, judged_to)
 
 
-EVERYWHERE: Final = Where()
+EVERYWHERE: Final = SearchedPartitions()
 
 
 def trace(
     settings: Settings,
     bootstrap: str,
     question: Question,
-    where: Where = EVERYWHERE,
+    where: SearchedPartitions = EVERYWHERE,
     limit_s: float = LIMIT_S,
     limit_bytes: int = LIMIT_BYTES,
 ) -> EventTrace:
@@ -99,8 +99,8 @@ def trace(
         bootstrap: host:port[,host:port].
         question: question about the record.
         where: partitions to search.
-        limit_s: most seconds of reading.
-        limit_bytes: most bytes of keys and values to read.
+        limit_s: maximum seconds of reading.
+        limit_bytes: maximum number of bytes of keys and values to read.
 
     Raises:
         RatchetError: the trace cannot be read; see `Explanation`.

@@ -31,19 +31,19 @@ from kafka_ratchet.app.web.render import (
 )
 
 ROWS_MOST: Final = 20
-"""Most partitions of a stream on the first page; /streams/S has all of them."""
+"""Maximum number of partitions of a stream on the first page; /streams/S has all of them."""
 FINDINGS_MOST: Final = 20
-"""Most sentences about problems on the page, because each partition may have one. The JSON form has all."""
+"""Maximum number of problems on the page, because each partition may have one. The JSON form has all."""
 ANNOUNCED_MOST: Final = 3
-"""Most new problems that the page lets a screen reader announce."""
+"""Maximum number of new problems that the page lets a screen reader announce."""
 RATE_S: Final = 60
 """Seconds of the history in the computation of rates."""
 TABLE_ROWS: Final = 24
-"""Most rows of the table below the chart, with the chart's numbers."""
+"""Maximum number of rows of the table below the chart, with the chart's numbers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class StreamRates:
     """Rates and lag of a stream's events, from producers to sinks. None in a field: not known.
 
     arrived, judged, forwarded: records per second, over the last minute.
@@ -124,7 +124,7 @@ async def _context(request: web.Request) -> dict[str, Any]:
     }
 
 
-async def _flow(request: web.Request, stream: StreamView) -> Flow:
+async def _flow(request: web.Request, stream: StreamView) -> StreamRates:
     past, count = request.app[PAST], len(stream.partitions)
     hour, day = await past.history(stream.stream, "1h", count), await past.history(stream.stream, "24h", count)
     lags = [row.lag_s for row in stream.partitions if row.lag_s is not None]
@@ -135,7 +135,7 @@ async def _flow(request: web.Request, stream: StreamView) -> Flow:
     def rate(*names: str) -> float | None:
         return sum(sum(hour.points.counts[name][last:]) for name in names) / seconds if seconds else None
 
-    return Flow(
+    return StreamRates(
         stream.stream,
         sum(hour.points.arrived[last:]) / seconds if seconds else None,
         rate(*COUNTS),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import shlex
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
+from kafka_ratchet.app.inspect.policy import PolicyPage, PolicyRecord, PolicyRow, stream_policies, switch_word
 from kafka_ratchet.app.names import policy_topic
 from kafka_ratchet.app.operations.policy_topic import read_policies
 from kafka_ratchet.app.repartition import judging
@@ -16,7 +16,7 @@ from kafka_ratchet.app.status.producers import shown
 from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
 from kafka_ratchet.app.web.render import SETTINGS
 from kafka_ratchet.app.why.answer import moment
-from kafka_ratchet.app.worker.policy import BY_HEADER, Origin
+from kafka_ratchet.app.worker.policy import BY_HEADER
 from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_count
 from kafka_ratchet.topic_log.reading import records
 
@@ -29,35 +29,27 @@ async def policy_page(request: web.Request) -> web.StreamResponse:
     """Return the page with the present policies and their history."""
     settings, bootstrap = impatient(request.app[SETTINGS]), request.app[BOOTSTRAP]
 
-    async def ask(asked: dict[str, str]) -> dict[str, Any]:
+    async def ask(asked: dict[str, str]) -> PolicyPage:
         return await read(request, lambda: policies_now(settings, bootstrap), instead="ratchet policy get")
 
     return await answer(request, "policy.html", ask)
 
 
-def policies_now(settings: Settings, bootstrap: str) -> dict[str, Any]:
+def policies_now(settings: Settings, bootstrap: str) -> PolicyPage:
     """Return the present policies, and the newest records of the policy topic, the newest first.
 
     Raises:
         RatchetError: Kafka does not answer, or the topic cannot be read.
     """
     policies = read_policies(settings, bootstrap)
-    streams = []
-    for name in judging(settings.streams):
-        deduplicate, origin = policies.effective(name)
-        word = "off" if deduplicate else "on"
-        change = shlex.join(["ratchet", "policy", "set", word, "--stream", name])
-        if not deduplicate and origin in (Origin.STREAM_SETTING, Origin.GLOBAL_SETTING):
-            change = ""  # the settings have it so: nothing is to be changed here
-        streams.append({"stream": name, "deduplicate": deduplicate, "origin": str(origin), "change": change})
-    history, left_out = _history(settings, bootstrap)
-    return {"topic": policies.changelog, "streams": streams, "history": history, "left_out": left_out}
+    rows = [PolicyRow(each) for each in stream_policies(policies, judging(settings.streams))]
+    return PolicyPage(policies.changelog, rows, *_history(settings, bootstrap))
 
 
-def _history(settings: Settings, bootstrap: str) -> tuple[list[dict[str, Any]], int]:
-    """Return the newest records of the policy topic, the newest first, and the number of older ones left out."""
+def _history(settings: Settings, bootstrap: str) -> tuple[list[PolicyRecord], int]:
+    """Return the newest records of the policy topic, the newest first, and the number of omitted older records."""
     options, topic = {"bootstrap.servers": bootstrap, **settings.kafka}, policy_topic(settings.app)
-    found: list[dict[str, Any]] = []
+    found: list[PolicyRecord] = []
     with consumer(options, "ratchet-page") as asked:
         if not partition_count(asked, topic, settings.kafka_timeout_s):
             return [], 0
@@ -67,12 +59,12 @@ def _history(settings: Settings, bootstrap: str) -> tuple[list[dict[str, Any]], 
             at = moment(message.timestamp()[1])
             by = dict(message.headers() or ()).get(BY_HEADER)
             who = None if by is None else shown(by[:TEXT_MOST])
-            found.append({"offset": message.offset(), "at": at, "by": who, **_texts(message.key(), message.value())})
+            found.append(PolicyRecord(message.offset(), at, who, *_texts(message.key(), message.value())))
     left_out = first - held.first + max(0, len(found) - HISTORY_MOST)
     return found[-HISTORY_MOST:][::-1], left_out
 
 
-def _texts(key: bytes | None, value: bytes | None) -> dict[str, Any]:
+def _texts(key: bytes | None, value: bytes | None) -> tuple[str, str]:
     """Return subject and contents of a record of the policy topic, as texts."""
     text = None if value is None else shown(value[:TEXT_MOST])
     try:
@@ -88,4 +80,4 @@ def _texts(key: bytes | None, value: bytes | None) -> dict[str, Any]:
             about = f"request to forget, stream {name}"
         case _:
             about = f"not a policy: {shown((key or b'')[:100])}"
-    return {"about": about, "says": "unset" if text is None else text}
+    return about, switch_word(None) if text is None else text

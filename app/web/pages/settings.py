@@ -9,7 +9,7 @@ from typing import Any, Final
 from aiohttp import web
 from pydantic import BaseModel, SecretStr
 
-from kafka_ratchet.app.repartition import Arrivals
+from kafka_ratchet.app.repartition import RepartitionSettings
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.web.readings import answer
 from kafka_ratchet.app.web.render import SETTINGS, plain
@@ -44,7 +44,7 @@ def _leaves(found: Any, name: str) -> Iterator[tuple[str, str | None]]:
             yield from _leaves(getattr(found, each), f"{prefix}{each}")
     elif isinstance(found, Mapping) and found:
         for each, value in found.items():
-            if isinstance(value, Arrivals):
+            if isinstance(value, RepartitionSettings):
                 continue  # made of another stream, not a setting
             if name == "kafka":
                 yield f"{prefix}{each}", _masked(value) if each in WORDS else HIDDEN

@@ -101,7 +101,9 @@ def _states(stream: StreamView) -> dict[str, int]:
 
 
 def sparkline(points: Sequence[tuple[int, int]], begin: int, end: int, width: int = 120, height: int = 24) -> list[str]:
-    """Return the `points` attributes of SVG polylines for a small chart, one polyline for each run without a gap.
+    """Return the SVG polylines of a small chart, each as the text of its attribute `points`.
+
+    A gap in the points ends a polyline, and the next one begins after the gap.
 
     Args:
         points: (time in seconds, value) in the order of time, usually a minute apart.

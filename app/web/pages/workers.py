@@ -27,7 +27,7 @@ KINDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServingWorker:
     """Worker with the partitions that it serves, by stream. standing_by: those with a standby copy in the worker."""
 
     worker: WorkerPast
@@ -40,7 +40,7 @@ class WorkersPage:
     """Contents of the page: all workers, and their last events, the newest first."""
 
     range_s: int
-    workers: list[Served]
+    workers: list[ServingWorker]
     events: list[WorkerEvent]
 
 
@@ -62,7 +62,7 @@ async def workers_page(request: web.Request) -> web.Response:
                     has.setdefault(stream.stream, []).append(row.partition)
                 if worker.name in row.standbys:
                     copies.setdefault(stream.stream, []).append(row.partition)
-        workers.append(Served(worker, has, copies))
+        workers.append(ServingWorker(worker, has, copies))
     found = WorkersPage(length, workers, pasts.events[:EVENTS_SHOWN])
     if wants_json(request):
         return json_response(found)

@@ -19,9 +19,9 @@ from kafka_ratchet.app.inspect.event import EventTrace, judgement, row_phrase
 from kafka_ratchet.app.inspect.streams import TERMINAL_COLUMNS, partition_notices
 from kafka_ratchet.app.status.model import PartitionView, Totals
 from kafka_ratchet.app.web.render import set_up_templates
-from kafka_ratchet.app.why.answer import Answer, Arrival, Place, Result
+from kafka_ratchet.app.why.answer import Answer, InputRecord, RecordPosition, Result
 from kafka_ratchet.rule.verdicts import PHRASES
-from kafka_ratchet.transport.stalls import Cause, Stall
+from kafka_ratchet.transport.stalls import Stall, StallCause
 
 ROW = PartitionView(
     3, "worker <a>", "running", 5, 1_000, None, None, 9, 12, 7, 1_234, 2, also_reported_by=["b"], unjudged=4
@@ -59,14 +59,16 @@ def test_terminal_and_page_have_the_same_headings_and_values(macros: Any) -> Non
 
 
 def test_a_halted_partition_has_one_sentence() -> None:
-    row = replace(ROW, state="halted", error="corrupt", stalled=Stall(Cause.HALTED, "corrupt", 0.0))
+    row = replace(ROW, state="halted", error="corrupt", stalled=Stall(StallCause.HALTED, "corrupt", 0.0))
     assert partition_notices(row) == ["Partition 3: corrupt"]
-    row = replace(row, state="running", error=None, stalled=Stall(Cause.NO_LEADER, "no leader", 0.0))
+    row = replace(row, state="running", error=None, stalled=Stall(StallCause.NO_LEADER, "no leader", 0.0))
     assert partition_notices(row) == ["Partition 3 stands still (no-leader): no leader"]
 
 
 def test_a_record_that_a_job_has_not_read_yet(templates: jinja2.Environment) -> None:
-    arrival = Arrival(Place("in", 0, 4), "2026-01-01T00:00:00.000Z", 7, "fresh", forwarded=Place("out", 0, 9))
+    arrival = InputRecord(
+        RecordPosition("in", 0, 4), "2026-01-01T00:00:00.000Z", 7, "fresh", forwarded=RecordPosition("out", 0, 9)
+    )
     assert judgement(arrival) == f"{PHRASES['fresh']}; the first of its identity"
     assert row_phrase(arrival, Result("t", "j", 2)) == "not yet in t: job j has read up to offset 2"
     arrival.results = [Result("t", "j", 2)]

@@ -11,31 +11,43 @@ from typing import NamedTuple
 import pytest
 
 from kafka_ratchet.app.compare.comparison import Comparison
+from kafka_ratchet.app.inspect import dead_letters, doctor, policy, sinks
 from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.inspect.event import EventTrace
 from kafka_ratchet.app.repair.plan import RepairPlan
-from kafka_ratchet.app.status.open_transactions import Blocked
+from kafka_ratchet.app.status.open_transactions import BlockedRange
 from kafka_ratchet.app.survey import proposal, report
 from kafka_ratchet.app.verify.findings import ResultsReport, SourceReport
 from kafka_ratchet.app.verify.replay.report import ReplayReport
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.why.answer import Answer
-from kafka_ratchet.app.why.dropped import Count
 
 DOCUMENTS = (
     Answer,
-    Blocked,
+    BlockedRange,
     Comparison,
-    Count,
+    dead_letters.Content,
+    dead_letters.DroppedCounts,
+    dead_letters.LetterRecord,
+    dead_letters.ShownHeader,
+    doctor.Diagnosis,
+    doctor.ProgramCheck,
     EventTrace,
+    policy.PolicyRow,
+    policy.PolicyState,
+    policy.StreamPolicy,
     proposal.Proposal,
     RepairPlan,
     ReplayReport,
     Report,
     report.Finding,
-    report.Numbers,
+    report.NumberOrder,
     report.Report,
     ResultsReport,
+    sinks.OpenTransactions,
+    sinks.PartitionProgress,
+    sinks.SinkFailure,
+    sinks.SinkProgress,
     SourceReport,
 )
 

@@ -12,7 +12,7 @@ import pytest
 from kafka_ratchet.app.status import answers, history, identities, model, own_tables, producers
 from kafka_ratchet.app.web.pages import overview, streams, workers
 from kafka_ratchet.app.web.routes import PAGES
-from kafka_ratchet.app.why.answer import Arrival
+from kafka_ratchet.app.why.answer import InputRecord
 
 TEXT = (Path(__file__).parents[3] / "docs" / "reference" / "addresses.md").read_text("utf-8")
 ROWS = {
@@ -21,15 +21,15 @@ ROWS = {
     for address in re.findall(r"`(/[^`]*)`", re.split(r":|\n", entry)[0])
 }
 BODIES: dict[str, list[Any]] = {
-    "/": [model.Overview, overview.Flow],
-    "/history": [history.History, history.Points],
+    "/": [model.Overview, overview.StreamRates],
+    "/history": [history.History, history.StreamPoints],
     "/streams/{stream}": [streams.StreamPage],
     "/streams/{stream}/identities": [identities.IdentitiesPage],
     "/lookup": [model.Lookup, model.KnownIdentity],
-    "/event": [Arrival],
+    "/event": [InputRecord],
     "/producers": [producers.ProducersPage],
     "/tables/{table}": [own_tables.TablePage],
-    "/workers": [workers.WorkersPage, workers.Served],
+    "/workers": [workers.WorkersPage, workers.ServingWorker],
     "/status": [answers.WorkerStatus],
     "/status/identity": [answers.IdentityAnswer],
     "/status/identities": [identities.IdentitiesAnswer],

@@ -22,10 +22,10 @@ from typer.testing import CliRunner
 
 from kafka_ratchet.app.cli.verify import verify
 from kafka_ratchet.app.dead_letters.reading import connected
-from kafka_ratchet.app.dead_letters.replayed import Replayed
+from kafka_ratchet.app.dead_letters.replayed import ReplayedLetters
 from kafka_ratchet.app.names import changelog_name, replayed_topic
 from kafka_ratchet.app.settings import Settings, SinkSettings, StreamSettings, load, origins
-from kafka_ratchet.app.status.answers import Forgotten, IdentityStatus
+from kafka_ratchet.app.status.answers import ForgetEffect, IdentityStatus
 from kafka_ratchet.app.status.lookup import QueryError
 from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.app.verify import ExitCode
@@ -155,7 +155,7 @@ async def say_replayed(settings: Settings, broker: str, admin: AdminClient) -> N
     topic = replayed_topic(settings.app, "events")
     admin.create_topics([Topic(topic, 1, 1)])[topic].result(30)
     async with connected(settings, broker, "events") as letters:
-        replayed = Replayed(letters.id)
+        replayed = ReplayedLetters(letters.id)
     producer = Producer({"bootstrap.servers": broker})
     for key, value in replayed.entries(replayed.with_([(0, 0)])):
         producer.produce(topic, value, key)
@@ -170,7 +170,7 @@ async def test_identities_are_browsed_by_what_they_begin_with(
     known = KnownWorker([table(partition(0), partition(1), topic=topic)])
     for name in HOSTILE:
         known.sequences["events", name] = [IdentityStatus(0, 10, 12), IdentityStatus(1, 3, 3)]
-    edit = Forgotten("2026-01-01T00:00:00+00:00", "<me>@here", "<i>began anew</i>", 7, None, 9, None)
+    edit = ForgetEffect("2026-01-01T00:00:00+00:00", "<me>@here", "<i>began anew</i>", 7, None, 9, None)
     known.sequences["events", HOSTILE[0]] = [IdentityStatus(0, 10, 12, None, [edit])]
     status = StatusServer(known, worker="worker-a")
     async with member(settings, topic, await status.start()), page(settings) as url:
@@ -226,8 +226,8 @@ async def test_without_kafka_each_page_says_so(unused_tcp_port: int, http: aioht
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({"identity": "a", "hex": "61"}, "name the record by one identity"),
-        ({"sequence": "1"}, "name the record by one identity"),
+        ({"identity": "a", "hex": "61"}, "name the record in one way: by its producer"),
+        ({"sequence": "1"}, "name the record in one way: by its producer"),
         ({"topic": "t"}, "go together"),
         ({"topic": "t", "partition": "0", "offset": "1", "identity": "a"}, "name one record"),
         ({"topic": "t", "partition": "0", "offset": "x"}, "offset must be"),
@@ -315,7 +315,7 @@ def test_the_empty_key_is_asked_by_one_parameter_and_not_by_an_empty_form() -> N
     of_keys = settings.model_copy(update={"streams": {"events": stream}})
     assert question_of(of_keys, {"hex": ""}) == question_of(of_keys, {"identity": ""}) == Question("events", b"")
     assert question_of(of_keys, {"identity": "", "hex": "", "producer": "", "sequence": ""}) is None
-    with pytest.raises(QueryError, match="name the record by one identity"):
+    with pytest.raises(QueryError, match="name the record in one way: by its producer"):
         question_of(of_keys, {"identity": "", "hex": "", "sequence": "1"})
 
 
