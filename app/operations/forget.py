@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.operations.policy_topic import write_record
-from kafka_ratchet.app.repartition import Arrivals, arrivals_of
+from kafka_ratchet.app.repartition import RepartitionSettings, arrivals_of
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.cluster_view import lookup
 from kafka_ratchet.app.status.group import Group, describe_group
@@ -26,17 +26,17 @@ from kafka_ratchet.producers import admin_client, explained
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.edits import EDIT, Edit
 from kafka_ratchet.topic_log.clients import OffsetRange, consumer, offset_ranges, partition_counts
-from kafka_ratchet.transport.policy import Forget
+from kafka_ratchet.transport.policy import ForgetRequest
 
 POLL_S: Final = 0.25
 
 
-class Applied(msgspec.Struct, frozen=True):
+class PartitionEffect(msgspec.Struct, frozen=True):
     """Effect of a request to forget in one partition.
 
-    before, after: last sequence of the identity before and after; None: no last sequence
-
-    position: first input offset that the request applies to
+    before: last sequence of the identity before the request was applied; None: there was none.
+    after: last sequence of the identity since then; None: there is none.
+    position: first input offset that the request applies to.
     """
 
     partition: int
@@ -45,24 +45,25 @@ class Applied(msgspec.Struct, frozen=True):
     position: int
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class RequestState(msgspec.Struct, frozen=True):
     """State of a request to forget an identity.
 
-    pending: partitions where the request is not applied yet; members: number of workers in the group;
-    ends: by input partition, the end offset at the time of the request; records before it are judged first
+    pending: partitions where the request is not applied yet.
+    members: number of workers in the group.
+    ends: end offset of each input partition at the time of the request. Workers judge the records before it first.
     """
 
     stream: str
     request: str
     identity_hex: str
     above: int | None
-    applied: list[Applied]
+    applied: list[PartitionEffect]
     pending: list[int]
     members: int
     ends: dict[int, int]
 
 
-class Forgetting:
+class ForgetRequests:
     """Maker of an operator's requests to forget identities of one stream, with a connection to Kafka."""
 
     def __init__(self, settings: Settings, bootstrap: str, name: str) -> None:
@@ -88,11 +89,11 @@ class Forgetting:
         self.partitions = found[self._changelog]
         self._input_id = ownership.id_of(settings.streams[name].input)
         other = settings.streams.get(arrivals_of(name))
-        self._arrivals_id = ownership.id_of(other.input) if isinstance(other, Arrivals) else ""
+        self._arrivals_id = ownership.id_of(other.input) if isinstance(other, RepartitionSettings) else ""
 
     def request(
         self, identity: bytes, above: int | None, reason: str, partition: int | None = None
-    ) -> tuple[Forget, list[int]]:
+    ) -> tuple[ForgetRequest, list[int]]:
         """Return a request to forget, and the partitions that must apply it. Nothing is written yet.
 
         Raises:
@@ -114,9 +115,10 @@ class Forgetting:
             )
         if partition is not None and partition >= self.partitions:
             raise SettingsError(
-                f"--partition {partition}: the input of stream {self._name!r} has partitions 0 to {self.partitions - 1}"
+                f"--partition {partition}: the input of stream {self._name!r} has partitions 0 to "
+                f"{self.partitions - 1}. Name one of these"
             )
-        asked = Forget(secrets.token_hex(8), identity, above, now(), this_user(), reason.strip(), partition)
+        asked = ForgetRequest(secrets.token_hex(8), identity, above, now(), this_user(), reason.strip(), partition)
         return asked, list(range(self.partitions)) if partition is None else [partition]
 
     def look(self, identity: bytes) -> Lookup:
@@ -133,7 +135,7 @@ class Forgetting:
             )
         return asked
 
-    def write(self, request: Forget, partitions: Sequence[int], wait_s: float) -> Outcome:
+    def write(self, request: ForgetRequest, partitions: Sequence[int], wait_s: float) -> RequestState:
         """Write the request, and wait until the given partitions have applied it.
 
         It does not wait while no worker runs; workers that start later apply the request.
@@ -162,12 +164,14 @@ class Forgetting:
                     "workers will apply it; this command cannot show when"
                 ) from failure
         applied = [
-            Applied(number, _known(edit.before), _known(edit.after), edit.position)
+            PartitionEffect(number, _known(edit.before), _known(edit.after), edit.position)
             for number, edit in sorted(found.items())
         ]
         pending = sorted(set(partitions) - found.keys())
         until = {number: request.holds_from(number, self._input_id) for number in partitions}
-        return Outcome(self._name, request.id, request.identity.hex(), request.above, applied, pending, members, until)
+        return RequestState(
+            self._name, request.id, request.identity.hex(), request.above, applied, pending, members, until
+        )
 
     def _wait_for_arrivals(self, asked: Consumer, deadline: float) -> None:
         """Wait until all present input records are copied to the partition of their identity (`repartition_by`).
@@ -175,7 +179,7 @@ class Forgetting:
         For a stream without `repartition_by`, it returns at once.
         """
         other = self._settings.streams.get(arrivals_of(self._name))
-        if not isinstance(other, Arrivals):
+        if not isinstance(other, RepartitionSettings):
             return
         held = self._held(asked, other.input)
         while True:
@@ -227,13 +231,14 @@ def _sent_to(group: Group, where: tuple[str, int], topic_id: str, first: int) ->
 
 
 def is_unknown(looked: Lookup, partition: int | None) -> bool:
-    """Return True if all partitions answered, and none has a last sequence of the identity.
+    """Return True if workers answered for all partitions, and none has a last sequence of the identity.
 
     partition: the only partition to regard; None: all
     """
     unasked = [number for number in looked.not_asked if partition in (None, number)]
     known = [row for row in looked.partitions if partition in (None, row.partition)]
-    return not unasked and all(row.persisted is None and row.pushed is None for row in known)
+    was_asked = bool(looked.asked)  # no partition is known if Kafka did not answer
+    return was_asked and not unasked and all(row.persisted is None and row.pushed is None for row in known)
 
 
 def _known(sequence: int) -> int | None:

@@ -25,7 +25,8 @@ class Gap(msgspec.Struct, frozen=True):
     """Identity with missing sequences, in one partition.
 
     identity: the identity as text; None: it is not UTF-8.
-    first: the lowest counted sequence, usually the lowest one seen.
+    first: sequence at which counting began: the lowest one seen; or the last one at that time, if the identity was
+        known before counting began, or if an operator lowered its last sequence.
     last: the highest sequence seen.
     seen: number of different sequences seen from `first` to `last`.
     """
@@ -64,7 +65,10 @@ def gap_of(row: Row) -> Gap | None:
 
 
 def gaps_of(stream: str, rows: Iterable[Row], limit: int) -> Gaps:
-    """Return the sums over all rows, and the gaps of the `limit` identities with most missing sequences."""
+    """Return the totals of a stream, and the gaps of the `limit` identities with most missing sequences.
+
+    rows: state of each identity and partition
+    """
     identities = missing = 0
 
     def counted() -> Iterable[Gap]:

@@ -19,21 +19,22 @@ from kafka_ratchet.rule.kernels import FRESH, INVALID
 from kafka_ratchet.tables.edits import FORGET, Edit
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.client.cluster import Cluster
-from kafka_ratchet.transport.client.partition_reader import Fetching, PartitionReader, Place
+from kafka_ratchet.transport.client.partition_reader import FetchOptions, PartitionAddress, PartitionReader
 from kafka_ratchet.transport.client.topic_id import id_text
 from kafka_ratchet.transport.owner import Decision
-from kafka_ratchet.transport.policy import Forget
+from kafka_ratchet.transport.policy import ForgetRequest
 
 FETCH_BYTES: Final = 8 << 20
 WAIT_MS: Final = 250
 CONNECTION: Final = "recounting"
 
 
-class PassingAgain(NamedTuple):
+class RepeatedCount(NamedTuple):
     """Count of records that would be forwarded again.
 
-    records: number of these; first: offset of the first one, -1 without one
-    invalid: number of records that would become dead letters again
+    records: number of records that would be forwarded again.
+    first: offset of the first of them; -1: there is none.
+    invalid: number of records that would become dead letters again.
     """
 
     records: int = 0
@@ -44,7 +45,8 @@ class PassingAgain(NamedTuple):
 class Log(NamedTuple):
     """Input partition with the records to count.
 
-    id: topic id, 16 bytes; letters: prefix of the names that this stream gives its dead letters
+    id: id of the topic, 16 bytes.
+    letters: prefix of the names that this stream gives its dead letters.
     """
 
     topic: str
@@ -53,7 +55,7 @@ class Log(NamedTuple):
     letters: bytes
 
 
-def awaited(forgets: Iterable[Forget], state: SequencePartition, log: Log, position: int) -> list[Forget]:
+def awaited(forgets: Iterable[ForgetRequest], state: SequencePartition, log: Log, position: int) -> list[ForgetRequest]:
     """Return the requests to forget that the partition will apply to records before `position`.
 
     Args:
@@ -109,10 +111,10 @@ async def count_passing(
     offsets: range,
     skipped: Sequence[range],
     *,
-    forgets: Collection[Forget] = (),
+    forgets: Collection[ForgetRequest] = (),
     judges: bool,
     batch_most: int,
-) -> PassingAgain:
+) -> RepeatedCount:
     """Judge a range of offsets as the next worker would, and count the records that it would forward again.
 
     The state stays unchanged.
@@ -126,7 +128,7 @@ async def count_passing(
         skipped: ranges of offsets not judged so far; their records would be forwarded for the first time.
         forgets: requests to apply before these offsets are read again.
         judges: True if deduplication is on.
-        batch_most: most bytes of one batch after decompression.
+        batch_most: maximum number of bytes of one batch after decompression.
 
     Raises:
         SettingsError: the import of the user's function fails.
@@ -135,8 +137,8 @@ async def count_passing(
     source = SequenceSource.parse(stream.sequence)
     read, read_identities = reader_for(source, stream.sequence_form), computed_identity_reader(stream.identity)
     headers = source.name.encode() if source.kind == "header" else b"", (stream.identity.header or "").encode()
-    fetching = Fetching(CONNECTION, FETCH_BYTES, WAIT_MS, batch_most, *headers)
-    place = Place(log.topic, log.partition, log.id)
+    fetching = FetchOptions(CONNECTION, FETCH_BYTES, WAIT_MS, batch_most, *headers)
+    place = PartitionAddress(log.topic, log.partition, log.id)
     reader = PartitionReader(cluster, place, offsets.start, fetching, skips_deleted=False)
     records, first, invalid = 0, -1, 0
     try:
@@ -158,7 +160,7 @@ async def count_passing(
             records += int(np.count_nonzero(passes))
     finally:
         state.rollback()
-    return PassingAgain(records, first, invalid)
+    return RepeatedCount(records, first, invalid)
 
 
 def recounted_from(edits: Iterable[Edit], before: int | None, after: int) -> list[str]:
@@ -174,7 +176,7 @@ def recounted_from(edits: Iterable[Edit], before: int | None, after: int) -> lis
 
 
 def causes(
-    state: SequencePartition, offsets: range | None, *, forgets: Collection[Forget] = (), judges: bool
+    state: SequencePartition, offsets: range | None, *, forgets: Collection[ForgetRequest] = (), judges: bool
 ) -> list[str]:
     """Return a phrase for each reason why records may be forwarded again.
 

@@ -1,15 +1,16 @@
 """`ratchet resume`: executes and records an operator's decision about halted partitions.
 
 For each partition, it writes one transaction with the transactional id of the partition's lane. The transaction has
-the changelog's owner entry with the decision, the partition's progress, and the group's offset, so a reader never sees
-a part of them. Using the lane's id fences a running worker, which finds the decision when it takes the partition again.
+the changelog's owner entry with the decision, the partition's progress, and the group's offset, so a reader
+sees all of them or none. Using the lane's id fences a running worker, which finds the decision when it takes the
+partition again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -22,14 +23,14 @@ from kafka_ratchet.app.names import changelog_name, policy_topic, transactional_
 from kafka_ratchet.app.operations.policy_topic import read_policies
 from kafka_ratchet.app.operations.recounting import (
     Log,
-    PassingAgain,
+    RepeatedCount,
     awaited,
     causes,
     count_passing,
     never_judged,
     recounted_from,
 )
-from kafka_ratchet.app.repartition import Arrivals
+from kafka_ratchet.app.repartition import RepartitionSettings, is_judged
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.group import describe_group
 from kafka_ratchet.app.worker.claims import now, this_user
@@ -41,14 +42,15 @@ from kafka_ratchet.errors import (
     Aborted,
     BrokerUnavailable,
     Fenced,
+    RatchetError,
     SettingsError,
     TopicMissing,
     TopicTaken,
     TransactionError,
 )
 from kafka_ratchet.producers import admin_client, explained
-from kafka_ratchet.rule.windows import PLAIN, Kept
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.rule.windows import PLAIN, StateOptions
+from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.topic_log.clients import consumer, partition_counts, ranges_of
 from kafka_ratchet.topic_log.reading import records
@@ -69,20 +71,20 @@ from kafka_ratchet.transport.owner import (
     states_its_form,
 )
 from kafka_ratchet.transport.owner import Topic as OwnedTopic
-from kafka_ratchet.transport.policy import Forget
-from kafka_ratchet.transport.transactions.hanging import Hanging, end_hanging, find_hanging, with_known_ends
+from kafka_ratchet.transport.policy import ForgetRequest
+from kafka_ratchet.transport.transactions.hanging import Hanging, end_hanging, find_hanging, open_in, with_known_ends
 
 log = structlog.get_logger(__name__)
 
 TRIES: Final = 20
-"""Most attempts to take a partition over. A halted lane retries every few seconds, and may fence an attempt."""
+"""Maximum number of attempts to take a partition over. A halted lane retries every few seconds, and may fence one."""
 MOST_DIGITS: Final = 19
-"""Most digits of an offset, which has 64 bits. Python refuses numbers of thousands of digits."""
+"""Maximum number of digits of an offset, which has 64 bits. Python refuses numbers of thousands of digits."""
 CHANGELOG_BYTES: Final = 1_000_000
-"""Most bytes of a batch of changelog entries; a topic's max.message.bytes is 1,048,588 by default."""
+"""Maximum number of bytes of a batch of changelog entries; a topic's max.message.bytes is 1,048,588 by default."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ResumeOptions(msgspec.Struct, frozen=True):
     """Options of `ratchet resume`: the operator's decision.
 
     start: "earliest", "latest", an offset as text, or None to keep the position
@@ -102,6 +104,7 @@ class Plan(msgspec.Struct, frozen=True):
     recounted: phrases about the records that will be forwarded again, each with a reason.
     passes_again: number of records that will be forwarded again; with `forget`, number of offsets.
     letters_again: number of records that will become dead letters again.
+    decided: newest decision recorded before, as text; "": there is none.
     """
 
     partition: int
@@ -115,6 +118,7 @@ class Plan(msgspec.Struct, frozen=True):
     recounted: list[str] = []
     passes_again: int = 0
     letters_again: int = 0
+    decided: str = ""
 
     @property
     def skipped(self) -> int:
@@ -144,10 +148,23 @@ def prepare_new(settings: Settings, bootstrap: str, name: str) -> None:
         prepare(bootstrap, settings, name, stream)
 
 
+def _named(partitions: Iterable[int]) -> str:
+    found = sorted(partitions)
+    return f"partition{'s' * (len(found) > 1)} {', '.join(map(str, found))}"
+
+
+def _newest_decision(owner: Owner | None) -> Decision | None:
+    """Return the newest decision of a partition about its position; None: there is none."""
+    decisions = owner.decisions if owner is not None else ()
+    return next((each for each in reversed(decisions) if "--open-transaction" not in each.what), None)
+
+
 class Resume:
     """Planner and executor of an operator's decision about one stream's partitions, with a connection to Kafka."""
 
-    def __init__(self, settings: Settings, bootstrap: str, name: str, wanted: Wanted, by: str | None = None) -> None:
+    def __init__(
+        self, settings: Settings, bootstrap: str, name: str, wanted: ResumeOptions, by: str | None = None
+    ) -> None:
         """Check the stream's topics and their owner. by: name of the operator; None: the user of this process.
 
         Raises:
@@ -157,10 +174,12 @@ class Resume:
         """
         self.settings, self.bootstrap, self.name, self.wanted = settings, bootstrap, name, wanted
         self._by = by or this_user()
-        self._counted: dict[int, tuple[Any, PassingAgain]] = {}
+        self._counted: dict[int, tuple[Any, RepeatedCount]] = {}
         """Last count of records that would be forwarded again, by partition, with a key of the counted state."""
         self.unrecorded: dict[int, str] = {}
         """Reason why the changelog has no record of the decision about an open transaction, by partition."""
+        self._doubtful: int | None = None
+        """Partition with an unknown outcome of the last commit; None if every outcome is known."""
         self.stream = settings.streams[name]
         self._admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
         found = partition_counts(self._admin, names_of(settings, name))
@@ -174,6 +193,10 @@ class Resume:
                     "--execute creates the topics"
                 )
         self.partitions = found[self.stream.input]
+        self.shared: list[tuple[str, int]] = []
+        """Partitions that the lanes of all partitions write to, as far as they are known here."""
+        if isinstance(self.stream, RepartitionSettings):
+            self.shared = [(self.stream.output, number) for number in range(found[self.stream.output])]
         if not wanted.adopt:
             self.ownership.refuse_others(self.changelog)
 
@@ -191,31 +214,67 @@ class Resume:
         """Return the plan for the partitions `numbers`. Changes nothing.
 
         Raises:
-            SettingsError: the plan needs `--from`, `--forget` or `--recount`, and the option is not given.
+            SettingsError: the plan needs `--from`, `--forget` or `--recount`, and the option is not given; or only
+                some partitions have this decision already, and processed records since.
         """
         if self.wanted.adopt and len(numbers) < self.partitions:
             raise SettingsError(
                 "--adopt takes over a whole topic, so it cannot be combined with --partition. An omitted partition "
-                "would begin at the earliest record, and everything in it would count twice"
+                "would begin at the earliest record, and everything in it would count twice. Remove --partition"
             )
         async with self.connected() as cluster:
-            plans = []
+            plans, decided = list[Plan](), dict[int, Decision]()
             for number in numbers:
                 with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
                     move = self.move_of(cluster, number, self.state_of(number, Path(folder), kept=kept_of(self.stream)))
                     try:
                         await move.read()
                         plan, _ = await self._planned(cluster, move, number)
+                        if (known := self._decision_in_force(move.state.owner, plan)) is not None:
+                            decided[number] = known
                     finally:
                         move.close()
                 plans.append(plan)
-            return plans
+        self._refuse_repetition(plans, decided)
+        return plans
+
+    def _decision_in_force(self, owner: Owner | None, plan: Plan) -> Decision | None:
+        """Return a partition's newest decision if it is the one asked for, and no halt followed; else None."""
+        newest = _newest_decision(owner)
+        if owner is None or newest is None or newest.what != self._what:
+            return None
+        is_halted = plan.found or owner.broken or (plan.before is not None and plan.before > plan.end)
+        return None if is_halted else newest
+
+    def _refuse_repetition(self, plans: list[Plan], decided: dict[int, Decision]) -> None:
+        """Refuse a decision that only some partitions have, if these would process records again.
+
+        An earlier command may have failed after these partitions.
+
+        Args:
+            plans: plans for all requested partitions.
+            decided: this decision as recorded, by partition; without partitions halted again since.
+        """
+        open_ones = [plan.partition for plan in plans if plan.partition not in decided]
+        if not open_ones or not (self.wanted.forget or self.wanted.recount):
+            return
+        if not (having := [plan.partition for plan in plans if plan.partition in decided and plan.again]):
+            return
+        newest = max((decided[number] for number in having), key=lambda each: each.at)
+        remedy = "with --partition, and without --adopt," if self.wanted.adopt else "with --partition"
+        raise SettingsError(
+            f"{self.stream.input}: an earlier command has recorded this decision for {_named(having)} (the last one by "
+            f"{newest.by} at {newest.at}), but not for {_named(open_ones)}, or not since a halt there. If repeated for "
+            f"{_named(having)}, it would forward their records again. Run the command {remedy} for each of the others; "
+            "do the same to decide once more about a single partition"
+        )
 
     async def execute(self, numbers: list[int]) -> list[Plan]:
         """Plan all partitions `numbers`, and then execute the plans, one partition after the other.
 
-        The topics are claimed last. Until then workers refuse to start; after that, they begin any partition without a
-        decision at its earliest record. After an interruption, run the command again.
+        The topics are claimed last. Until then workers refuse to start if another application has a claim. After that,
+        or without another claim, they begin any partition without a decision at its earliest record. If a
+        partition fails, those before it stay changed, and the error names them.
 
         Raises:
             SettingsError: as in `plan`.
@@ -238,13 +297,66 @@ class Resume:
             self._refuse_while_others_work()
         by = self._by
         async with self.connected() as cluster:
-            plans = [await self._execute(cluster, number, by) for number in numbers]
-        is_whole = len(numbers) == self.partitions
-        if self.wanted.adopt or (is_whole and self.ownership.is_stale(self.changelog)):
-            self.ownership.claim(self.changelog, self.partitions, by, self.wanted.reason)
-        if self.wanted.adopt:
-            self._refuse_while_others_work()  # a starting application has read the earlier claims
+            plans = list[Plan]()
+            try:
+                for number in numbers:
+                    plans.append(await self._execute(cluster, number, by))
+                if self.wanted.adopt or (
+                    self.ownership.is_stale(self.changelog) and await self._others_fit(cluster, numbers)
+                ):
+                    self.ownership.claim(self.changelog, self.partitions, by, self.wanted.reason)
+                if self.wanted.adopt:
+                    self._refuse_while_others_work()  # a starting application has read the earlier claims
+            except BaseException as error:
+                if plans or self._doubtful is not None:
+                    self._name_changed(error, numbers[: len(plans)], numbers[len(plans) :])
+                raise
         return plans
+
+    async def _others_fit(self, cluster: Cluster, numbers: list[int]) -> bool:
+        """Return True if the owner entries of all partitions except `numbers` fit the present topics and settings."""
+        for number in sorted(set(range(self.partitions)) - set(numbers), reverse=True):  # the last is decided last
+            with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
+                move = self.move_of(cluster, number, self.state_of(number, Path(folder), kept=kept_of(self.stream)))
+                try:
+                    await move.read()
+                    stored = move.state.owner
+                    if stored is None or stored.differences(await self.owner_now(cluster)):
+                        return False
+                finally:
+                    move.close()
+        return True
+
+    def _name_changed(self, error: BaseException, changed: list[int], others: list[int]) -> None:
+        """Add the partitions changed so far to an error; log them if the operator has interrupted the command."""
+        said = [f"Already changed: {_named(changed)} of {self.stream.input}"] if changed else []
+        if (doubtful := self._doubtful) is not None:
+            others = [number for number in others if number != doubtful]
+            said.append(f"Perhaps changed: partition {doubtful} of {self.stream.input} (its commit had no answer)")
+        if self.wanted.adopt:
+            said.append("Run the command again before a worker starts, because --adopt needs all partitions")
+        elif doubtful is not None:
+            said.append(
+                f"After a minute, run the command with --partition {doubtful} and without --execute: it shows the "
+                "newest decision. Unless this command has made it, repeat the command with --execute"
+            )
+        if others and not self.wanted.adopt:
+            said.append(f"Repeat the command with --partition for each of the others: {_named(others)}")
+        if not others and doubtful is None and not self.wanted.adopt:
+            said.append("Do not repeat the command: the next decision renews the claim of the topics if it is stale")
+        text = ". ".join(said)
+        if isinstance(error, RatchetError):
+            error.args = (f"{error}. {text}",)
+        else:
+            log.error(f"the command ended early. {text}", stream=self.name, reason=repr(error))
+
+    def search_also(self, topics: list[str]) -> None:
+        """Look for open transactions in all partitions of these topics as well. All of them must exist."""
+        found = partition_counts(self._admin, topics)
+        if missing := set(topics) - set(found):
+            raise TopicMissing(f"--topic {missing.pop()}: the topic does not exist. Give a topic that agents send to")
+        more = [(topic, number) for topic, count in found.items() for number in range(count)]
+        self.shared = list(dict.fromkeys((*self.shared, *more)))
 
     async def open_transactions(self, numbers: list[int], *, commit: bool | None) -> list[Hanging]:
         """Return the hanging transactions in the topics of the partitions `numbers`, and end them as `commit` says.
@@ -258,10 +370,12 @@ class Resume:
         """
         found: list[Hanging] = []
         async with self.connected() as cluster:
+            shared = await open_in(cluster, self.shared, "resume")
             for number in numbers:
                 places = [(topic, number) for topic in (*self.stream.writes, self.changelog)]
-                hanging = await find_hanging(cluster, places, self.settings.transaction_timeout_ms, "resume")
                 name = transactional_id(self.settings.app, self.stream.input, number)
+                timeout_ms = self.settings.transaction_timeout_ms
+                hanging = await find_hanging(cluster, places, timeout_ms, "resume", own_id=name, shared=shared)
                 hanging = await with_known_ends(cluster, name, hanging, "resume")
                 if commit is not None and hanging:
                     await end_hanging(cluster, name, hanging, "resume", commit=commit)
@@ -280,7 +394,7 @@ class Resume:
     async def _record_end(self, cluster: Cluster, number: int, *, commit: bool) -> str:
         """Record in a partition's owner entry how the operator has ended a transaction.
 
-        Position, topics and settings of the entry stay the same, so a halt for another reason remains.
+        The entry keeps its position, topics and settings, so a partition halted for another reason stays halted.
 
         Returns:
             reason why nothing was recorded; "" if it was
@@ -317,14 +431,23 @@ class Resume:
             try:
                 # Most of it before the lane is fenced: a running lane comes back after a second or two.
                 await move.read()
+                tried: list[tuple[Decision, Plan]] = []
                 for left in reversed(range(TRIES)):
                     try:
                         await move.take_over()
                         await move.read()
+                        self._doubtful = None  # a commit of an attempt before is in the changelog now, or aborted
+                        known = move.state.owner.decisions if move.state.owner else ()
+                        for decision, plan in tried:  # a failed commit may have been one after all
+                            if decision in known:
+                                return plan
                         plan, owner = await self._planned(cluster, move, number)
                         mark = await self._mark(cluster, move, number, owner)
                         decided = self._decided(owner, move.state.owner, plan, by, mark)
+                        tried.append((decided.decisions[-1], plan))
+                        self._doubtful = number
                         await move.write(decided, plan.after, forget=plan.forget)
+                        self._doubtful = None
                     except (Fenced, Aborted) as error:
                         if not left:
                             raise
@@ -341,7 +464,7 @@ class Resume:
         raise AssertionError  # the last try raises
 
     def state_of(
-        self, number: int, folder: Path, bounds: Bounds | None = None, kept: Kept = PLAIN
+        self, number: int, folder: Path, bounds: EvictionLimits | None = None, kept: StateOptions = PLAIN
     ) -> SequencePartition:
         """Return an empty state for a partition, with its store in `folder`.
 
@@ -354,7 +477,10 @@ class Resume:
     def move_of(
         self, cluster: Cluster, number: int, state: SequencePartition, timeout_ms: int = 60_000
     ) -> PartitionMove:
-        """Return the mover that reads and writes a partition's state. timeout_ms: timeout of its transaction, in ms."""
+        """Return the `PartitionMove` that reads a partition's state and writes the decision in one transaction.
+
+        timeout_ms: timeout of the transaction, in ms
+        """
         stream, app = self.stream, self.settings.app
         return PartitionMove(
             cluster,
@@ -364,6 +490,7 @@ class Resume:
             group=app,
             transactional_id=transactional_id(app, stream.input, number),
             writes=(*stream.writes, self.changelog),
+            shared=self.shared,
             timeout_ms=timeout_ms,
         )
 
@@ -379,6 +506,7 @@ class Resume:
         if move.committed_in not in (None, here.id):
             means_nothing = True
             found.append(f"the group's offset is of the topic of id {move.committed_in}, and {here} is there now")
+        old = None if means_nothing else move.position
         foreign = move.foreign_offset
         if not means_nothing and (lost := await move.lost()) is not None:
             found.append(lost)
@@ -409,9 +537,15 @@ class Resume:
             )
         after = self._start(number, before, first, end)
         recounted: list[str] = []
-        passing = PassingAgain()
+        passing = RepeatedCount()
         if not self.wanted.forget and after < end:
             recounted, passing = await self._recounted(cluster, move, number, before, range(after, end))
+        if self.wanted.forget and old is not None and after < min(old, end) and (kept := state.stored_tables()):
+            recounted.append(
+                f"--forget keeps the entries of the tables of a program, now or earlier ({', '.join(kept)}), and "
+                f"agents with these tables would add the records of offsets {after} to {min(old, end) - 1} to them "
+                "again; to build tables anew, run a second application (docs/guide/agents-deploy.md)"
+            )
         is_new_output = stored is not None and stored.has_other_topic(OUTPUT, owner)
         if is_new_output and after < (end if before is None else min(before, end)):
             recounted += await asyncio.to_thread(self._written_already, number)
@@ -421,14 +555,16 @@ class Resume:
                 f"counted before are forwarded again: {'; '.join(recounted)}. Add --recount to accept that, or give a "
                 "later offset with --from"
             )
-        forget, letters = self.wanted.forget, passing.invalid
-        plan = Plan(number, found, before, after, first, end, len(state), forget, recounted, passing.records, letters)
+        forget, letters, newest = self.wanted.forget, passing.invalid, _newest_decision(stored)
+        decided = f"{newest.what}, by {newest.by} at {newest.at}: {newest.reason}" if newest is not None else ""
+        passes = passing.records, letters, decided
+        plan = Plan(number, found, before, after, first, end, len(state), forget, recounted, *passes)
         return msgspec.structs.replace(plan, passes_again=plan.again) if forget else plan, owner
 
     def _written_already(self, number: int) -> list[str]:
         """Return a phrase for the refusal if a recreated output has committed records.
 
-        To read the input again would write these records a second time. The list is empty if there are none.
+        To read the input again would write these records a second time. If there are none, the list is empty.
         """
         topic = self.stream.output
         options = {"bootstrap.servers": self.bootstrap, **self.settings.kafka}
@@ -447,12 +583,12 @@ class Resume:
 
     async def _recounted(
         self, cluster: Cluster, move: PartitionMove, number: int, before: int | None, offsets: range
-    ) -> tuple[list[str], PassingAgain]:
+    ) -> tuple[list[str], RepeatedCount]:
         """Count the records that would be forwarded again if the partition continues at the first of `offsets`.
 
         Args:
             cluster: connected client of the Kafka cluster.
-            move: mover, after it has read the partition's state.
+            move: the `PartitionMove`, after it has read the partition's state.
             number: number of the partition.
             before: the committed offset; None: it belongs to an earlier topic of the same name.
             offsets: offsets from the new position to the end of the partition.
@@ -466,19 +602,19 @@ class Resume:
         recounted = recounted_from(state.edits, before, after)
         again = range(after, offsets.stop if before is None else min(before, offsets.stop))
         if not again:
-            return recounted, PassingAgain()
+            return recounted, RepeatedCount()
         judges, forgets = await self._decided_by_policy()
         if before is None:
             if move.position is None and not self.wanted.adopt and (held := await self._outputs_held(cluster, number)):
                 recounted.append(f"the changelog has no position, and the outputs hold {held} offsets")
-            never_off = judges or isinstance(self.stream, Arrivals) or state.progress is None
-            return recounted + causes(state, None, judges=never_off), PassingAgain()
+            never_off = judges or isinstance(self.stream, RepartitionSettings) or state.progress is None
+            return recounted + causes(state, None, judges=never_off), RepeatedCount()
         log_of_input = await self._log_of_input(cluster, number)
         forgets = awaited(forgets, state, log_of_input, again.stop)
         counted = await self._passing(cluster, state, log_of_input, again, forgets=forgets, judges=judges)
         if counted.records:
             said = f"{counted.records} records, the first at offset {counted.first}"
-            if isinstance(self.stream, Arrivals):
+            if isinstance(self.stream, RepartitionSettings):
                 said += f" ({self.stream.output} gets them once more; stream {self.stream.of} judges them again)"
                 return [said, *recounted], counted
             recounted = [said, *causes(state, again, forgets=forgets, judges=judges), *recounted]
@@ -490,15 +626,15 @@ class Resume:
             )
         return recounted, counted
 
-    async def _decided_by_policy(self) -> tuple[bool, Sequence[Forget]]:
-        """Return two things from the policy topic: True if deduplication is on now, and the requests to forget."""
-        if isinstance(self.stream, Arrivals):
+    async def _decided_by_policy(self) -> tuple[bool, Sequence[ForgetRequest]]:
+        """Return True if the next worker judges, and the requests to forget identities, from the policy topic."""
+        if not is_judged(self.stream, self.settings.app):
             return False, ()
         policies = await asyncio.to_thread(read_policies, self.settings, self.bootstrap)
         return policies.effective(self.name).deduplicate, policies.requests.of(self.name).forgets
 
     async def _outputs_held(self, cluster: Cluster, number: int) -> int:
-        """Return the number of offsets in partition `number`, summed over the topics that the stream writes."""
+        """Return the number of offsets that partition `number` has in all topics that the stream writes."""
         held = 0
         for topic in self.stream.writes:
             first, end = [await cluster.offset(topic, number, which, "resume") for which in (EARLIEST, LATEST)]
@@ -518,9 +654,9 @@ class Resume:
         log_of_input: Log,
         again: range,
         *,
-        forgets: Sequence[Forget],
+        forgets: Sequence[ForgetRequest],
         judges: bool,
-    ) -> PassingAgain:
+    ) -> RepeatedCount:
         """Return the count of records that would be forwarded again.
 
         It returns the last count again if the state has not changed since. A running lane moves the end of the range
@@ -593,11 +729,10 @@ class Resume:
         return Owner(self.settings.app, self.name, rule, topics)
 
     async def _mark(self, cluster: Cluster, move: PartitionMove, number: int, owner: Owner) -> Mark:
-        """Return the topic ends and state of a partition, for the record of the decision.
+        """Return the end offsets of a partition's topics, and facts about its state, to record with the decision.
 
-        The caller must fence the lane first, so that nothing changes any more.
-
-        The ends are high watermarks, because the lane's records may follow an open transaction of another producer.
+        The caller must fence the lane first, so that nothing changes any more. The end offsets are high watermarks,
+        because the lane's records may follow an open transaction of another producer.
         """
         state, known = move.state, move.state.owner
         assert isinstance(state, SequencePartition)  # noqa: S101 - `move_of`
@@ -613,9 +748,16 @@ class Resume:
         intervals = 0 if last is None else last.number + 1
         return Mark(rule, output, letters, duplicates, intervals, state.edits.next, len(state), parts)
 
+    @property
+    def _what(self) -> str:
+        """Return the command line to record; `plan` compares it."""
+        wanted = self.wanted
+        start = "" if wanted.start is None else f" --from {wanted.start}"
+        flags = " --forget" * wanted.forget + " --recount" * wanted.recount + " --adopt" * wanted.adopt
+        return f"resume{start}{flags}"
+
     def _decided(self, owner: Owner, before: Owner | None, plan: Plan, by: str, mark: Mark) -> Owner:
-        what = "resume" + " --forget" * plan.forget + " --adopt" * self.wanted.adopt
-        decision = Decision(now(), by, what, self.wanted.reason, plan.before, plan.after, mark)
+        decision = Decision(now(), by, self._what, self.wanted.reason, plan.before, plan.after, mark)
         duplicates = before.duplicates if before is not None and plan.before is not None else ()
         # Of another input it has to stay known too, that there are longer entries.
         judging = before.judging if before is not None else ()
@@ -645,7 +787,10 @@ class Resume:
             except KafkaException as failure:
                 if failure.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                     continue
-                raise BrokerUnavailable(f"group {app!r} cannot be read: {explained(failure.args[0])}") from failure
+                raise BrokerUnavailable(
+                    f"the group of application {app!r} cannot be read, so it is unknown whether its workers run: "
+                    f"{explained(failure.args[0])}. Try again"
+                ) from failure
             if group.members:
                 raise TopicTaken(
                     f"application {app!r} is running ({len(group.members)} members in its group), and writes the "

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kafka_ratchet.app.operations.resume import MOST_DIGITS, Plan, Resume
 from kafka_ratchet.errors import SettingsError
+
+NOT_SEARCHED: Final = (
+    "Other topics that agents send to were not searched: if a partition stays halted because of open records, its "
+    "error names the topic. Add it with --topic"
+)
+"""Sentence about the topics that the search for hanging transactions leaves out."""
 
 
 def numbers_of(partition: str | None, decision: Resume) -> list[int]:
@@ -22,6 +30,20 @@ def numbers_of(partition: str | None, decision: Resume) -> list[int]:
             "Name one of these"
         )
     return [int(partition)]
+
+
+def searched_in(decision: Resume) -> list[str]:
+    """Return the names of the topics to search for open transactions."""
+    shared = (topic for topic, _ in decision.shared)
+    return sorted({*decision.stream.writes, decision.changelog, *shared})
+
+
+def none_found(decision: Resume) -> str:
+    """Return the sentence about a search without a result."""
+    own = ", ".join(sorted({*decision.stream.writes, decision.changelog}))
+    shared = ", ".join(sorted({topic for topic, _ in decision.shared}))
+    limited = f", and none of their present producer ids in any partition of {shared}" if shared else ""
+    return f"There is no hanging transaction of these partitions in {own}{limited}."
 
 
 def sentences(plan: Plan, *, done: bool) -> list[str]:
@@ -44,5 +66,7 @@ def sentences(plan: Plan, *, done: bool) -> list[str]:
     if plan.letters_again:
         said.append(f"  {plan.letters_again} of them become dead letters once more")
     said += [f"  passes once more: {each}" for each in plan.recounted]
+    if plan.decided and not done:
+        said.append(f"  newest decision: {plan.decided}")
     kept = "are forgotten" if plan.forget else "are kept"
     return [*said, f"  {plan.identities} last sequences {kept}"]

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from kafka_ratchet.app.operations.resume import Resume, Wanted
+from kafka_ratchet.app.operations.resume import Resume, ResumeOptions
 from kafka_ratchet.app.operations.state_rows import Row
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.worker.kept import kept_of
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.store import Store
 
 SEQUENCE, SEEN = 8, 4
@@ -26,14 +26,14 @@ class StateExport:
 
     def __init__(self, settings: Settings, bootstrap: str, name: str) -> None:
         """Check the stream's topics and their owner; raises the errors of `Resume`."""
-        self._resume = Resume(settings, bootstrap, name, Wanted(None, "", False, False))
+        self._resume = Resume(settings, bootstrap, name, ResumeOptions(None, "", False, False))
         self.partitions = self._resume.partitions
 
     def rows(self) -> Iterator[Row]:
         """Yield the identities of each partition, one partition after the other, as of the changelog's end.
 
         Raises:
-            RatchetError: a changelog cannot be read.
+            RatchetError: a changelog cannot be read, or the temporary folder cannot take its entries.
         """
         for number in range(self.partitions):
             with tempfile.TemporaryDirectory(prefix="ratchet-export-") as folder:
@@ -50,9 +50,10 @@ class StateExport:
 
     async def _read(self, number: int, folder: Path) -> None:
         async with self._resume.connected() as cluster:
-            state = self._resume.state_of(number, folder, Bounds(), kept_of(self._resume.stream))
+            state = self._resume.state_of(number, folder, EvictionLimits(), kept_of(self._resume.stream))
             move = self._resume.move_of(cluster, number, state)
             try:
                 await move.read()
+                state.save()  # `rows` reads the store, and closing swallows the error of a full disk
             finally:
                 move.close()

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from kafka_ratchet.app.names import is_repartition_topic
-from kafka_ratchet.app.operations.resume import CHANGELOG_BYTES, Resume, Wanted
+from kafka_ratchet.app.operations.resume import CHANGELOG_BYTES, Resume, ResumeOptions
 from kafka_ratchet.app.operations.state_rows import Row
 from kafka_ratchet.app.partitioner import Partitioner
 from kafka_ratchet.app.repartition import arrivals_of, arrives_in
@@ -49,7 +49,7 @@ Seeds = dict[bytes, Row]
 """Rows by identity."""
 
 
-class How(msgspec.Struct, frozen=True):
+class ImportOptions(msgspec.Struct, frozen=True):
     """Options of an import.
 
     partitioner: partitioner that producers use for keys.
@@ -66,11 +66,11 @@ class How(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Imported(msgspec.Struct, frozen=True):
+class ImportResult(msgspec.Struct, frozen=True):
     """Result of an import in one partition.
 
     uncounted: input offsets (first, end) committed in the group but missing in the changelog; None: none.
-    Such a partition is halted, and the import ends the halt.
+    A partition with uncounted offsets is halted; the import ends the halt, unless `is_stale`.
     """
 
     partition: int
@@ -104,14 +104,19 @@ def prepare_import(settings: Settings, bootstrap: str, name: str) -> None:
 class StateImport:
     """Importer of one stream's state, with a connection to Kafka."""
 
-    def __init__(self, settings: Settings, bootstrap: str, name: str, how: How) -> None:
+    def __init__(self, settings: Settings, bootstrap: str, name: str, how: ImportOptions) -> None:
         """Check the stream's topics and their owner; raises the errors of `Resume`."""
-        self._resume = Resume(settings, bootstrap, name, Wanted(None, how.reason, False, False))
+        self._resume = Resume(settings, bootstrap, name, ResumeOptions(None, how.reason, False, False))
         self._how, self._stream = how, self._resume.stream
         self._is_internal = is_repartition_topic(self._stream.input, settings.app)
         self.partitions = self._resume.partitions
 
-    def run(self, rows: Iterable[Row], *, dry_run: bool) -> list[Imported]:
+    @property
+    def is_stale(self) -> bool:
+        """Return True if the application's claim names an earlier topic, so that only `ratchet resume` ends a halt."""
+        return self._resume.ownership.is_stale(self._resume.changelog)
+
+    def run(self, rows: Iterable[Row], *, dry_run: bool) -> list[ImportResult]:
         """Import rows, and return the result by partition. dry_run: True: change nothing, return the plan.
 
         Raises:
@@ -154,24 +159,24 @@ class StateImport:
             if row.partition not in (None, place) and row.partitions == count:
                 raise SettingsError(
                     f"row {number}: the file has the key in partition {row.partition}, but the partitioner "
-                    f"{how.partitioner} gives {place}, so producers use another one. Name it with --partitioner, or "
-                    "give --partition-column"
+                    f"{how.partitioner} gives partition {place}, so producers use another partitioner. Name that one "
+                    "with --partitioner, or give --partition-column"
                 )
             return (place,)
         if row.partition is None:
             raise SettingsError(
-                f"row {number}: Ratchet cannot compute the partition of an identity {kind}. Add a column partition to "
-                "the file, or give --all-partitions"
+                f"row {number}: has no partition, and Ratchet cannot compute one from the identity {kind}. Add a "
+                "column partition to the file, or give --all-partitions"
             )
         if row.partitions not in (None, count) or row.partition >= count:
             raise SettingsError(
-                f"row {number}: the identity was exported from partition {row.partition} of "
-                f"{row.partitions or 'an unknown number'}, but {self._stream.input} has {count} partitions, so the "
+                f"row {number}: the identity was exported from partition {row.partition} of an input with "
+                f"{row.partitions or 'an unknown number of'} partitions, but {self._stream.input} has {count}, so the "
                 "identity's next records may be in any of them. Give --all-partitions"
             )
         return (row.partition,)
 
-    async def _run(self, seeds: list[Seeds], *, dry_run: bool) -> list[Imported]:
+    async def _run(self, seeds: list[Seeds], *, dry_run: bool) -> list[ImportResult]:
         await self._refuse_workers()
         found = []
         async with self._resume.connected() as cluster:
@@ -189,7 +194,7 @@ class StateImport:
                 "state in their memory. Stop all workers, then run the import again"
             )
 
-    async def _import(self, cluster: Cluster, number: int, wanted: Seeds, *, dry_run: bool) -> Imported:
+    async def _import(self, cluster: Cluster, number: int, wanted: Seeds, *, dry_run: bool) -> ImportResult:
         with tempfile.TemporaryDirectory(prefix="ratchet-import-") as folder:
             state = self._resume.state_of(number, Path(folder))
             timeout_ms = TIMEOUT_MS if len(wanted) > MANY else 60_000
@@ -210,7 +215,7 @@ class StateImport:
 
     def _compared(
         self, state: SequencePartition, number: int, wanted: Seeds
-    ) -> tuple[Imported, list[tuple[bytes, bytes | None]]]:
+    ) -> tuple[ImportResult, list[tuple[bytes, bytes | None]]]:
         """Compare rows with a partition's state; return the counts of changes, and the changelog entries to write."""
         added = raised = replaced = 0
         entries: list[tuple[bytes, bytes | None]] = []
@@ -222,14 +227,14 @@ class StateImport:
             raised += 0 <= before < row.sequence
             replaced += row.sequence < before
             entries.append((bytes([ENTRY_PREFIX]) + identity, row.sequence.to_bytes(8, "big")))
-        return Imported(number, added, raised, replaced, len(wanted) - len(entries)), entries
+        return ImportResult(number, added, raised, replaced, len(wanted) - len(entries)), entries
 
     async def _write(
         self,
         cluster: Cluster,
         move: PartitionMove,
         state: SequencePartition,
-        done: Imported,
+        done: ImportResult,
         entries: list[tuple[bytes, bytes | None]],
     ) -> None:
         owner = await self._resume.owner_now(cluster)

@@ -13,7 +13,7 @@ from kafka_ratchet.producers import explained
 from kafka_ratchet.producers.client import SILENT
 
 WRITE_FOR_S: Final = 30.0
-"""Most seconds of attempts to write the record."""
+"""Maximum seconds of attempts to write the record."""
 
 
 def write_one(
@@ -33,7 +33,7 @@ def write_one(
         topic: an existing topic.
         record: key and value.
         what: noun for the record in errors, such as "the policy".
-        then: sentence for the error if Kafka does not accept the record, with the remedy.
+        then: last sentence of the error text if Kafka does not accept the record; it names the remedy.
         headers: headers of the record.
 
     Raises:
@@ -59,7 +59,7 @@ def write_one(
         producer.produce(topic, value, key, 0, on_delivery=delivered, headers=dict(headers or {}))
         producer.flush(WRITE_FOR_S + 5)
     except KafkaException as failure:
-        raise BrokerUnavailable(f"{topic}: {what} cannot be written: {explained(failure.args[0])}") from failure
+        raise BrokerUnavailable(f"{topic}: {what} was not written: {explained(failure.args[0])}") from failure
     error, offset = outcome[0] if outcome else (None, -1)
     if offset < 0:
         why = error.str() if error else f"no answer within {WRITE_FOR_S:g} s"

@@ -13,8 +13,9 @@ only that end is accepted (docs/decisions/0079-the-coordinators-word.md).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Hashable
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 from aiokafka import errors as kafka
 from aiokafka.protocol.api import Request, RequestStruct, Response
@@ -43,10 +44,18 @@ from kafka_ratchet.transport.transactions.outcome import (
     require_current,
 )
 
+Item = TypeVar("Item")
+
 HANGS_AFTER_S: Final = 60.0
 """Seconds beyond the transaction's own time-out before it counts as hanging.
 
 Kafka looks for timed-out transactions every 10 s, and a lane completes a left-open one within about as long.
+"""
+
+ENDING_MOST_S: Final = 30.0
+"""Seconds to wait while a coordinator ends a transaction.
+
+End markers take milliseconds, and a change of leaders seconds. If a leader stays away, the coordinator waits for ever.
 """
 
 ENDED: Final = {"commit": "committed", "abort": "aborted"}
@@ -58,8 +67,8 @@ ONGOING: Final = "Ongoing"
 class Hanging(NamedTuple):
     """Open transaction in one partition, older than its timeout.
 
-    start: offset of its first record; idle_s: seconds since the timestamp of its last record, by this machine's clock;
-    the producer may have set the timestamp.
+    start: offset of its first record; idle_s: seconds since the timestamp of its last record, by this machine's clock.
+    The producer may have set the timestamp. For one in the future, idle_s is negative.
     ends: "commit" or "abort" if its end is known, else None
     """
 
@@ -82,12 +91,12 @@ class Hanging(NamedTuple):
         return self.idle_s > timeout_ms / 1000 + HANGS_AFTER_S
 
     def __str__(self) -> str:
+        when = f"{abs(self.idle_s):.0f} s {'ago' if self.idle_s >= 0 else 'ahead'}"
         end = f". It was {ENDED[self.ends]}, and its marker is missing here" if self.ends else ""
         return (
             f"{self.topic}, partition {self.partition}: a transaction of producer id {self.producer_id}, epoch "
             f"{self.epoch}, is open from offset {self.start} on, and no coordinator shows it to this user as open (a "
-            f"coordinator shows only those that this user may describe). Its last record has a time "
-            f"{self.idle_s:.0f} s ago{end}"
+            f"coordinator shows only those that this user may describe). Its last record has a time {when}{end}"
         )
 
 
@@ -155,11 +164,15 @@ async def find_hanging(
     timeout_ms: int,
     connection: Hashable,
     now: Callable[[], float] = time.time,
+    *,
+    own_id: str | None = None,
+    shared: Collection[Hanging] = (),
 ) -> list[Hanging]:
     """Return open transactions past their timeout that no coordinator will end.
 
     A transaction is omitted if its coordinator knows it as open, however old its last record is: either the producer
-    uses it, or the coordinator will end it. For ids hidden from this user, only the age decides.
+    uses it, or the coordinator will end it. For ids hidden from this user, only the age decides. It does not count for
+    the present producer id of `own_id`: that coordinator answers, and a record may have a time in the future.
 
     Args:
         cluster: connected client of the Kafka cluster.
@@ -167,23 +180,45 @@ async def find_hanging(
         timeout_ms: timeout of the lanes' transactions.
         connection: connection of the requests.
         now: function that returns the present time, in seconds since the epoch.
+        own_id: transactional id of the partition's lane; None: none.
+        shared: result of `open_in` for further partitions, which other ids write as well: only transactions of `own_id`
+            count there. Callers that search for many ids ask once.
+
+    Raises:
+        TransactionError: this user lacks the right, or a coordinator does not finish ending a transaction.
+    """
+    found = await open_in(cluster, partitions, connection, now)
+    found += [one for one in shared if (one.topic, one.partition) not in partitions]
+    own = None
+    if found and own_id is not None:
+        ask = partial(last_transaction, cluster, own_id, connection)
+        last = await _retried(cluster, "ask for the last transaction", own_id, ask)
+        own = None if last is None else last.producer_id
+    found = [
+        one
+        for one in found
+        if one.producer_id == own or (one.is_old(timeout_ms) and (one.topic, one.partition) in partitions)
+    ]
+    if not found:
+        return []
+    coordinated = await _coordinated(cluster, found, connection, own_id)
+    # One in use may have ended before the request to its coordinator.
+    there = dict.fromkeys((one.topic, one.partition) for one in found)
+    still_open = {one.place for one in await open_in(cluster, there, connection, now)}
+    return [one for one in found if one not in coordinated and one.place in still_open]
+
+
+async def open_in(
+    cluster: Cluster,
+    partitions: Collection[tuple[str, int]],
+    connection: Hashable,
+    now: Callable[[], float] = time.time,
+) -> list[Hanging]:
+    """Return all open transactions in the given partitions, with one request for each partition.
 
     Raises:
         TransactionError: this user lacks the right.
     """
-    found = [one for one in await _open_in(cluster, partitions, connection, now) if one.is_old(timeout_ms)]
-    if not found:
-        return []
-    coordinated = await _coordinated(cluster, found, connection)
-    # One in use may have ended before the request to its coordinator.
-    still_open = {one.place for one in await _open_in(cluster, partitions, connection, now)}
-    return [one for one in found if one not in coordinated and one.place in still_open]
-
-
-async def _open_in(
-    cluster: Cluster, partitions: Collection[tuple[str, int]], connection: Hashable, now: Callable[[], float]
-) -> list[Hanging]:
-    """Return all open transactions in the given partitions."""
     found = []
     for topic, partition in partitions:
         retry = Retry("ask for open transactions", topic=topic, partition=partition)
@@ -206,12 +241,37 @@ async def _open_in(
     return found
 
 
-async def _coordinated(cluster: Cluster, found: Collection[Hanging], connection: Hashable) -> set[Hanging]:
+async def _retried(cluster: Cluster, what: str, transactional_id: str, ask: Callable[[], Awaitable[Item]]) -> Item:
+    """Return the answer to a question about a transactional id, after retries.
+
+    Raises:
+        TransactionError: this user lacks the right, or the coordinator does not finish ending a transaction.
+    """
+    retry = Retry(what, id=transactional_id)
+    while True:
+        try:
+            return await ask()
+        except kafka.TransactionalIdAuthorizationFailed as error:
+            raise TransactionError(explained(error)) from None
+        except kafka.KafkaError as error:
+            if isinstance(error, kafka.ConcurrentTransactions) and retry.seconds > ENDING_MOST_S:
+                raise TransactionError(
+                    f"{transactional_id}: its coordinator has been ending a transaction for {retry.seconds:.0f} s, and "
+                    "has not written all end markers. Perhaps the leader of one of its partitions is away. Start the "
+                    "brokers that are down, and run the command again"
+                ) from None
+            cluster.refresh()
+            await retry.wait(error)
+
+
+async def _coordinated(
+    cluster: Cluster, found: Collection[Hanging], connection: Hashable, own_id: str | None
+) -> set[Hanging]:
     """Return the transactions that a coordinator has open or is ending, as `kafka-transactions.sh` finds them."""
     retry = Retry("ask which transactions there are")
     while True:
         try:
-            return await _ask_coordinators(cluster, found, connection)
+            return await _ask_coordinators(cluster, found, connection, own_id)
         except kafka.TransactionalIdAuthorizationFailed as error:
             raise TransactionError(explained(error)) from None
         except kafka.IncompatibleBrokerVersion as error:
@@ -234,8 +294,10 @@ async def _names(cluster: Cluster, found: Collection[Hanging], connection: Hasha
     return names
 
 
-async def _ask_coordinators(cluster: Cluster, found: Collection[Hanging], connection: Hashable) -> set[Hanging]:
-    names = await _names(cluster, found, connection)
+async def _ask_coordinators(
+    cluster: Cluster, found: Collection[Hanging], connection: Hashable, own_id: str | None
+) -> set[Hanging]:
+    names = await _names(cluster, found, connection) | ({own_id} if own_id is not None else set())
     coordinated = set()
     for name in names:
         async with cluster.asking_coordinator(TRANSACTION, name) as node:
@@ -262,27 +324,23 @@ async def with_known_ends(
     """Return the hanging transactions, with `ends` set where the coordinator or a recorded outcome shows it.
 
     Args:
-        cluster: connected client of the Kafka cluster
-        transactional_id: transactional id of the partition's lane
-        hanging: result of `find_hanging`
-        connection: connection of the requests
+        cluster: connected client of the Kafka cluster.
+        transactional_id: transactional id of the partition's lane.
+        hanging: result of `find_hanging`.
+        connection: connection of the requests.
 
     Raises:
-        TransactionError: this user lacks the right.
+        TransactionError: this user lacks the right, or a coordinator does not finish ending a transaction.
     """
-    retry = Retry("ask how hanging transactions ended")
-    while True:
-        try:
-            last = await last_transaction(cluster, transactional_id, connection)
-            others = [one for one in hanging if last is None or one.producer_id != last.producer_id]
-            names = await _names(cluster, others, connection) if others else set()
-            ends = [await _known_end(cluster, transactional_id, names, one, connection) for one in hanging]
-            return [one._replace(ends=end) for one, end in zip(hanging, ends, strict=True)]
-        except kafka.TransactionalIdAuthorizationFailed as error:
-            raise TransactionError(explained(error)) from None
-        except kafka.KafkaError as error:
-            cluster.refresh()
-            await retry.wait(error)
+
+    async def ends() -> list[str | None]:
+        last = await last_transaction(cluster, transactional_id, connection)
+        others = [one for one in hanging if last is None or one.producer_id != last.producer_id]
+        names = await _names(cluster, others, connection) if others else set()
+        return [await _known_end(cluster, transactional_id, names, one, connection) for one in hanging]
+
+    found = await _retried(cluster, "ask how hanging transactions ended", transactional_id, ends)
+    return [one._replace(ends=end) for one, end in zip(hanging, found, strict=True)]
 
 
 async def _known_end(

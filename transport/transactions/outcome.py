@@ -66,14 +66,15 @@ OUTCOME: Final = "ratchet: {end} by producer {producer_id}, epoch {epoch}, seen 
 RECORDED: Final = re.compile(r"ratchet: (commit|abort) by producer (\d+), epoch (\d+), seen at epoch (\d+)")
 ENDS: Final = {True: "commit", False: "abort"}
 WORD_WITHIN: Final = 1
-"""Highest epoch difference at which the coordinator's last end counts as the end of the open records.
+"""Highest difference of epochs at which the last end in the coordinator's answer counts as the end of open records.
 
-An end raises the epoch by one or not at all; a take-over and a further end raise it by two.
+The difference is the one between the id's epoch and the records' epoch. An end raises the epoch by one or not at all; a
+take-over and a further end raise it by two.
 """
 RECORD_WITHIN: Final = 1
-"""Highest epoch difference at which an outcome counts as recorded for the last take-over.
+"""Highest difference between the id's epoch and the epoch in a recorded outcome, at which the outcome counts.
 
-The next owner records the outcome again.
+A take-over raises the id's epoch by one. Each owner records the outcome again before it takes the id over.
 """
 TIMED_OUT: Final = 1
 """Addition to `RECORD_WITHIN` if the coordinator may have aborted the completing transaction after its time-out."""
@@ -132,7 +133,7 @@ class RecordedEnd(NamedTuple):
     seen: int
 
 
-class Orphaned(kafka.KafkaError):  # type: ignore[misc]
+class OutcomeForgotten(kafka.KafkaError):  # type: ignore[misc]
     """Error for open records of a transaction with an outcome that the coordinator has forgotten.
 
     Another owner has taken the id over. It is about to end the records, or died before it could.
@@ -167,7 +168,7 @@ async def find_hanging_transaction(
 
     Raises:
         TransactionError: this user lacks the right, or Kafka is too old for the request.
-        Orphaned: records are open, and the coordinator no longer knows their intended end.
+        OutcomeForgotten: records are open, and the coordinator no longer knows their intended end.
         aiokafka.errors.KafkaError: a coordinator does not answer, or is about to end a transaction.
     """
     while (known := await last_transaction(cluster, transactional_id, connection)) is not None:
@@ -189,8 +190,10 @@ async def find_hanging_transaction(
         committed = known_end(known, stuck, [RecordedEnd(remembered.committed, remembered.taken_over_at)])
     hanging = None if committed is None else HangingTransaction(known.producer_id, committed, stuck, known.epoch)
     if hanging is None or not is_over:
-        raise Orphaned(
-            f"{transactional_id}: records are open in {list(stuck)}, and the transaction's state is {known.state}",
+        places = ", ".join(f"{topic}/{partition}" for topic, partition in stuck)
+        raise OutcomeForgotten(
+            f"transactional id {transactional_id}: records are open in {places}, and the transaction's state is "
+            f"{known.state}",
             known,
             hanging,
         )
@@ -276,7 +279,7 @@ async def last_end(
             return await find_hanging_transaction(cluster, transactional_id, partitions, connection, remembered)
         except kafka.TransactionalIdAuthorizationFailed as error:
             raise may_not_ask(transactional_id, error) from None
-        except Orphaned as orphaned:
+        except OutcomeForgotten as orphaned:
             if orphaned.last != seen:
                 seen, since = orphaned.last, clock()
                 log.info(
@@ -451,8 +454,12 @@ async def left_open(
             await retry.wait(error)
 
 
-async def soon(answer: Awaitable[T]) -> T:
+async def soon(answer: Awaitable[T], transactional_id: str) -> T:
     """Wait a limited time for the leaders' answer, before a lane begins a transaction.
+
+    Args:
+        answer: the request.
+        transactional_id: transactional id of the lane, for the error.
 
     Raises:
         Aborted: there was no answer within LEADERS_WITHIN_S.
@@ -462,8 +469,8 @@ async def soon(answer: Awaitable[T]) -> T:
             return await answer
     except TimeoutError:
         raise Aborted(
-            f"the partition leaders have not answered within {LEADERS_WITHIN_S:.0f} s whether the last transaction has "
-            "ended in all partitions; the partition tries again"
+            f"{transactional_id}: the partition leaders have not answered within {LEADERS_WITHIN_S:.0f} s whether the "
+            "last transaction has ended in all partitions; the partition tries again"
         ) from None
 
 

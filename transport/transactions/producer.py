@@ -42,7 +42,13 @@ from kafka_ratchet.transport.transactions.outcome import (
     record_outcome,
     soon,
 )
-from kafka_ratchet.transport.transactions.requests import END_FOR_S, FENCED, LAST_EPOCH, Appended, TransactionRequests
+from kafka_ratchet.transport.transactions.requests import (
+    END_FOR_S,
+    FENCED,
+    LAST_EPOCH,
+    AppendedBatch,
+    TransactionRequests,
+)
 from kafka_ratchet.transport.transactions.states import State, transition
 
 TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
@@ -68,12 +74,12 @@ def as_ours(error: kafka.KafkaError, transactional_id: str, timeout_ms: int) -> 
             f"transaction was open for more than {timeout_ms} ms"
         )
     if isinstance(error, TOO_LARGE):
-        return RecordTooLarge(f"{transactional_id}: {error!r}. Raise max.message.bytes of the topic written to")
+        return RecordTooLarge(f"{transactional_id}: {error!r}. Raise max.message.bytes of that topic")
     if isinstance(error, REFUSED):
         return RecordRefused(
             f"{transactional_id}: Kafka refuses the records: {error!r}. Check that topic's cleanup.policy (a "
             "compacted topic takes no record without a key), message.timestamp.after.max.ms and "
-            "message.timestamp.before.max.ms, and at this user's right to write"
+            "message.timestamp.before.max.ms, and this user's right to write"
         )
     return Aborted(f"{transactional_id}: {explained(error)}")
 
@@ -130,7 +136,7 @@ class TransactionalProducer:
         self._written: set[TopicPartition] = set()
         """Partitions that the last transaction wrote records to."""
         self._joining: asyncio.Task[None] | None = None
-        self._sent: list[asyncio.Task[Appended]] = []
+        self._sent: list[asyncio.Task[AppendedBatch]] = []
 
     async def initialise(self) -> None:
         """Fence the former owner of this id and end its open transaction.
@@ -241,7 +247,7 @@ class TransactionalProducer:
         return self._follows(self._owed) or node == await self.cluster.coordinator(TRANSACTION, self.transactional_id)
 
     async def _record(self, hanging: HangingTransaction) -> None:
-        """Record the outcome in Kafka, before the coordinator forgets it and in case this process dies.
+        """Record in Kafka how a hanging transaction ends, because taking the id over makes the coordinator forget it.
 
         Raises:
             aiokafka.errors.KafkaError: the group's coordinator does not answer.
@@ -317,8 +323,8 @@ class TransactionalProducer:
             await self._guard(self._requests.join(more, with_offsets=False))
             self._members.update(more)
 
-    async def produce(self, topic: str, partition: int, batch: EncodedBatch) -> asyncio.Task[Appended]:
-        """Send a batch; the returned task's result gives the batch's place. `commit` waits for all batches."""
+    async def produce(self, topic: str, partition: int, batch: EncodedBatch) -> asyncio.Task[AppendedBatch]:
+        """Send a batch; the returned task's result is its offset and append time. `commit` waits for all batches."""
         self._expect(State.OPEN)
         await self._joined()
         while len(self._sent) >= IN_FLIGHT:
@@ -440,8 +446,9 @@ class TransactionalProducer:
 
     async def _is_hanging(self, connection: Hashable) -> bool:
         """Return True if the last transaction is still open in some partition."""
-        left = await soon(left_open(self.cluster, self._requests.producer_id, self._written, connection))
-        return bool(left) and await soon(self._hanging()) is not None
+        asked = left_open(self.cluster, self._requests.producer_id, self._written, connection)
+        left = await soon(asked, self.transactional_id)
+        return bool(left) and await soon(self._hanging(), self.transactional_id) is not None
 
     async def _joined(self) -> None:
         if self._joining is not None:  # kept when it has failed, so that each later step raises that error too

@@ -77,8 +77,8 @@ def topic_in(metadata: str) -> str | None:
     return found["topic"] if found else None
 
 
-class Appended(NamedTuple):
-    """Place of an appended batch in its partition.
+class AppendedBatch(NamedTuple):
+    """Offset and append time of a batch in its partition.
 
     offset: offset of its first record; at_ms: the broker's append time in a topic with LogAppendTime, else -1
     """
@@ -137,7 +137,10 @@ class TransactionRequests:
         self.ends_raise_epoch, self.in_doubt, self.has_begun, self.is_ending = ends_raise, False, False, False
 
     def resume(self, producer_id: int, epoch: int) -> None:
-        """Continue with this producer id and epoch, which is not raised at the next end; the id is then `spent`."""
+        """Continue with this producer id and epoch, for one transaction only.
+
+        The end of that transaction does not raise the epoch, so the id is `spent` from now on.
+        """
         self.producer_id, self.epoch = producer_id, epoch
         self.ends_raise_epoch, self.in_doubt = False, True
 
@@ -194,14 +197,14 @@ class TransactionRequests:
                 self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
                 raise
 
-    async def produce(self, leader: int, topic: str, partition: int, data: memoryview) -> Appended:
+    async def produce(self, leader: int, topic: str, partition: int, data: memoryview) -> AppendedBatch:
         """Send a sealed batch to a partition's leader."""
         _trying = Retry("produce", topic=topic, partition=partition)  # for stall detection; it is not tried twice
         request = BatchRequest(self.transactional_id, self.cluster.request_timeout_ms, topic, partition, data)
         response = await self.cluster.send(leader, request, self.connection)
         _, code, offset, at_ms, *_ = response.topics[0][1][0]
         raise_for(code, f"{topic}, partition {partition}")
-        return Appended(offset, at_ms)
+        return AppendedBatch(offset, at_ms)
 
     async def send_offset(self, topic: str, partition: int, offset: int, metadata: str) -> None:
         """Add the next input offset to the transaction's commit.

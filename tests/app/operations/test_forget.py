@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from kafka_ratchet.app.operations.forget import _sent_to
+from kafka_ratchet.app.operations.forget import _sent_to, is_unknown
 from kafka_ratchet.app.status.group import Group
+from kafka_ratchet.app.status.model import Lookup
 from kafka_ratchet.app.verify import verify
 from kafka_ratchet.app.worker.forget_requests import ReadRequests, request_key, request_value, stream_and_id
-from kafka_ratchet.transport.policy import Forget, Requests
+from kafka_ratchet.transport.policy import ForgetRequest, Requests
 from tests.app.worker_process import Site, WorkerProcess, read_all
 
 STREAM = """
@@ -75,7 +76,8 @@ def test_a_producer_begins_anew_while_a_worker_runs_and_while_none_does(place: S
     told = place.command("status", "--producer", "me", "--sequence", "3", "--partition", "0")
     assert told.returncode == 0
     assert (
-        "from input offset 3 on: the last sequence was 1000000000000000000, and then 2; a wrong number" in told.stdout
+        "from input offset 3 on; its last sequence was 1000000000000000000, and then 2. Reason: a wrong number"
+        in told.stdout
     )
     worker.stop()
     # Nobody has it: the next owner applies it, before any record.
@@ -91,7 +93,7 @@ def test_a_producer_begins_anew_while_a_worker_runs_and_while_none_does(place: S
     assert [(number, edit.before, edit.after) for number, edit in report.edits] == [(0, 10**18, 2), (0, 3, -1)]
 
 
-FORGET = Forget("0" * 16, b"\xffme", 7, "now", "me@here", "so", 1, "id", (4, 9))
+FORGET = ForgetRequest("0" * 16, b"\xffme", 7, "now", "me@here", "so", 1, "id", (4, 9))
 
 
 def test_a_request_is_read_as_it_was_written_and_can_be_taken_back() -> None:
@@ -142,3 +144,11 @@ def test_a_position_in_an_input_that_was_deleted_does_not_say_that_nothing_waits
     group = Group("Stable", committed={("in", 0): 100}, topic_ids=ids)
     assert _sent_to(group, ("in", 0), "same", 3) == sent_to
     assert _sent_to(group, ("in", 2), "same", 3) == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "not_asked", "is_so"), [([], [], False), ([0, 1], [], True), ([0], [1], False), ([], [0, 1], False)]
+)
+def test_an_identity_is_unknown_only_if_a_worker_was_asked(asked: list[int], not_asked: list[int], is_so: bool) -> None:
+    looked = Lookup("events", b"a".hex(), None, [], asked, not_asked, [])
+    assert is_unknown(looked, None) == is_so

@@ -13,7 +13,7 @@ from kafka_ratchet.app.cli import run
 from kafka_ratchet.app.cli.gaps import _render
 from kafka_ratchet.app.operations.gaps import gaps_of
 from kafka_ratchet.app.operations.state_rows import Row
-from kafka_ratchet.rule.windows import Kept
+from kafka_ratchet.rule.windows import StateOptions
 from kafka_ratchet.tables.map.map import LastSequences
 from tests.app.worker_process import Site, WorkerProcess
 from tests.tables.map.test_windows import judged, reloaded
@@ -35,9 +35,9 @@ def rows_of(table: LastSequences) -> list[Row]:
     return [Row(name, int.from_bytes(value[:8], "big"), 3, 4, 0, value[8:]) for name, value in found]
 
 
-@pytest.mark.parametrize("kept", [Kept(dense=True), Kept(70, fingerprints=True, dense=True)])
-def test_the_gaps_are_those_of_the_map_largest_first(kept: Kept) -> None:
-    old = LastSequences(kept=Kept())
+@pytest.mark.parametrize("kept", [StateOptions(dense=True), StateOptions(70, fingerprints=True, dense=True)])
+def test_the_gaps_are_those_of_the_map_largest_first(kept: StateOptions) -> None:
+    old = LastSequences(kept=StateOptions())
     judged(old, [(b"old", 5, b"")])
     table = reloaded(old, kept, through_store=False)
     some = [(b"a", 3, b""), (b"a", 9, b""), (b"\xff", 1, b""), (b"\xff", 2**63 - 1, b""), (b"old", 7, b"")]
@@ -67,7 +67,7 @@ def test_a_stream_that_does_not_count_is_refused(tmp_path: Path, capsys: pytest.
 def test_identities_cannot_write_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 
-    table = LastSequences(kept=Kept(dense=True))
+    table = LastSequences(kept=StateOptions(dense=True))
     judged(table, [(b"\x1b[31m[red]", 1, b""), (b"\x1b[31m[red]", 3, b""), (b"b", 1, b""), (b"b", 3, b"")])
     for part in _render(gaps_of("s", rows_of(table), 1)):
         Console(markup=False, highlight=False, width=100).print(part)

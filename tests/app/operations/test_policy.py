@@ -18,10 +18,10 @@ from kafka_ratchet.app.cli import cli
 from kafka_ratchet.app.operations.policy_topic import read_policies, write_policy
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.worker.policy import (
-    Effective,
-    Origin,
+    EffectivePolicy,
     Policies,
     PolicyFollower,
+    PolicyOrigin,
     StoredPolicy,
     StreamSwitch,
     policy_key,
@@ -32,7 +32,7 @@ from kafka_ratchet.errors import Aborted, PolicyLost, SettingsError
 from kafka_ratchet.producers import made_topic
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
-from kafka_ratchet.transport.changelog import SILENT_S, Sighting
+from kafka_ratchet.transport.changelog import SILENT_S, KnownPosition
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.policy import Policy
@@ -113,7 +113,7 @@ def test_the_position_counts_what_can_concern_the_stream() -> None:
 def test_a_record_that_is_no_policy_is_ignored(key: bytes | None) -> None:
     policies = Policies(settings())
     policies.apply(fetched((STREAM, OFF), (key, ON), (GLOBAL, ON)))
-    assert policies.effective("events") == Effective(False, Origin.STREAM_POLICY)
+    assert policies.effective("events") == EffectivePolicy(False, PolicyOrigin.STREAM_POLICY)
     assert set(policies.stored) == {"events", None}
 
 
@@ -139,7 +139,7 @@ def test_a_policy_that_cannot_be_read_unsets_as_after_compaction(value: bytes) -
     before_compaction.apply(fetched((STREAM, OFF), (STREAM, value)))
     after_it.apply(fetched((STREAM, value), start=1))
     for policies in (before_compaction, after_it):
-        assert policies.effective("events") == Effective(True, Origin.DEFAULT)
+        assert policies.effective("events") == EffectivePolicy(True, PolicyOrigin.DEFAULT)
         assert policies.policy("events") == Policy(True, 2)
 
 
@@ -240,7 +240,7 @@ async def test_nobody_is_told_a_policy_until_a_topic_that_changed_is_read_anew(
         elif what == "ends before what was read":
             follower.policies.position = 99
         else:
-            follower._changelog._seen = Sighting(1, 7)
+            follower._changelog._seen = KnownPosition(1, 7)
         await until(is_refused, "nobody to be told a policy")
         await switch.known_to(0)
         assert switch.policy == expected

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from kafka_ratchet.app.operations.recounting import Log, PassingAgain, awaited, causes, count_passing, never_judged
+from kafka_ratchet.app.operations.recounting import Log, RepeatedCount, awaited, causes, count_passing, never_judged
 from kafka_ratchet.app.settings import StreamSettings
 from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.rule.identity import Identity
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.partition import SequencePartition
-from kafka_ratchet.transport.client.cluster import Fetched
+from kafka_ratchet.transport.client.cluster import FetchedPartition
 from kafka_ratchet.transport.client.topic_id import id_text
 from kafka_ratchet.transport.move import PartitionMove
 from kafka_ratchet.transport.owner import Decision
-from kafka_ratchet.transport.policy import Forget
+from kafka_ratchet.transport.policy import ForgetRequest
 from tests.transport.memory_link import Link
 from tests.transport.modelled_commit_path import CommitPath
 from tests.transport.modelled_worker import CHANGELOG, DEAD, GROUP, INPUT, OUTPUT, run
@@ -35,7 +35,7 @@ def arrive(model: CommitPath, *numbers: int, name: bytes = b"a") -> None:
     model.go_on(2)
 
 
-def decide(model: CommitPath, policy: bool | Forget) -> None:
+def decide(model: CommitPath, policy: bool | ForgetRequest) -> None:
     model.policies.append(policy)
     model.go_on(2)
     for worker in filter(None, model.workers):
@@ -58,7 +58,7 @@ def state_of(model: CommitPath, folder: Path) -> Iterator[tuple[Any, SequencePar
         move.close()
 
 
-def counted(model: CommitPath, folder: Path, *, start: int = 0, judges: bool = True, **more: Any) -> PassingAgain:
+def counted(model: CommitPath, folder: Path, *, start: int = 0, judges: bool = True, **more: Any) -> RepeatedCount:
     with state_of(model, folder) as (link, state):
         known, position = len(state), state.input_position or 0
         log = Log(INPUT, 0, model.kafka.topic_id(INPUT), b"")
@@ -72,13 +72,13 @@ def test_what_is_known_passes_not_at_all(tmp_path: Path) -> None:
     with one_lane(RAISING) as model:
         arrive(model, 1, 2, 3)
         arrive(model, 1, 2, 3)
-        assert counted(model, tmp_path) == PassingAgain(0, -1)
+        assert counted(model, tmp_path) == RepeatedCount(0, -1)
 
 
 @pytest.mark.parametrize(
-    ("start", "expected"), [(0, PassingAgain(5, 5)), (7, PassingAgain(3, 7)), (10, PassingAgain())]
+    ("start", "expected"), [(0, RepeatedCount(5, 5)), (7, RepeatedCount(3, 7)), (10, RepeatedCount())]
 )
-def test_what_passed_while_deduplication_was_off(tmp_path: Path, start: int, expected: PassingAgain) -> None:
+def test_what_passed_while_deduplication_was_off(tmp_path: Path, start: int, expected: RepeatedCount) -> None:
     with one_lane(RAISING) as model:
         arrive(model, 1, 2, 3, 4, 5)
         decide(model, False)
@@ -96,42 +96,42 @@ def test_what_was_judged_since_does_not_pass(tmp_path: Path) -> None:
         arrive(model, 1, 2)
         decide(model, True)
         arrive(model, 3)
-        assert counted(model, tmp_path) == PassingAgain()
+        assert counted(model, tmp_path) == RepeatedCount()
 
 
 def test_everything_passes_where_deduplication_is_off(tmp_path: Path) -> None:
     with one_lane(RAISING) as model:
         arrive(model, 1, 2, 2)
-        assert counted(model, tmp_path, judges=False) == PassingAgain(3, 0)
+        assert counted(model, tmp_path, judges=False) == RepeatedCount(3, 0)
 
 
 def test_what_was_evicted_passes(tmp_path: Path) -> None:
-    with one_lane(RAISING, Bounds(1)) as model:
+    with one_lane(RAISING, EvictionLimits(1)) as model:
         arrive(model, 1, 2, 3)
         arrive(model, 1, 2, name=b"b")
-        assert counted(model, tmp_path) == PassingAgain(3, 0)
-        assert counted(model, tmp_path, start=3) == PassingAgain()
+        assert counted(model, tmp_path) == RepeatedCount(3, 0)
+        assert counted(model, tmp_path, start=3) == RepeatedCount()
 
 
 def test_what_was_forgotten_passes(tmp_path: Path) -> None:
     with one_lane(RAISING) as model:
         arrive(model, 1, 2)
         arrive(model, 1, 2, name=b"b")
-        decide(model, Forget("f" * 16, b"b", 1, "now", "me", "so", None, "another", (0,)))
+        decide(model, ForgetRequest("f" * 16, b"b", 1, "now", "me", "so", None, "another", (0,)))
         arrive(model, 3)
-        assert counted(model, tmp_path) == PassingAgain(1, 3)
+        assert counted(model, tmp_path) == RepeatedCount(1, 3)
 
 
 @pytest.mark.parametrize(
     ("topic", "ends", "start", "expected"),
     [
-        ("another", (), 0, PassingAgain(2, 2)),
-        ("here", (4,), 0, PassingAgain()),  # applied at the position where the lane is, and not before
-        ("here", (1,), 2, PassingAgain(2, 2)),
+        ("another", (), 0, RepeatedCount(2, 2)),
+        ("here", (4,), 0, RepeatedCount()),  # applied at the position where the lane is, and not before
+        ("here", (1,), 2, RepeatedCount(2, 2)),
     ],
 )
 def test_a_request_to_forget_that_waits(
-    tmp_path: Path, topic: str, ends: tuple[int, ...], start: int, expected: PassingAgain
+    tmp_path: Path, topic: str, ends: tuple[int, ...], start: int, expected: RepeatedCount
 ) -> None:
     with one_lane(RAISING) as model:
         arrive(model, 1, 2)
@@ -139,7 +139,7 @@ def test_a_request_to_forget_that_waits(
         with state_of(model, tmp_path) as (_, state):
             log = Log(INPUT, 0, model.kafka.topic_id(INPUT), b"")
             of = id_text(log.id) if topic == "here" else topic
-            request = Forget("f" * 16, b"b", None, "now", "me", "so", None, of, ends)
+            request = ForgetRequest("f" * 16, b"b", None, "now", "me", "so", None, of, ends)
             forgets = awaited([request, request._replace(partition=1)], state, log, 4)
             assert (forgets == [request]) == bool(expected.records)
             assert awaited([request], state, log, 5) == [request]
@@ -148,7 +148,7 @@ def test_a_request_to_forget_that_waits(
 
 def test_a_request_to_forget_that_was_applied_does_not_wait(tmp_path: Path) -> None:
     with one_lane(RAISING) as model:
-        request = Forget("f" * 16, b"b", None, "now", "me", "so", None, "another", (0,))
+        request = ForgetRequest("f" * 16, b"b", None, "now", "me", "so", None, "another", (0,))
         decide(model, request)
         arrive(model, 1)
         with state_of(model, tmp_path) as (_, state):
@@ -162,7 +162,7 @@ def test_what_becomes_a_dead_letter_once_more(tmp_path: Path) -> None:
         headers = tuple((name, b"many" if value == b"1" else value) for name, value in invalid.record.headers)
         model._append([invalid._replace(record=invalid.record._replace(headers=headers), sequence=None)], "none")
         model.go_on(2)
-        assert counted(model, tmp_path) == PassingAgain(0, -1, 1)
+        assert counted(model, tmp_path) == RepeatedCount(0, -1, 1)
 
 
 def test_what_was_skipped_passes_for_the_first_time(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_what_was_skipped_passes_for_the_first_time(tmp_path: Path) -> None:
         decide(model, False)
         arrive(model, 1, 2, 3, 4)
         decide(model, True)
-        assert counted(model, tmp_path, skipped=[range(1, 3)]) == PassingAgain(2, 0)
+        assert counted(model, tmp_path, skipped=[range(1, 3)]) == RepeatedCount(2, 0)
 
 
 def test_what_waits_behind_an_open_transaction_is_not_counted(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_what_waits_behind_an_open_transaction_is_not_counted(tmp_path: Path) ->
         with state_of(model, tmp_path) as (link, state):
             log = Log(INPUT, 0, model.kafka.topic_id(INPUT), b"")
             work = count_passing(link, STREAM, state, log, range(9), skipped=[], judges=False, batch_most=1 << 20)
-            assert run(model.loop, asyncio.wait_for(work, 10)) == PassingAgain(1, 0)
+            assert run(model.loop, asyncio.wait_for(work, 10)) == RepeatedCount(1, 0)
 
 
 def test_records_that_kafka_holds_back_are_not_taken_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +188,8 @@ def test_records_that_kafka_holds_back_are_not_taken_for_none(tmp_path: Path, mo
         arrive(model, 1)
         with state_of(model, tmp_path) as (link, state):
 
-            async def empty(*_: Any, **__: Any) -> Fetched:
-                return Fetched(b"", [], 2, 2)
+            async def empty(*_: Any, **__: Any) -> FetchedPartition:
+                return FetchedPartition(b"", [], 2, 2)
 
             monkeypatch.setattr(link, "fetch", empty)
             log = Log(INPUT, 0, model.kafka.topic_id(INPUT), b"")

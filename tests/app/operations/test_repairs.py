@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.names import changelog_name, policy_topic
-from kafka_ratchet.app.operations.resume import Resume, Wanted
+from kafka_ratchet.app.operations.resume import Resume, ResumeOptions
 from kafka_ratchet.app.verify import ExitCode, verify
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.transport.owner import Owner
@@ -56,7 +56,7 @@ def proven(place: Site, name: str) -> int:
 
 def resume(place: Site, name: str, *, start: str | None = None, forget: bool = False) -> None:
     """Run `ratchet resume --execute`."""
-    decision = Resume(place.settings, place.broker, name, Wanted(start, "to be sure", forget, False), "ann")
+    decision = Resume(place.settings, place.broker, name, ResumeOptions(start, "to be sure", forget, False), "ann")
     asyncio.run(decision.execute([0]))
 
 
@@ -147,7 +147,9 @@ def test_repairs_end_at_nothing_to_be_said(place: Site, worker: WorkerProcess, m
 
     for called, done in (("find_hanging", found), ("with_known_ends", found), ("end_hanging", ended)):
         monkeypatch.setattr(f"kafka_ratchet.app.operations.resume.{called}", done)
-    decision = Resume(place.settings, place.broker, "corrected", Wanted(None, "it was killed", False, False), "ann")
+    decision = Resume(
+        place.settings, place.broker, "corrected", ResumeOptions(None, "it was killed", False, False), "ann"
+    )
     known = owner_of(place, "corrected")
     assert asyncio.run(decision.open_transactions([0], commit=False)) == [hangs]
     assert decision.unrecorded == {}

@@ -14,11 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.app.names import changelog_name
+from kafka_ratchet.app.operations.resume import prepare_new
+from kafka_ratchet.app.operations.state_export import StateExport
+from kafka_ratchet.app.operations.state_import import ImportOptions, StateImport
 from kafka_ratchet.app.operations.state_rows import Row, read_rows, write_rows
 from kafka_ratchet.app.partitioner import Partitioner
 from kafka_ratchet.app.verify import verify
 from kafka_ratchet.app.worker.topics import COMPACTED
-from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.errors import SettingsError, StateError
+from kafka_ratchet.producers import made_topic
+from kafka_ratchet.tables.store import Store
 from tests.app.local.test_broker import wait_until
 from tests.app.worker_process import Site, WorkerProcess, read_all
 
@@ -103,7 +108,7 @@ def test_a_state_is_exported_seeded_and_held(place: Site, worker: WorkerProcess,
 
 
 @pytest.mark.matrix
-def test_an_import_names_the_lost_changelog_that_it_ends_a_halt_over(
+def test_an_import_over_a_recreated_changelog_names_the_resume_that_ends_the_halt(
     place: Site, worker: WorkerProcess, tmp_path: Path
 ) -> None:
     worker.start()
@@ -118,17 +123,28 @@ def test_an_import_names_the_lost_changelog_that_it_ends_a_halt_over(
     admin.delete_topics([changelog])[changelog].result(30)
     new = NewTopic(changelog, 2, 1, config=COMPACTED)
     wait_until(lambda: created(admin, new), "the new changelog")
-    for arguments, ends in ((["--dry-run"], "would end"), ([], "ends")):
+    for arguments in (["--dry-run"], []):
         tried = place.command("state", "import", str(exported), *arguments)
         assert tried.returncode == 0, tried.stdout + tried.stderr
         said = (
             f"partition {number}: the group has committed offset 2, and the changelog has only records counted "
-            f"below 0: it was deleted and created again, or lost its end. The import {ends} the halt over this"
+            "below 0: it was deleted and created again, or lost its end. The application has claimed the topic that "
+            "was there before: after the import, the partition stays halted until `ratchet resume --stream events "
+            "--reason TEXT --execute`"
         )
         assert said in tried.stdout
         if arguments:
             assert '"uncounted":[0,2]' in place.command("state", "import", str(exported), *arguments, "--json").stdout
-    assert "the halt over this" not in place.command("state", "import", str(exported)).stdout
+    assert "deleted and created again" not in place.command("state", "import", str(exported)).stdout
+    worker.start()
+    worker.wait_for(lambda: "the name belonged to topic id" in worker.text(), "the halt")
+    worker.stop()
+    resumed = place.command("resume", "--stream", "events", "--reason", "imported", "--execute")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    worker.start()
+    publish(place, (b"a", 6), (b"a", 7))
+    worker.wait_for(lambda: place.position(f"{place.app}.in") == 4, "two more records")
+    assert sum(map(len, read_all(place.broker, f"{place.app}.out").values())) == 3
 
 
 def created(admin: AdminClient, topic: NewTopic) -> bool:
@@ -212,3 +228,22 @@ def test_a_file_that_is_none_is_a_sentence(tmp_path: Path) -> None:
             list(read_rows(tmp_path / path))
     with pytest.raises(SettingsError, match="already exists"):
         write_rows(tmp_path / "a.parquet", [])
+
+
+def test_an_export_without_room_on_the_disk_fails(place: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = AdminClient({"bootstrap.servers": place.broker})
+    assert made_topic(admin, NewTopic(f"{place.app}.in", 2, 1), 30)
+    prepare_new(place.settings, place.broker, "events")
+    seeds = tmp_path / "seeds.ndjson"
+    seeds.write_text('{"identity":"a","sequence":9}\n')
+    everywhere = ImportOptions(everywhere=True)
+    StateImport(place.settings, place.broker, "events", everywhere).run(read_rows(seeds), dry_run=False)
+
+    def full(self: Store, *_: object) -> None:
+        raise StateError(f"{self.path}: cannot write: No space left on device")
+
+    monkeypatch.setattr(Store, "apply", full)
+    exported = tmp_path / "state.ndjson"
+    with pytest.raises(StateError, match="No space left on device"):
+        write_rows(exported, StateExport(place.settings, place.broker, "events").rows())
+    assert {path.name for path in tmp_path.iterdir()} == {"ratchet.toml", "seeds.ndjson"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafka_ratchet.app.operations.state_import import How, StateImport
+from kafka_ratchet.app.operations.state_import import ImportOptions, StateImport
 from kafka_ratchet.app.operations.state_rows import Row
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.replays import LETTER
@@ -16,7 +16,7 @@ from kafka_ratchet.tables.replays import LETTER
 @pytest.mark.parametrize("identity", [Identity.KEY, Identity.PARTITION, Identity.PRODUCER])
 def test_a_replayed_letter_stays_where_its_record_goes(identity: Identity) -> None:
     importing: Any = SimpleNamespace(
-        _how=How(reason="moved"),
+        _how=ImportOptions(reason="moved"),
         _stream=SimpleNamespace(identity=identity, input="in"),
         partitions=3,
         _is_internal=False,
