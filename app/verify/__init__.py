@@ -8,19 +8,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafka_ratchet.app.names import changelog_name
-from kafka_ratchet.app.repartition import Arrivals, arrivals_of
+from kafka_ratchet.app.repartition import RepartitionSettings, arrivals_of
 from kafka_ratchet.app.settings import Settings, StreamSettings, with_arrivals
 from kafka_ratchet.app.status.results import result_stream
 from kafka_ratchet.app.verify.arrivals import Identify, compare_arrivals
-from kafka_ratchet.app.verify.columns.choice import AsColumns, Changelog
+from kafka_ratchet.app.verify.columns.choice import Changelog, ColumnComparison
 from kafka_ratchet.app.verify.compare import ExpectedPartition
-from kafka_ratchet.app.verify.decided import DecidedPartition, Rules, Together, legs_now, not_followed
+from kafka_ratchet.app.verify.decided import DecidedPartition, JoinedLegs, Rules, legs_now, not_followed
 from kafka_ratchet.app.verify.findings import Finding, FindingKind, IntervalCheck
-from kafka_ratchet.app.verify.identities import Emitted
+from kafka_ratchet.app.verify.identities import OutputRecords
 from kafka_ratchet.app.verify.letters import Letters, Order
 from kafka_ratchet.app.verify.policies import skipped_by_decision
 from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader, halted_partitions
-from kafka_ratchet.app.verify.report import BY_COMPACTION, Begin, ExitCode, Halted, NeverJudged, Report, Skipped
+from kafka_ratchet.app.verify.report import (
+    BY_COMPACTION,
+    ComparedStart,
+    ExitCode,
+    HaltedPartition,
+    Report,
+    SkippedInput,
+    UnjudgedInput,
+)
 from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.app.verify.run import Run, without_beginning
 from kafka_ratchet.app.verify.source import SourceComparison, SourceFiles
@@ -32,17 +40,17 @@ if TYPE_CHECKING:
     from kafka_ratchet.app.verify.results import ResultTable, Session
 
 __all__ = [
-    "Begin",
+    "ComparedStart",
     "ExitCode",
     "Finding",
     "FindingKind",
-    "Halted",
+    "HaltedPartition",
     "IntervalCheck",
-    "NeverJudged",
     "RecordView",
     "Report",
-    "Skipped",
+    "SkippedInput",
     "SourceFiles",
+    "UnjudgedInput",
     "halted_partitions",
     "verify",
     "verify_results",
@@ -126,13 +134,14 @@ def verify_results(
     name, chosen = result_stream(settings, stream)
     if settings.sink.stream not in {None, name}:
         raise SettingsError(
-            f"sink.stream: the results are of stream {settings.sink.stream!r}, not of {name!r}. Leave out --stream, or "
-            "name that stream"
+            f"sink.stream: the result table has the records of stream {settings.sink.stream!r}, not of {name!r}. "
+            "Leave out --stream"
         )
     if settings.sink.from_input:
         if source is not None:
             raise SettingsError(
-                "--source compares files with a stream's output, and with from_input there is none. Leave out --source"
+                f"streams.{name}: --source compares files with the output topic, and a stream with sink.from_input has "
+                "none. Leave out --source"
             )
         return verify_raw(settings, name, chosen, _bootstrap(settings), session)
     table = ResultTable(settings, chosen.output, _bootstrap(settings), session)
@@ -155,12 +164,12 @@ def _verify(
     source: SourceFiles | None,
     independent: bool | None,
 ) -> Report:
-    if isinstance(chosen, Arrivals):
-        raise SettingsError(f"streams.{name}: is verified together with the stream it belongs to: --stream {chosen.of}")
+    if isinstance(chosen, RepartitionSettings):
+        raise SettingsError(f"streams.{name}: is verified together with stream {chosen.of}. Name --stream {chosen.of}")
     if source is not None and chosen.repartition_by is not None:
         raise SettingsError(
-            f"streams.{name}: with repartition_by, files cannot be compared: their records are in another partition of "
-            f"{chosen.input} than they were published to. Leave out --source"
+            f"streams.{name}: --source does not work with repartition_by: Ratchet copies each record to the partition "
+            "of its identity, which may be another one than it was published to. Leave out --source"
         )
     options = {"--results": table, "--source": source}
     reader = TopicReader(settings, chosen, bootstrap)
@@ -186,7 +195,7 @@ def _verify(
                 f"streams.{name}: it has, or had, reorder_window or conflicts, and the file of --state cannot hold "
                 "their state. Run verify without --state"
             )
-        as_columns = AsColumns(
+        as_columns = ColumnComparison(
             settings,
             bootstrap,
             chosen,
@@ -214,7 +223,7 @@ def _verify(
         for partition in range(reader.partitions):
             comparison.of_partition(partition)
         letters.finish()
-        if isinstance(arrivals := settings.streams.get(arrivals_of(name)), Arrivals):
+        if isinstance(arrivals := settings.streams.get(arrivals_of(name)), RepartitionSettings):
             owned = reader.changelog(changelog_name(settings.app, arrivals_of(name)))[1]
             _compare_arrivals(reader, arrivals, owned, rule.identity_of, report)
     if report.counts and report.counts.keys() <= BY_COMPACTION:
@@ -231,7 +240,7 @@ def _verify(
 
 @dataclass
 class _Comparison:
-    """Comparison of a stream's partitions, one after the other."""
+    """Comparison of the topics of one stream with its input, one partition after the other."""
 
     chosen: StreamSettings
     reader: TopicReader
@@ -240,13 +249,15 @@ class _Comparison:
     report: Report
     run: Run
     letters: Letters
-    as_columns: AsColumns
+    as_columns: ColumnComparison
     changelog: Changelog
     table: ResultTable | None
     sent: SourceComparison | None
 
     def of_partition(self, partition: int) -> None:
-        """Compare a partition; start again if retention deletes its first records in between.
+        """Compare the output and the dead letters of one partition with its input.
+
+        It starts again if retention deletes the partition's first records while they are read.
 
         Raises:
             RatchetError: see `verify`.
@@ -301,7 +312,7 @@ class _Comparison:
             if sent is not None:
                 run.watch(sent, one, partition, baseline)
             if table is not None:
-                together = Together(compared, ranges.judged[partition])
+                together = JoinedLegs(compared, ranges.judged[partition])
                 table.compare(together, together.emitted, ranges.judged[partition])
             if since is not None:
                 letters.leave_out_before(partition, since.dead_letters)
@@ -323,8 +334,8 @@ class _Comparison:
             if sent is not None:
                 given, output = run.watched(sent, one, partition, baseline, given, output)
             for offset, record in given:
-                expected.judge(offset, record, report)
-            emitted = None if table is None else Emitted()
+                expected.add_input(offset, record, report)
+            emitted = None if table is None else OutputRecords()
             expected.compare(chosen.output, output, ranges.judged[partition], report, emitted)
             if table is not None and emitted is not None:
                 table.compare(expected, emitted, ranges.judged[partition])
@@ -337,9 +348,12 @@ class _Comparison:
 
 
 def _compare_arrivals(
-    reader: TopicReader, arrivals: Arrivals, owners: dict[int, Owner], identify: Identify, report: Report
+    reader: TopicReader, arrivals: RepartitionSettings, owners: dict[int, Owner], identify: Identify, report: Report
 ) -> None:
-    """Compare the input with the repartitioned records; start again if retention deletes some in between."""
+    """Compare the input with the internal topic of a stream with `repartition_by`.
+
+    It starts again if retention deletes records while they are read.
+    """
     before = report.saved()
     for left in reversed(range(TRIES)):
         try:

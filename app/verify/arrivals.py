@@ -1,7 +1,8 @@
 """Comparison of a stream's input with its internal topic, for streams with `repartition_by`.
 
-The internal topic must have each record of the input once. All records of an identity must be in one partition, and
-those from one input partition in their order. The partition itself is not computed again.
+The internal topic must have each record of the input once. All records of one identity must be in one partition of the
+internal topic. Those that came from one input partition must have kept their order. The right partition of an identity
+is not computed again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
-from kafka_ratchet.app.repartition import Arrivals
+from kafka_ratchet.app.repartition import RepartitionSettings
 from kafka_ratchet.app.verify.findings import Finding
 from kafka_ratchet.app.verify.letters import origin_of
 from kafka_ratchet.app.verify.reading import TopicReader
@@ -21,29 +22,36 @@ from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES
 from kafka_ratchet.transport.owner import Owner
 
 DIGEST_BYTES: Final = 16
-"""Bytes of a digest of a record or an identity. Two different ones have equal digests in 1 of 2^128 cases."""
+"""Length in bytes of the digest of a record or an identity.
+
+Two different records have equal digests in 1 of 2^128 cases.
+"""
 Identify = Callable[[RecordView], bytes | None]
 Due = deque[tuple[bytes, bool]]
-"""Digests of one identity's records in one input partition, in order.
+"""Queue of one identity's records in one input partition, in order: digest, and True if the record is due.
 
-A digest has True if the group had committed its record before the internal topic was read.
+A record is due if the group had committed it before the internal topic was read.
 """
 IN_NO_ORDER: Final = -1
-"""Key that replaces the input partition's number for records with identical copies in several input partitions."""
+"""Key, in place of an input partition, of records with identical copies in several input partitions.
+
+Such copies look alike, so their order is not checked.
+"""
 
 
 def compare_arrivals(
-    reader: TopicReader, arrivals: Arrivals, owners: dict[int, Owner], identify: Identify, report: Report
+    reader: TopicReader, arrivals: RepartitionSettings, owners: dict[int, Owner], identify: Identify, report: Report
 ) -> None:
     """Compare the committed records of the input with those of the internal topic.
 
-    If retention has deleted the beginning of either, or an operator has moved a position, only the partition of each
-    identity is checked, and the report says so. It needs some 300 bytes of memory for each record of the input.
+    If retention has deleted the beginning of either, or an operator has moved the group's position, only one thing is
+    checked: all records of an identity are in one partition. The report says so. The comparison needs some 300 bytes of
+    memory for each record of the input.
 
     Args:
-        reader: topic reader; that of any stream of the application will do.
-        arrivals: the internal stream that sends the records on.
-        owners: owner entries of its changelog, by partition.
+        reader: reader of any stream of the application.
+        arrivals: internal stream, from the input to the internal topic.
+        owners: owner entries of the internal stream's changelog, by partition.
         identify: function that returns a record's identity; None for a record without one.
         report: receives the findings and the waiting input.
 
@@ -90,7 +98,10 @@ def compare_arrivals(
 
 
 def _set_aside(parts: dict[int, Due]) -> None:
-    """Move records with identical copies in several input partitions under the key IN_NO_ORDER."""
+    """Collect the records with identical copies in several input partitions under the key IN_NO_ORDER.
+
+    parts: expected records of one identity, by input partition
+    """
     if len(parts) == 1:
         return
     times = Counter(digest for part in parts.values() for digest in {digest for digest, _ in part})
@@ -105,7 +116,11 @@ def _set_aside(parts: dict[int, Due]) -> None:
 
 
 def _take(parts: dict[int, Due], digest: bytes, at: tuple[str, None, None, int, int], report: Report) -> None:
-    """Match a record of the internal topic with an input record of its identity, and report a difference."""
+    """Remove a record of the internal topic from its identity's expected records; report a difference.
+
+    parts: expected records of the identity, by input partition; digest: digest of the record; at: topic, partition and
+    offset of the record, for the finding
+    """
     for part in parts.values():
         if part and part[0][0] == digest:
             part.popleft()
@@ -120,8 +135,8 @@ def _take(parts: dict[int, Due], digest: bytes, at: tuple[str, None, None, int, 
     report.add(Finding("doubled", *at, detail="is in this topic more often than in the input"))
 
 
-def _lettered(reader: TopicReader, arrivals: Arrivals) -> set[tuple[int, int]]:
-    """Return input partition and offset of each record that became a dead letter instead of being sent on."""
+def _lettered(reader: TopicReader, arrivals: RepartitionSettings) -> set[tuple[int, int]]:
+    """Return the input partition and offset of each record that became a dead letter."""
     found = set()
     for number, held in enumerate(reader.sent(arrivals.dead_letters)):
         for _, record in reader.records(arrivals.dead_letters, number, held.end, held.first):

@@ -1,4 +1,4 @@
-"""Comparison of one partition record by record: its expected output, computed from the input, and the present one."""
+"""Comparison of one partition, record by record: its output as expected from the input, and as present."""
 
 from __future__ import annotations
 
@@ -11,44 +11,49 @@ from dataclasses import replace
 import numpy as np
 
 from kafka_ratchet.app.verify.findings import Finding, FindingKind
-from kafka_ratchet.app.verify.identities import UNMATCHED, Emitted, Flags, Numbers, numbers
-from kafka_ratchet.app.verify.policies import Skip
+from kafka_ratchet.app.verify.identities import UNMATCHED, Flags, Numbers, OutputRecords, numbers
+from kafka_ratchet.app.verify.policies import SkippedRange
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rows import content, identity_and_sequence
 from kafka_ratchet.app.verify.rule import RecordView, Rule, only_header, was_replayed
-from kafka_ratchet.app.verify.state import Baseline, Known
+from kafka_ratchet.app.verify.state import Baseline, KnownSequence
 from kafka_ratchet.app.verify.windows import Windows
-from kafka_ratchet.rule.form_look import FormLook
+from kafka_ratchet.rule.form_look import FormFinder
 from kafka_ratchet.rule.verdicts import CONTENT_DIFFERS, DUPLICATE, FRESH, INVALID, SKIPPED, TOO_LATE, UNJUDGED
 from kafka_ratchet.tables.edits import FORGET, Edit
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import JudgingFrom
 
 UNKNOWN_LAST = -2
-"""Number that stands for a previous sequence which cannot be computed."""
+"""Value in place of a last sequence that cannot be computed."""
 
 OnDropped = Callable[[int, RecordView, str, int], None]
 """Function called with each dropped record.
 
-Arguments: offset, record, name of the verdict, last sequence of its identity before it (-1: none; or UNKNOWN_LAST).
+Arguments: offset; record; name of the verdict; last sequence of the record's identity before the record (-1: none, or
+UNKNOWN_LAST).
 """
 
 NO_SEQUENCE = -1
-"""Number that stands for the sequence of a record without one."""
+"""Value in place of a sequence, for a record without one."""
 
 UNSEEN, SEEN, DISMISSED = 0, 1, 2
-"""States of an expected record. Dismissed: the output shows that the record repeats deleted input."""
+"""States of an expected record.
+
+Unseen: not found in the output; seen: found there; dismissed: not expected after all, as it repeats input that
+retention has deleted.
+"""
 
 
-class Front:
-    """Records at the beginning of an output, made from input that retention has deleted."""
+class DeletedInputRecords:
+    """Records at the beginning of an output that come from deleted input."""
 
     def __init__(self) -> None:
         self.last: dict[bytes, int] = {}
         """Highest sequence by identity."""
 
     def take(self, found: tuple[bytes, int] | None) -> None:
-        """Add the next record. found: its identity and sequence; None for an invalid record."""
+        """Add the next record of the output. found: its identity and sequence; None for an invalid record."""
         if found is not None:
             self.last[found[0]] = max(found[1], self.last.get(found[0], NO_SEQUENCE))
 
@@ -56,7 +61,7 @@ class Front:
 class ExpectedPartition:
     """Expected output of one partition, in order.
 
-    It has the fresh records of the input, and all records from intervals with deduplication off.
+    The fresh records of the input are expected, and all records from intervals with deduplication off.
     """
 
     def __init__(
@@ -65,14 +70,14 @@ class ExpectedPartition:
         partition: int,
         unjudged: Sequence[PolicyInterval] = (),
         baseline: Baseline | None = None,
-        skips: Sequence[Skip] = (),
+        skips: Sequence[SkippedRange] = (),
         edits: Sequence[Edit] = (),
         judging: Sequence[JudgingFrom] = (),
         *,
         forward: bool = True,
         on_dropped: OnDropped | None = None,
     ) -> None:
-        """Start without reading.
+        """Store the arguments; read nothing.
 
         Args:
             rule: rule of the stream.
@@ -102,12 +107,12 @@ class ExpectedPartition:
         self._front_speaks &= self._windows is None
         self._edits = deque(edit for edit in edits if edit.position >= begin and edit.has_changed)
         self._rule = rule
-        self._forms = None if rule.guessed_header is None else FormLook(rule.guessed_header)
+        self._forms = None if rule.guessed_header is None else FormFinder(rule.guessed_header)
         self._last: dict[bytes, tuple[int, int]] = {}  # identity -> (its number, its last sequence)
         self._identities: list[bytes] = []
         # By number of the identity: True if its known last sequence is no lower bound.
         self._exact = bytearray()
-        self._starts: list[Known] = []
+        self._starts: list[KnownSequence] = []
         """Known state of each identity before its first record, by number of the identity."""
         self._since: list[int] = []
         """First input offset where the number stands for its identity; -1: from the beginning."""
@@ -132,8 +137,11 @@ class ExpectedPartition:
         self.invalid: dict[int, bytes] = {}
         """Digest of the content that a dead letter must have, by input offset of its record."""
 
-    def _begin_identity(self, identity: bytes, known: Known, since: int) -> int:
-        """Assign a new number to an identity, valid from input offset `since` on; return the number."""
+    def _begin_identity(self, identity: bytes, known: KnownSequence, since: int) -> int:
+        """Add an identity with a number of its own, valid from input offset `since` on; return the number.
+
+        known: last sequence of the identity at that offset
+        """
         number = len(self._identities)
         self._last[identity] = (number, known.sequence)
         self._identities.append(identity)
@@ -154,20 +162,20 @@ class ExpectedPartition:
                 exact = known_exactly if edit.above is not None else True
                 # Older records of the output that come first look like later ones.
                 exact &= self.baseline.aligned
-                self._begin_identity(edit.name, Known(left, exact), edit.position)
+                self._begin_identity(edit.name, KnownSequence(left, exact), edit.position)
                 continue
             # Imported identities are unknown here: a record missing in the output may come from them.
             self._is_complete = False
             self._imported_from = edit.position
             for identity, (_, last) in list(self._last.items()):
-                self._begin_identity(identity, Known(last, exact=False), edit.position)
+                self._begin_identity(identity, KnownSequence(last, exact=False), edit.position)
 
-    def judge(self, offset: int, record: RecordView, report: Report) -> str:
-        """Judge the next record of the input, and add it to the expected output if it must be there.
+    def add_input(self, offset: int, record: RecordView, report: Report) -> str:
+        """Decide on the next record of the input, and expect it in the output if it must be there.
 
         Returns:
-            verdict: `FRESH`, `INVALID`, `UNJUDGED`, `SKIPPED` (by an operator), or the name of a verdict that drops
-            the record
+            verdict: `FRESH`, `INVALID`, `UNJUDGED`, `SKIPPED` (by an operator), or the name of a verdict that drops the
+                record
         """
         for number, skip in enumerate(self.skips):
             if skip.start <= offset < skip.end:
@@ -175,7 +183,7 @@ class ExpectedPartition:
                 return SKIPPED
         if self._edits:
             self._follow_edits(offset)
-        found = self._rule.judge(record)
+        found = self._rule.identify(record)
         if any(offset in interval for interval in self._unjudged):
             report.unjudged += 1
             self._expect(offset, record, found, judged=False)
@@ -210,23 +218,31 @@ class ExpectedPartition:
         if found is None:
             return INVALID
         if self._windows is not None:
-            verdict = self._windows.judge(offset, *found, last, record.value)
+            verdict = self._windows.verdict_of(offset, *found, last, record.value)
         else:
             verdict = FRESH if found[1] > last else DUPLICATE
         return INVALID if verdict != FRESH and self._rule.is_kept(record) else verdict
 
     def _finish_forms(self, report: Report) -> None:
-        """Report a sequence that seems to be encoded in another form than the stream decodes."""
+        """Report a record with a sequence in another encoding than the stream decodes."""
         if self._forms is not None:
             self._forms.finish()
             if self._forms.found is not None:
                 report.doubtful.setdefault(self.partition, self._forms.found)
 
     def take_all_as_seen(self, report: Report) -> None:
-        """Mark all expected records with a certain verdict as seen, because there is no output to compare."""
+        """Treat all expected records as found, because there is no output to compare.
+
+        Records with an uncertain verdict stay unseen.
+        """
         self._finish_forms(report)
         # Without an output, a lower bound stays a lower bound.
         self._seen = bytearray(SEEN if self._exact[owner] else UNSEEN for owner in self._owners)
+
+    def continue_windows(self, before: ExpectedPartition) -> None:
+        """Take over the windows' state from the comparison of the leg before, which has read all its input."""
+        if self._windows is not None and before._windows is not None:
+            self._windows.continue_from(before._windows)
 
     @property
     def is_complete(self) -> bool:
@@ -234,7 +250,7 @@ class ExpectedPartition:
         return self._is_complete
 
     def last_of(self, identity: bytes, offset: int) -> int:
-        """Return an identity's last sequence; -1: none. offset: input offset after all judged ones."""
+        """Return an identity's last sequence; -1: none. offset: input offset after those of all judged records."""
         self._follow_edits(offset)
         return self._last.get(identity, (-1, NO_SEQUENCE))[1]
 
@@ -244,12 +260,16 @@ class ExpectedPartition:
         return verdict
 
     def _expect(self, offset: int, record: RecordView, found: tuple[bytes, int] | None, *, judged: bool) -> None:
-        """Append a record to the expected output. found: its identity and sequence; None for an invalid record."""
+        """Append a record to the expected output.
+
+        found: identity and sequence of the record, None if it is invalid; judged: False: the record is from an interval
+        with deduplication off
+        """
         identity, sequence = found or (b"", NO_SEQUENCE)
         if identity in self._last:
             owner, _ = self._last[identity]
         else:
-            owner = self._begin_identity(identity, Known(NO_SEQUENCE, self._is_complete), self._imported_from)
+            owner = self._begin_identity(identity, KnownSequence(NO_SEQUENCE, self._is_complete), self._imported_from)
         digest, place = content(record), len(self._offsets)
         key = identity_and_sequence(identity, sequence) if found else digest
         if (first := self._places.setdefault(key, place)) != place:
@@ -262,13 +282,15 @@ class ExpectedPartition:
         self._judged.append(judged)
 
     def _place(self, record: RecordView, digest: bytes, seen: bytearray) -> int | None:
-        """Return the index of the expected record that matches an output record; None if none does.
+        """Return the index of the expected record with an output record's identity and sequence; None if none has them.
 
-        Of several matching records it is the first unseen one with the same content, or else the first unseen one.
+        If several have them, return the first that the output has not had yet, preferably with the same content.
+
+        digest: digest of the output record's content; seen: state of each expected record
         """
         if not self._forward:
             return None
-        found = self._rule.judge(record)
+        found = self._rule.identify(record)
         key = identity_and_sequence(*found) if found else digest
         if (left := self._several.get(key)) is None:
             return self._places.get(key)
@@ -286,14 +308,15 @@ class ExpectedPartition:
         output: Iterator[tuple[int, RecordView]],
         judged_to: int,
         report: Report,
-        emitted: Emitted | None = None,
+        emitted: OutputRecords | None = None,
     ) -> None:
         """Compare the output with the expected records, and add the findings to the report.
 
         Args:
             topic: name of the output topic.
-            output: offset and record of each output record.
-            judged_to: input offset before which all fresh records must be in the output; later ones may be.
+            output: records of the output, each with its offset.
+            judged_to: input offset before which all fresh records must be in the output; later ones may already be
+                there.
             report: report that receives counts and findings.
             emitted: receives every record of the output; None: not needed.
         """
@@ -303,7 +326,7 @@ class ExpectedPartition:
         unmatched_here = 0
         # Records without a counterpart: (offset, the place they stand at, which of the output's records it is).
         unmatched: list[tuple[int, int, int]] = []
-        front = None if self.baseline.aligned else Front()
+        front = None if self.baseline.aligned else DeletedInputRecords()
         for number, (offset, record) in enumerate(output):
             digest = content(record)
             place = self._place(record, digest, seen)
@@ -312,7 +335,7 @@ class ExpectedPartition:
                 digest = content(replace(record, timestamp_ms=self._timestamps[place]))
             if front is not None:
                 if not self._begins_here(front, place, digest):
-                    front.take(self._rule.judge(record))
+                    front.take(self._rule.identify(record))
                     report.before += 1
                     continue
                 self._dismiss(front, report)
@@ -340,11 +363,14 @@ class ExpectedPartition:
         self._account_for_unseen(topic, judged_to, report)
 
     def _recognise(
-        self, topic: str, unmatched: list[tuple[int, int, int]], report: Report, emitted: Emitted | None
+        self, topic: str, unmatched: list[tuple[int, int, int]], report: Report, emitted: OutputRecords | None
     ) -> None:
-        """Report unmatched output records, as altered if an expected record is missing at their place.
+        """Report the output records without an expected record.
 
-        unmatched: output offset, index of the expected record at that place, index in the output
+        A record in the place of a missing expected one is reported as altered.
+
+        unmatched: output offset, index of the expected record in that place, and index in the output of each such
+        record
         """
         seen = self._seen
         for offset, place, number in unmatched:
@@ -359,11 +385,14 @@ class ExpectedPartition:
                 detail = "no record to forward in the input has its identity and sequence"
                 report.add(Finding("unexpected", topic, partition=self.partition, offset=offset, detail=detail))
 
-    def _begins_here(self, front: Front, place: int | None, digest: bytes) -> bool:
-        """Return True if an output record is the first one with input that Kafka still has.
+    def _begins_here(self, front: DeletedInputRecords, place: int | None, digest: bytes) -> bool:
+        """Return True if an output record is certainly made from input that Kafka still has.
 
-        It must equal the input record byte for byte, and have a higher sequence than its identity has had before it.
-        Otherwise it may be the output of a deleted original, and the input record its repeat.
+        It must equal the input record byte for byte. If deduplication was on and there is no reorder window, its
+        sequence must also be higher than all earlier ones of its identity in the output. Otherwise the original may be
+        deleted, and the input record a repeat of it.
+
+        place: index of the matching expected record; digest: digest of the output record's content
         """
         if place is None or digest != self._content(place):
             return False
@@ -373,14 +402,17 @@ class ExpectedPartition:
         is_higher = self._sequences[place] > front.last.get(identity, NO_SEQUENCE)
         return not self._judged[place] or is_higher or self._windows is not None
 
-    def _dismiss(self, front: Front, report: Report) -> None:
-        """Count expected records as duplicates if the output's older part has their sequence or a higher one."""
+    def _dismiss(self, front: DeletedInputRecords, report: Report) -> None:
+        """Count expected records as duplicates if the output already has them from deleted input.
+
+        The output's records from deleted input then have the same or a higher sequence of the identity.
+        """
         if not self._front_speaks:
             return
         for identity, sequence in front.last.items():
             known = self.baseline.last.get(identity)
             if known is None or sequence >= known.sequence:
-                self.baseline.last[identity] = Known(sequence, exact=True)
+                self.baseline.last[identity] = KnownSequence(sequence, exact=True)
         for number, identity in enumerate(self._identities):
             self._exact[number] |= identity in front.last and self._since[number] < 0
         for place, owner in enumerate(self._owners):
@@ -422,7 +454,7 @@ class ExpectedPartition:
             report.undecided += before
 
     def proven_to(self, judged_to: int, committed_to: int, letters_pending_from: int | None) -> int:
-        """Return the input offset before which nothing is pending. The next run continues there.
+        """Return the input offset where the next run continues: nothing before it is pending.
 
         Args:
             judged_to: see `compare`.
@@ -432,7 +464,7 @@ class ExpectedPartition:
         waiting = (self._pending_from, letters_pending_from)
         return max(self.baseline.input_from, min([committed_to, *(each for each in waiting if each is not None)]))
 
-    def known_at(self, end: int) -> Iterator[tuple[bytes, Known]]:
+    def known_at(self, end: int) -> Iterator[tuple[bytes, KnownSequence]]:
         """Yield each known identity with its last sequence before input offset `end`."""
         self._follow_edits(end - 1)
         start = self.baseline.last  # the output's older part may have raised it
@@ -452,20 +484,20 @@ class ExpectedPartition:
         stands = {identity: number for number, identity in enumerate(self._identities) if self._since[number] < end}
         for identity, number in stands.items():
             if last[number] >= 0:
-                yield identity, Known(int(last[number]), bool(exact[number]))
+                yield identity, KnownSequence(int(last[number]), bool(exact[number]))
         for identity, before in start.items():
             if identity not in self._last:
                 yield identity, before
 
     def is_complete_at(self, end: int) -> bool:
-        """Return True if an identity that `known_at` does not yield was never in the input before `end`."""
+        """Return True if the input never had, before `end`, an identity that `known_at` does not yield."""
         return self.baseline.complete and not any(at < end for at in self._imported_at)
 
     # Expected records as columns, and their places from `compare`.
 
     @property
     def identities(self) -> list[bytes]:
-        """Identities in the order of the numbers that `owners` uses for them."""
+        """Identities of the expected records. Their positions here are their numbers in `owners`."""
         return self._identities
 
     @property
@@ -484,7 +516,7 @@ class ExpectedPartition:
         return np.equal(np.frombuffer(self._seen, np.uint8), SEEN, dtype=np.bool_)
 
     def known_as(self, place: int) -> tuple[str | None, int | None]:
-        """Return identity and sequence of an expected record; (None, None) for the place UNMATCHED."""
+        """Return identity and sequence of the expected record with this index; (None, None) for UNMATCHED."""
         if place == UNMATCHED:
             return None, None
         return self._identities[self._owners[place]].decode("utf-8", "backslashreplace"), self._sequences[place]

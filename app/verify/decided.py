@@ -1,8 +1,8 @@
 """Comparison of a partition after operators' decisions (`ratchet resume`), in parts called legs.
 
-A leg is the input between two decisions. Each leg is judged by its own rule. The mark of a decision has the end of the
-output at that time, so each leg is compared with its own part of the output. A leg begins with the last sequences of
-the leg before it, or with none after `--forget`.
+A leg is the input between two decisions. Each leg has its own rule. A decision's entry in the changelog has the end of
+the output at that time (its mark), so each leg is compared with its own part of the output. A leg begins with the last
+sequences and windows of the leg before it, or with none after `--forget`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import msgspec
 import numpy as np
 
 from kafka_ratchet.app.settings import StreamSettings
-from kafka_ratchet.app.verify.compare import ExpectedPartition, Front, OnDropped
-from kafka_ratchet.app.verify.identities import UNMATCHED, Emitted, Flags, Numbers
+from kafka_ratchet.app.verify.compare import DeletedInputRecords, ExpectedPartition, OnDropped
+from kafka_ratchet.app.verify.identities import UNMATCHED, Flags, Numbers, OutputRecords
 from kafka_ratchet.app.verify.legs import Leg, noted_legs
 from kafka_ratchet.app.verify.letters import Order
 from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import Rule
-from kafka_ratchet.app.verify.state import Baseline, Known
+from kafka_ratchet.app.verify.state import Baseline, KnownSequence
 from kafka_ratchet.app.verify.windows import judging_of
 from kafka_ratchet.rule.settings import RuleSettings
 from kafka_ratchet.tables.edits import FORGET, NOTHING, Edit
@@ -33,17 +33,22 @@ class Rules:
     """Present and earlier rules of a stream, each built once."""
 
     def __init__(self, stream: StreamSettings, dead_letters: tuple[str, str, str]) -> None:
-        """Start without any rule. dead_letters: see `Rule`."""
+        """Store the settings; build no rule yet. dead_letters: see `Rule`."""
         self._letters = dead_letters
         self._settings = stream.judged_by.entry
         self._made: dict[RuleSettings, Rule] = {}
 
     def is_of_settings(self, owner: Owner | None) -> bool:
-        """Return True if a partition's owner entry has the same rule as the present settings."""
+        """Return True if a partition's owner entry contradicts no setting of the present rule.
+
+        A missing owner entry contradicts nothing. Settings that the entry lacks are not compared.
+        """
         return owner is None or all(owner.rule.get(name, said) == said for name, said in self._settings.items())
 
     def of(self, rule: Mapping[str, str] | None = None) -> Rule:
-        """Return the rule of an owner entry, completed by the settings.
+        """Return the rule of an owner entry. Settings that the entry lacks are the present ones.
+
+        rule: rule in the owner entry; None: the rule of the settings
 
         Raises:
             SettingsError: a function of the rule cannot be imported any more.
@@ -57,12 +62,15 @@ class Rules:
 
 
 def is_straight(legs: Sequence[Leg]) -> bool:
-    """Return True if no decision has divided a partition into legs."""
+    """Return True if there is one leg at most, as no decision of an operator has divided the partition."""
     return not legs or (len(legs) == 1 and legs[0].since is None)
 
 
 def legs_now(owner: Owner | None, baseline: Baseline, end: int) -> list[Leg]:
-    """Return a partition's legs from a baseline on; an empty list if no decision has divided it."""
+    """Return the legs of a partition from a baseline to input offset `end`.
+
+    The list is empty if no decision has divided the partition.
+    """
     legs = noted_legs(owner, baseline.input_from, end, baseline.decided)
     return [] if is_straight(legs) else legs
 
@@ -70,13 +78,14 @@ def legs_now(owner: Owner | None, baseline: Baseline, end: int) -> list[Leg]:
 def not_followed(
     owner: Owner | None, decided: str, unjudged: Sequence[PolicyInterval], edits: Sequence[Edit]
 ) -> tuple[list[PolicyInterval], list[Edit]]:
-    """Return intervals and edits without the effect of those that an earlier run has already processed.
+    """Return policy intervals and edits without those that an earlier run has already processed.
 
-    Processed intervals are removed. Processed edits stay as edits without a change, so that all keep their numbers.
+    Processed intervals are removed. Processed edits stay in the list without their change, so that the others keep
+    their numbers.
 
     Args:
         owner: owner entry of the partition.
-        decided: time of the newest decision that the earlier run has processed; ISO 8601, "" without one.
+        decided: time of the newest decision that the earlier run has processed; ISO 8601; "": there is none.
         unjudged: policy intervals with deduplication off.
         edits: all edits of the partition.
     """
@@ -95,7 +104,7 @@ def not_followed(
 
 
 @dataclass
-class Compared:
+class PartitionComparison:
     """Result of the comparison of all legs of a partition.
 
     Attributes:
@@ -106,7 +115,7 @@ class Compared:
     """
 
     last: ExpectedPartition
-    parts: list[tuple[ExpectedPartition, Emitted]]
+    parts: list[tuple[ExpectedPartition, OutputRecords]]
     invalid: dict[int, bytes] = field(default_factory=dict)
     letters: Order = field(default_factory=lambda: Order(()))
 
@@ -123,7 +132,7 @@ class DecidedPartition:
         report: Report,
         partition: int,
     ) -> None:
-        """Prepare the comparison without reading."""
+        """Store the arguments; read nothing."""
         self._stream, self._reader, self._rules, self._report = stream, reader, rules, report
         self._ranges, self._partition = ranges, partition
 
@@ -135,12 +144,12 @@ class DecidedPartition:
         unjudged: Sequence[PolicyInterval],
         edits: Sequence[Edit],
         on_dropped: OnDropped | None,
-    ) -> Compared:
-        """Judge and compare each leg.
+    ) -> PartitionComparison:
+        """Apply the rule of each leg to its input, and compare each leg with its output.
 
         Args:
             legs: legs of the partition, in order.
-            baseline: known state at the begin of a first leg without a decision before it.
+            baseline: known state at the beginning of the first leg, if no decision comes before it.
             owner: owner entry of the partition.
             unjudged: policy intervals with deduplication off.
             edits: all edits of the partition.
@@ -148,8 +157,8 @@ class DecidedPartition:
         """
         number, stream, report = self._partition, self._stream, self._report
         begin, judged_to = self._ranges.input_begins[number], self._ranges.judged[number]
-        parts: list[tuple[ExpectedPartition, Emitted]] = []
-        found: Compared | None = None
+        parts: list[tuple[ExpectedPartition, OutputRecords]] = []
+        found: PartitionComparison | None = None
         invalid: dict[int, bytes] = {}
         letters, lettered, first_letter = list[int](), set[int](), 0
         before: tuple[ExpectedPartition, Leg] | None = None
@@ -172,11 +181,13 @@ class DecidedPartition:
                 forward=stream.forward,
                 on_dropped=on_dropped,
             )
+            if before is not None:
+                expected.continue_windows(before[0])  # a forgotten identity has no last sequence, and takes none of it
             start = expected.baseline.input_from
             for offset, record in self._reader.records(stream.input, number, leg.end, start):
-                expected.judge(offset, record, report)
+                expected.add_input(offset, record, report)
             first_letter = len(letters)
-            emitted, due = Emitted(), judged_to if is_last else leg.end
+            emitted, due = OutputRecords(), judged_to if is_last else leg.end
             if is_gone:
                 expected.take_all_as_seen(report)
                 report.output_replaced += len(expected.seen)
@@ -191,7 +202,7 @@ class DecidedPartition:
                     letters.append(offset)
                     lettered.add(offset)
             before = expected, leg
-            found = Compared(expected, parts)
+            found = PartitionComparison(expected, parts)
         assert found is not None  # noqa: S101 - there is a last leg
         found.invalid, found.letters = dict(sorted(invalid.items())), Order(letters, first_letter)
         return found
@@ -209,7 +220,7 @@ class DecidedPartition:
 
         Args:
             leg: leg of the partition.
-            first: baseline of a first leg without a decision before it.
+            first: known state at the beginning of the first leg, if no decision comes before it.
             before: comparison of the leg before this one; None: there is none, or its input is deleted.
             unjudged: policy intervals with deduplication off.
             edits: all edits of the partition.
@@ -243,7 +254,7 @@ class DecidedPartition:
         return base
 
     def _learn_from_output(self, base: Baseline, since: Mark, known_since: Mark | None, edits: Sequence[Edit]) -> None:
-        """Set the last sequences of a baseline from the output, because retention has deleted the input.
+        """Read last sequences from the output into a baseline, because retention has deleted the input.
 
         Args:
             base: baseline that receives the last sequences.
@@ -251,25 +262,25 @@ class DecidedPartition:
             known_since: mark of the newest decision with `--forget` before `since`; None: none.
             edits: operators' edits between the two marks.
         """
-        number, front = self._partition, Front()
+        number, front = self._partition, DeletedInputRecords()
         held, rule = self._ranges.output_begins[number], self._rules.of(since.rule)
         begin = 0 if known_since is None else known_since.output
         if OUTPUT not in since.replaced:
             for offset, record in self._reader.records(self._stream.output, number, since.output, held):
                 if offset >= begin:
-                    front.take(rule.judge(record))
+                    front.take(rule.identify(record))
                 self._report.before += 1
         is_exact = held <= begin and not edits and len(front.last) == since.identities
-        base.last = {identity: Known(sequence, is_exact) for identity, sequence in front.last.items()}
+        base.last = {identity: KnownSequence(sequence, is_exact) for identity, sequence in front.last.items()}
         for edit in edits:
             if edit.kind == FORGET:
                 # The output may have a higher one from before, or from after.
-                base.last[edit.name] = Known(edit.after, exact=False)
+                base.last[edit.name] = KnownSequence(edit.after, exact=False)
         base.complete = is_exact
 
 
 def _is_output_gone(owner: Owner | None, since: Mark) -> bool:
-    """Return True if a later decision replaced the output topic that a mark is about."""
+    """Return True if the output topic in a mark was replaced at a later decision."""
     marks = [each.mark for each in owner.decisions if each.mark is not None] if owner is not None else []
     at = next((number for number, mark in enumerate(marks) if mark is since), len(marks))
     return any(OUTPUT in mark.replaced for mark in marks[at + 1 :])
@@ -278,7 +289,7 @@ def _is_output_gone(owner: Owner | None, since: Mark) -> bool:
 def _forgotten_at(owner: Owner | None, since: Mark) -> Mark | None:
     """Return the mark of the newest decision with `--forget` before `since`; None if there is none.
 
-    If the output topic was created again in between, the returned mark has the output offset 0.
+    If the output topic was created again between the two decisions, the returned mark has the output offset 0.
     """
     found: Mark | None = None
     for decision in owner.decisions if owner is not None else ():
@@ -293,17 +304,19 @@ def _forgotten_at(owner: Owner | None, since: Mark) -> Mark | None:
     return found
 
 
-class Together:
-    """Expected records of all legs of a partition as one sequence, to compare with the result table.
+class JoinedLegs:
+    """Expected records of a partition from all its legs, joined into one list.
+
+    A leg is the input between two decisions of an operator. The list is compared with the result table.
 
     Attributes:
         partition: number of the partition
         emitted: output records of all legs
     """
 
-    def __init__(self, compared: Compared, judged_to: int) -> None:
+    def __init__(self, compared: PartitionComparison, judged_to: int) -> None:
         """Join the legs. judged_to: input offset before which the last leg's records must be in the output."""
-        self.partition, self.emitted = compared.last.partition, Emitted()
+        self.partition, self.emitted = compared.last.partition, OutputRecords()
         self._parts = [each for each, _ in compared.parts]
         self._first: list[int] = [0]
         owners, offsets, seen, identities = list[Numbers](), list[Numbers](), list[Flags](), list[bytes]()
@@ -323,7 +336,7 @@ class Together:
         self.seen = np.concatenate(seen)
 
     def known_as(self, place: int) -> tuple[str | None, int | None]:
-        """Return identity and sequence of an expected record; (None, None) for the place UNMATCHED."""
+        """Return identity and sequence of the expected record with this index; (None, None) for UNMATCHED."""
         if place == UNMATCHED:
             return None, None
         part = int(np.searchsorted(self._first, place, "right")) - 1

@@ -1,4 +1,7 @@
-"""Comparison of the topic of dropped records with the input: each dropped record must be there once, and no other."""
+"""Comparison of the topic of dropped records with the input.
+
+Each dropped record must be there once, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from kafka_ratchet.app.verify.reading import plain_id
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import Headers, RecordView
-from kafka_ratchet.transport.owner import Owner
+from kafka_ratchet.transport.owner import DuplicatesFrom, Mark, Owner
 
 DROPPED_HEADERS = (
     "ratchet-verdict",
@@ -31,7 +34,7 @@ END = 1 << 63
 class DroppedRecords:
     """Records of one input partition that had to be dropped, in order.
 
-    A record takes some 40 bytes and the reference to its verdict's name.
+    Each takes some 40 bytes of memory.
     """
 
     def __init__(self, partition: int, *, values: bool) -> None:
@@ -44,7 +47,8 @@ class DroppedRecords:
     def expect(self, offset: int, record: RecordView, verdict: str, against: int) -> None:
         """Add the next dropped record of the input.
 
-        verdict: name; against: last sequence of its identity before it (-1: none), or UNKNOWN_LAST
+        verdict: name of the verdict that drops the record; against: last sequence of its identity before the record
+        (-1: none), or UNKNOWN_LAST
         """
         kept = record if self._values else replace(record, value=None)
         self._offsets.append(offset)
@@ -58,26 +62,26 @@ class DroppedRecords:
         topic: str,
         given: str,
         found: Iterable[tuple[int, RecordView]],
-        where: Kept,
+        where: WrittenDrops,
         judged_to: int,
         report: Report,
     ) -> int | None:
-        """Compare a partition of the topic of dropped records, and add the findings.
+        """Compare a partition of the topic of dropped records with the records that had to be dropped.
 
         Args:
             topic: name of the topic of dropped records.
             given: name of the input topic.
-            found: offset and record of each record in this partition of `topic`.
-            where: input offsets where dropped records go to `topic`.
-            judged_to: input offset before which dropped records must be there; later ones may be.
+            found: records in this partition of `topic`, each with its offset.
+            where: input offsets at which workers wrote dropped records to `topic`.
+            judged_to: input offset before which dropped records must be there; later ones may already be there.
             report: receives counts and findings.
 
         Returns:
-            input offset of the first dropped record still to come; None: none.
+            input offset of the first dropped record that workers may still write; None: none.
         """
         self._sort()
         seen = bytearray(len(self._offsets))
-        first_seen = len(seen)
+        oldest: int | None = None
         for at, record in found:
             report.duplicates_kept += 1
             origin = _origin(record.headers, given, self._partition)
@@ -85,8 +89,10 @@ class DroppedRecords:
             if origin is None or place < 0:
                 if origin is None or where.is_certain(origin):
                     self._add(report, "unexpected", topic, origin, at, f"stems from {given} offset {origin}")
+                if origin is not None and not where.is_read_again(origin):
+                    oldest = origin if oldest is None else min(oldest, origin)
                 continue
-            first_seen = min(first_seen, place)
+            oldest = origin if oldest is None else min(oldest, origin)
             if seen[place]:
                 if not where.is_read_again(origin):
                     self._add(report, "doubled", topic, origin, at)
@@ -94,7 +100,7 @@ class DroppedRecords:
             seen[place] = 1
             if wrong := self._difference(place, record):
                 self._add(report, "altered", topic, origin, at, wrong)
-        return self._missing(topic, seen, first_seen, where, judged_to, report)
+        return self._missing(topic, seen, oldest, where, judged_to, report)
 
     def _sort(self) -> None:
         """Sort the records by input offset, and remove repeats of offsets that were judged more than once."""
@@ -111,9 +117,15 @@ class DroppedRecords:
         self._offsets, self._against = array("q", sorted(places)), array("q", against)
 
     def _missing(
-        self, topic: str, seen: bytearray, first_seen: int, where: Kept, judged_to: int, report: Report
+        self, topic: str, seen: bytearray, oldest: int | None, where: WrittenDrops, judged_to: int, report: Report
     ) -> int | None:
-        waits_from = None
+        """Count the missing records.
+
+        Retention deletes from the beginning, so records of input offsets after `oldest` were not deleted.
+
+        oldest: lowest input offset of a record left in the topic; None: there is none.
+        """
+        waits_from, before = None, 0
         for place, there in enumerate(seen):
             offset = self._offsets[place]
             if there or not where.is_kept(offset):
@@ -121,11 +133,15 @@ class DroppedRecords:
             if offset >= judged_to:
                 report.pending += 1
                 waits_from = offset if waits_from is None else waits_from
-            elif place < first_seen and not where.is_whole:
-                report.output_deleted += 1
+            elif (oldest is None or offset < oldest) and not where.is_whole:
+                before += 1
             else:
                 detail = "was dropped, and is missing in this topic"
                 report.add(Finding("lost", topic, self._partition, offset, detail=detail))
+        if oldest is None:  # no record shows which part retention has deleted
+            report.undecided += before
+        else:
+            report.output_deleted += before
         return waits_from
 
     def _place(self, offset: int) -> int:
@@ -152,8 +168,11 @@ class DroppedRecords:
         report.add(Finding(kind, topic, self._partition, origin, self._partition, at, detail=detail))
 
 
-class Kept:
-    """Input offsets of a partition where dropped records go to the topic, as recorded in the changelog."""
+class WrittenDrops:
+    """Input offsets of a partition at which workers wrote dropped records to the topic of dropped records.
+
+    The changelog's owner entry has them.
+    """
 
     def __init__(
         self, owner: Owner | None, topic: str, topic_id: str, compared: range, *, whole: bool, complete: bool
@@ -174,27 +193,54 @@ class Kept:
         self._kept = [
             range(change.start, end)
             for change, end in zip(changes, ends, strict=False)
-            if change.topic is not None
-            and (change.topic.name, plain_id(change.topic.id)) == (topic, plain_id(topic_id))
+            if _is_topic(change, topic, topic_id)
         ]
         self._again = read_again(owner)
         self._compared, self._complete, self.is_whole = compared, complete, whole
 
     def is_kept(self, offset: int) -> bool:
-        """Return True if the record of this input offset, when dropped, goes to the topic."""
+        """Return True if workers kept dropped records when they were at this input offset.
+
+        They then wrote a dropped record to the topic of dropped records; the record here may also have been forwarded.
+        """
         return any(offset in each for each in self._kept)
 
     def is_read_again(self, offset: int) -> bool:
-        """Return True if this input offset was judged again because an operator moved the partition back."""
+        """Return True if workers judged this input offset again, after an operator moved the partition back."""
         return any(offset in each for each in self._again)
 
     def is_certain(self, offset: int) -> bool:
-        """Return True if the comparison knows for certain whether this input offset was dropped."""
+        """Return True if it is certain whether workers dropped the record of this input offset."""
         return self._complete and offset in self._compared and not self.is_read_again(offset)
 
 
+def first_kept(owner: Owner | None, since: Mark, topic: str, topic_id: str) -> int:
+    """Return the first offset of dropped records after a decision, in their topic.
+
+    It is 0 if workers wrote them to another topic after the decision, as the mark's offset is of that topic.
+
+    Args:
+        owner: owner entry of the partition.
+        since: mark of the decision.
+        topic: name of the topic of dropped records.
+        topic_id: present id of `topic`.
+    """
+    if owner is None or not owner.duplicates:
+        return since.duplicates
+    after = next((each.after or 0 for each in owner.decisions if each.mark is since), 0)
+    first, *changes = owner.duplicates
+    then = next((each for each in reversed(changes) if each.start <= after), first)
+    return since.duplicates if _is_topic(then, topic, topic_id) else 0
+
+
+def _is_topic(change: DuplicatesFrom, topic: str, topic_id: str) -> bool:
+    """Return True if workers wrote dropped records to this topic from the change on."""
+    found = change.topic
+    return found is not None and (found.name, plain_id(found.id)) == (topic, plain_id(topic_id))
+
+
 def read_again(owner: Owner | None) -> Sequence[range]:
-    """Return the ranges of input offsets that were judged again because an operator moved the partition back."""
+    """Return the ranges of input offsets that workers judged again, after an operator moved the partition back."""
     decisions = owner.decisions if owner is not None else ()
     return [
         range(decision.after, decision.before)
@@ -204,7 +250,10 @@ def read_again(owner: Owner | None) -> Sequence[range]:
 
 
 def _origin(headers: Headers, given: str, partition: int) -> int | None:
-    """Return the input offset in the appended headers; None if these headers are missing or malformed."""
+    """Return the input offset that the appended headers name; None if they are missing or malformed.
+
+    given, partition: topic and partition that these headers must name
+    """
     appended = headers[-len(DROPPED_HEADERS) :]
     if tuple(name for name, _ in appended) != DROPPED_HEADERS:
         return None

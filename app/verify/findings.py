@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from kafka_ratchet.app.inspect.document import Document
-from kafka_ratchet.app.verify.identities import Accounts
+from kafka_ratchet.app.verify.identities import CountsByIdentity
 
 FindingKind = Literal["lost", "doubled", "reordered", "altered", "unexpected", "contradicted"]
 
@@ -28,7 +28,10 @@ class Finding:
     """Offset of the finding's input record; None: none or unknown."""
     partition: int | None = None
     offset: int | None = None
-    """Offset in the topic (None: the record is lost); for a row, of its record in the output (None: it is a key)."""
+    """Offset in the topic; for a row, the output offset of its record.
+
+    None: the record is lost, or the finding is about a key of the table.
+    """
     identity: str | None = None
     sequence: int | None = None
     detail: str = ""
@@ -106,7 +109,7 @@ class Findings(Generic[KindT, FindingT]):
 
     @property
     def ok(self) -> bool:
-        """Return True without findings."""
+        """Return True if there are no findings."""
         return not self.counts
 
     def add(self, finding: FindingT, times: int = 1) -> None:
@@ -197,7 +200,10 @@ class ResultsReport(Findings[FindingKind, Finding], Document):
     kind: str
     generation: int
     proven_by: ProvenBy | None
-    """rows: each record's row was searched; keys: each key was recomputed from the topic; None: see `unproven`."""
+    """Method of the proof; None: see `unproven`.
+
+    rows: each record's row was searched; keys: each key was computed again from the topic
+    """
     unproven: str = ""
     """Reason why rows cannot be compared with records; empty if they can."""
     rows: int = 0
@@ -205,7 +211,7 @@ class ResultsReport(Findings[FindingKind, Finding], Document):
     records: int = 0
     """Committed records of the output below the offsets stored with the table."""
     waiting: int = 0
-    """Committed records not in the table yet, which need not be there."""
+    """Committed records that the table lacks, and that the job may still write."""
     left_out: int = 0
     """Committed records before the `--start` of the job's first run; the table need not have them."""
     several: int = 0
@@ -214,15 +220,15 @@ class ResultsReport(Findings[FindingKind, Finding], Document):
     For such a key the last commit wins, so the last record of any of these partitions counts as right.
     """
     values_compared: int = 0
-    """Number of rows with values compared to those of their records."""
+    """Number of rows with values compared to those of the record."""
     without_time: int = 0
-    """Rows without `_kafka_timestamp`, because Kafka has none or one outside the range of tables."""
+    """Rows without `_kafka_timestamp`: the record has no timestamp, or one that a table cannot hold."""
     columns_left_out: list[str] = field(default_factory=list)
     """Names of the columns that were not compared."""
     values_unproven: str = ""
     """Reason why no values were compared; empty if they were."""
     offsets: dict[int, int] = field(default_factory=dict)
-    accounts: Accounts = field(default_factory=Accounts)
+    accounts: CountsByIdentity = field(default_factory=CountsByIdentity)
 
     def find(
         self,
@@ -276,7 +282,7 @@ class ResultsReport(Findings[FindingKind, Finding], Document):
 
     @property
     def identities(self) -> list[dict[str, Any]]:
-        """First identities with their accounts, for JSON."""
+        """First identities with the counts of their records, for JSON."""
         return [
             {
                 "identity": None if identity is None else identity.decode("utf-8", "backslashreplace"),
@@ -287,5 +293,5 @@ class ResultsReport(Findings[FindingKind, Finding], Document):
 
     @property
     def identities_in_all(self) -> int:
-        """Number of identities with accounts."""
+        """Number of identities with counted records."""
         return len(self.accounts)

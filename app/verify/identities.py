@@ -13,7 +13,7 @@ Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 UNMATCHED = -1
-"""Place, among the expected records, of an output record without a counterpart in the input."""
+"""Index for an output record that matches no expected record."""
 
 
 def numbers(held: array[int]) -> Numbers:
@@ -21,7 +21,7 @@ def numbers(held: array[int]) -> Numbers:
     return np.frombuffer(held, np.int64) if held else np.empty(0, np.int64)
 
 
-class Emitted:
+class OutputRecords:
     """Records of one output partition: offsets, timestamps, and indices of their expected records."""
 
     def __init__(self) -> None:
@@ -36,7 +36,10 @@ class Emitted:
         self._timestamps.append(timestamp_ms)
 
     def recognise(self, index: int, place: int) -> None:
-        """Assign an output record, added as UNMATCHED, to an expected record. index: index of the output record."""
+        """Assign an output record, added as UNMATCHED, to an expected record.
+
+        index: index of the output record; place: index of the expected record
+        """
         self._places[index] = place
 
     @property
@@ -56,7 +59,7 @@ class Emitted:
 
 
 @dataclass(slots=True)
-class Account:
+class IdentityCounts:
     """Counts of one identity's records, over all partitions."""
 
     accepted: int = 0
@@ -81,11 +84,12 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Steps:
-    """State in the result table of each output record of a partition; one element for each record.
+class OutputStates:
+    """State of a partition's output records in the result table. Each array has one element for each record.
 
-    rows, rejects: number of the record's rows and rejects; waiting, lost: True if the record is missing in the table
-    and may still come, or must be there
+    rows, rejects: number of rows, or of rejects, of the record.
+    waiting: True if the table lacks the record, and the job may still write it.
+    lost: True if the table lacks the record, and must have it
     """
 
     rows: Numbers
@@ -94,11 +98,11 @@ class Steps:
     lost: Flags
 
 
-class Accounts:
-    """Accounts by identity; under None, the output records without a counterpart in the input."""
+class CountsByIdentity:
+    """Counts of records by identity. The identity None is for output records without a record in the input."""
 
     def __init__(self) -> None:
-        self._of: dict[bytes | None, Account] = {}
+        self._of: dict[bytes | None, IdentityCounts] = {}
 
     def __len__(self) -> int:
         return len(self._of)
@@ -109,8 +113,8 @@ class Accounts:
         owners: Numbers,
         seen: Flags,
         due: Flags,
-        emitted: Emitted,
-        steps: Steps,
+        emitted: OutputRecords,
+        steps: OutputStates,
     ) -> None:
         """Add the records of one partition.
 
@@ -147,9 +151,9 @@ class Accounts:
         for name, found in zip([*identities, None], figures.tolist(), strict=True):
             if not any(found):
                 continue
-            held = self._of.get(name, Account())
+            held = self._of.get(name, IdentityCounts())
             accepted, sent, rows, rejects, waiting, lost, doubled = found
-            self._of[name] = Account(
+            self._of[name] = IdentityCounts(
                 held.accepted + accepted,
                 held.emitted + sent,
                 held.rows + rows,
@@ -159,15 +163,18 @@ class Accounts:
                 held.doubled + doubled,
             )
 
-    def first(self, limit: int) -> Iterator[tuple[bytes | None, Account]]:
-        """Yield up to `limit` accounts: those with lost or doubled records first, then those with most records."""
+    def first(self, limit: int) -> Iterator[tuple[bytes | None, IdentityCounts]]:
+        """Yield up to `limit` identities with their counts.
+
+        Identities with lost or doubled records come first, then those with most records.
+        """
         ranked = sorted(self._of.items(), key=lambda item: (item[1].ok, -item[1].accepted, item[0] or b""))
         yield from ranked[:limit]
 
-    def total(self) -> Account:
-        """Return the sum of all accounts."""
+    def total(self) -> IdentityCounts:
+        """Return the sum of the counts of all identities."""
         rows = [
             (each.accepted, each.emitted, each.rows, each.rejects, each.waiting, each.lost, each.doubled)
             for each in self._of.values()
         ]
-        return Account(*(sum(column) for column in zip(*rows, strict=True))) if rows else Account()
+        return IdentityCounts(*(sum(column) for column in zip(*rows, strict=True))) if rows else IdentityCounts()

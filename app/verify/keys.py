@@ -1,4 +1,4 @@
-"""Comparison of a table that has one row a key with rows computed again from the whole topic."""
+"""Comparison of a table with one row for each key. The expected rows are computed from the whole topic."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Tuple = tuple[Any, ...]
 
 
 class KeyedRows:
-    """Comparison of expected rows with a table that has one row a key.
+    """Comparison of expected rows with the rows of a table with one row for each key.
 
     Args:
         schema: columns of the key, then the compared columns: totals, or `_kafka_partition` and `_kafka_offset`.
         width: number of key columns.
         report: receives counts and findings.
-        rounded: names of averages, as their last digits differ by store.
+        rounded: names of columns with averages. Their last digits may differ, as each store rounds in its own way.
         on_key: function called with each finding: its kind, the values of the key, and a text.
     """
 
@@ -53,7 +53,7 @@ class KeyedRows:
         """Partition and offset in each row that is not made from the last record of its key."""
 
     def hold(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Store the rows of the table, in place of those of an earlier call."""
+        """Store the rows of the table. Rows of an earlier call are removed."""
         self._held, self._again = {}, Counter()
         for key, values in self._tuples(batches):
             if key in self._held:
@@ -130,7 +130,7 @@ class KeyedRows:
     def compare_rejects(self, expected: pa.Table, rejects: RowOffsets, end: Mapping[int, int]) -> None:
         """Check that the rejects are exactly the records with an unparsable value.
 
-        end: offset by partition before which rejects are compared
+        end: for each partition, the first offset beyond the compared rejects
         """
         wanted = RowOffsets()
         wanted.add(expected.to_batches())

@@ -12,8 +12,9 @@ from kafka_ratchet.transport.owner import INPUT, NEWEST_DECISIONS, OUTPUT, Decis
 
 
 class Leg(NamedTuple):
-    """Input offsets from `start` to before `end`, which workers read without a decision in between.
+    """Part of a partition's input that workers read between two decisions of operators.
 
+    start, end: first input offset of the leg, and the one after its last.
     forgets: True if last sequences were forgotten before this leg (`ratchet resume --forget`).
     rule: rule that judged its records; None: the rule of the settings.
     since, until: marks of the decisions before and after this leg; None: no decision, or one without a mark.
@@ -39,7 +40,7 @@ class Leg(NamedTuple):
         return number >= first and (self.until is None or number < getattr(self.until, name))
 
 
-class NoPath(Exception):
+class UnknownOrder(Exception):
     """Error raised if the order of the workers' reads is unknown; the text has the reason."""
 
 
@@ -54,10 +55,10 @@ def legs_of(decisions: Sequence[Decision], begin: int, end: int, held: int, sinc
         since: time of the newest processed decision; ISO 8601.
 
     Raises:
-        NoPath: some of the input is deleted, or the decisions do not show the legs.
+        UnknownOrder: some of the input is deleted, or the decisions do not show the legs.
     """
     if len(decisions) >= NEWEST_DECISIONS:
-        raise NoPath(
+        raise UnknownOrder(
             f"the changelog keeps only the newest {NEWEST_DECISIONS} decisions of operators, so the order in which "
             "workers read the input before these is unknown"
         )
@@ -67,7 +68,7 @@ def legs_of(decisions: Sequence[Decision], begin: int, end: int, held: int, sinc
             mark = decision.mark
             continue
         if decision.before is None or decision.before < position:
-            raise NoPath(
+            raise UnknownOrder(
                 f"{decision.by} set the partition's position to offset {decision.after:,} at {decision.at}, and the "
                 "position before that is unknown for the present topics"
             )
@@ -77,7 +78,7 @@ def legs_of(decisions: Sequence[Decision], begin: int, end: int, held: int, sinc
     legs.append(Leg(position, max(position, end), forgets, since=mark))
     for leg in legs:
         if leg.start < min(held, leg.end):
-            raise NoPath(
+            raise UnknownOrder(
                 f"input offsets {leg.start:,} to {min(held, leg.end) - 1:,} are deleted, and the results of agents and "
                 "tables after them depend on them. Run again with the --state file of a run that ended after these "
                 "offsets. Without such a file, this partition cannot be replayed: use --state before retention deletes "

@@ -34,7 +34,7 @@ class Letter(NamedTuple):
 class Order(NamedTuple):
     """Input offsets of dead letters, in the order of writing.
 
-    last: index of the last leg's first dead letter
+    last: index of the first dead letter of the last leg, the input since operators' last decision
     """
 
     offsets: Sequence[int]
@@ -42,7 +42,7 @@ class Order(NamedTuple):
 
 
 class Letters:
-    """Dead letters of a stream, by the input record in their headers.
+    """Dead letters of a stream, found by the partition and offset of the input record in their headers.
 
     Each takes some 300 bytes of memory.
     """
@@ -85,14 +85,15 @@ class Letters:
         Args:
             partition: number of the input partition.
             invalid: digest of the dead letter's content, by rising input offset of the invalid record.
-            judged_to: input offset before which invalid records must have their dead letters; later ones may.
+            judged_to: input offset before which invalid records must have their dead letters; later ones may already
+                have them.
             baseline: known state before the first record read.
             order: order of the dead letters; None: the order of the input.
             times: number of dead letters by input offset, if agents may write several; None: one each.
 
         Returns:
-            (first input offset that still waits for a dead letter, or None; input offsets of the last leg that have
-            their dead letters).
+            (first input offset that still waits for a dead letter, or None; input offsets since operators' last
+            decision that have their dead letters).
         """
         times = {} if times is None else times
         if order is None:
@@ -137,15 +138,15 @@ class Letters:
         return min(waits, default=None), list(lettered)
 
     def leave_out_before(self, partition: int, end: int) -> None:
-        """Exclude from the comparison a partition's dead letters before offset `end` of their topic.
+        """Exclude a partition's dead letters before offset `end` of their topic from the comparison.
 
-        Retention has deleted their input.
+        Retention has deleted the input that they come from.
         """
         for of in self._of.get(partition, {}).values():
             of[:] = [each for each in of if each.partition != partition or each.offset >= end]
 
     def leave_out(self, partition: int, since: int = 0) -> None:
-        """Exclude from the comparison the dead letters of input offset `since` and later ones of a partition."""
+        """Exclude a partition's dead letters of input offset `since` and later from the comparison."""
         left = self._of.pop(partition, {})
         self._of[partition] = {offset: found for offset, found in left.items() if offset < since}
 
@@ -171,7 +172,7 @@ class Letters:
 def own_headers(headers: Headers) -> Headers:
     """Return a dead letter's headers without the ones that Ratchet has appended.
 
-    Dead letters of agents have three more; those of earlier versions have fewer.
+    Ratchet appends three more to dead letters of agents. Earlier versions have appended fewer.
     """
     own, reason = headers[: -len(DEAD_LETTER_HEADERS)], dict(headers).get("ratchet-reason") or b""
     is_of_agent = reason.startswith((b"agent ", b"value does not decode: "))
@@ -183,7 +184,7 @@ def own_headers(headers: Headers) -> Headers:
 
 
 def origin_of(headers: Headers, input_topic: str) -> tuple[int, int] | None:
-    """Return input partition and offset in the appended headers; None if these are missing or malformed."""
+    """Return the input partition and offset that the appended headers name; None if they are missing or malformed."""
     appended = headers[-len(DEAD_LETTER_HEADERS) :]
     said = dict(appended)
     if len(appended) != len(DEAD_LETTER_HEADERS) or set(said) != set(DEAD_LETTER_HEADERS):

@@ -63,5 +63,5 @@ def _judged_newest(settings: Settings, bootstrap: str, stream: StreamSettings) -
             headers = [each for each in message.headers() or () if not isinstance(each[1], str)]
             record = RecordView(message.key(), message.value(), headers, message.timestamp()[1])
             judged += 1
-            without += rule.judge(record) is None
+            without += rule.identify(record) is None
     return judged, without

@@ -1,9 +1,9 @@
-"""Check of the changelog's policy intervals against the policy topic itself.
+"""Check of the changelog's policy intervals against the policy topic.
 
 An interval in the changelog has an input offset and an offset of the policy topic. From the input offset on, the worker
-judged records, or forwarded them unjudged, because of the policies before the other offset. This module reads the
-policy topic itself. Compaction removes a policy once it is set again, so the record that decided an old interval may be
-missing. The interval is then neither confirmed nor contradicted, but unproven.
+applied the policy that was the newest before the second offset: it judged records, or forwarded them unjudged. This
+module reads the policy topic itself. Compaction removes a policy once it is set again, so the record that decided an
+old interval may be missing. The interval is then neither confirmed nor contradicted, but unproven.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from kafka_ratchet.app.repartition import is_judged
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.verify.findings import IntervalCheck, Verdict
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
@@ -45,15 +46,14 @@ class PolicyTopic:
         """Decode the topic's records. records: offset, key and value of each."""
         return cls(name, begin, end, {offset: _decode(key, value) for offset, key, value in records})
 
-    def last(self, stream: str | None, before: int) -> tuple[PolicyRecord | None, bool]:
-        """Return the newest policy for a stream (None: for all) before an offset, and True if it is certain.
+    def last(self, stream: str | None, before: int) -> PolicyRecord | None:
+        """Return the newest policy before an offset of the topic; None if the topic has none.
 
-        Without any policy left before the offset, this is certain only if none is left after it, either: a later policy
-        lets compaction remove an earlier one.
+        stream: name of the stream; None: the policy for all streams
         """
-        offsets = [offset for offset, each in self.policies.items() if each is not None and each.stream == stream]
-        earlier = [offset for offset in offsets if offset < before]
-        return (self.policies[max(earlier)], True) if earlier else (None, not offsets)
+        policies = self.policies.items()
+        earlier = [at for at, each in policies if at < before and each is not None and each.stream == stream]
+        return self.policies[max(earlier)] if earlier else None
 
 
 _ACCEPTED: Final[tuple[Verdict, str]] = (
@@ -138,7 +138,11 @@ def _verdict(topic: PolicyTopic, settings: Settings, stream: str, interval: Poli
 
 
 def _no_witness(topic: PolicyTopic, stream: str, offset: int) -> tuple[Verdict, str] | None:
-    """Return verdict and reason if the record that decided an interval is missing or unfit; None if it is fine."""
+    """Check the policy record that decided an interval, at an offset of the policy topic.
+
+    Returns:
+        verdict and reason if the record is missing or has no policy for the stream; None if it has one.
+    """
     where = f"{topic.name} offset {offset}"
     if offset >= topic.end:
         return "unproven", f"{where} is named, but the topic ends at {topic.end}: it was created again, or lost its end"
@@ -155,18 +159,20 @@ def _no_witness(topic: PolicyTopic, stream: str, offset: int) -> tuple[Verdict, 
 
 
 def _effective(topic: PolicyTopic, settings: Settings, stream: str, before: int) -> tuple[bool, str, bool]:
-    """Return the effective policy before an offset of the topic, its source, and True if it is certain.
+    """Return the effective policy before an offset of the policy topic, its source, and True if it is certain.
 
-    A policy from the settings is uncertain, as only the present settings are known.
+    A policy from the settings is uncertain, as only the present settings are known. So is a global policy, because a
+    setting of the stream goes before it.
     """
-    own, own_sure = topic.last(stream, before)
-    everyone, _ = topic.last(None, before)
+    if not is_judged(settings.streams[stream], settings.app):
+        return False, f"because workers never judge the internal stream {stream!r}", True
+    own, everyone = topic.last(stream, before), topic.last(None, before)
     if own is not None and own.deduplicate is not None:
         return own.deduplicate, f"by the policy of stream {stream!r} in {topic.name}", True
     if (setting := settings.streams[stream].deduplicate) is not None:
         return setting, "by the stream's setting, as it is now", False
     if everyone is not None and everyone.deduplicate is not None:
-        return everyone.deduplicate, f"by the global policy in {topic.name}", own_sure
+        return everyone.deduplicate, f"by the global policy in {topic.name}", False
     if settings.deduplicate is not None:
         return settings.deduplicate, "by the global setting, as it is now", False
     return True, f"because neither {topic.name} nor the settings, as they are now, say anything else", False
@@ -192,7 +198,7 @@ def _decode(key: bytes | None, value: bytes | None) -> PolicyRecord | None:
     return PolicyRecord(stream, deduplicate if isinstance(deduplicate, bool) else None)
 
 
-class Skip(NamedTuple):
+class SkippedRange(NamedTuple):
     """Input offsets from `start` to before `end` that an operator's decision has skipped."""
 
     start: int
@@ -202,13 +208,14 @@ class Skip(NamedTuple):
     reason: str
 
 
-def skipped_by_decision(owner: Owner | None) -> list[Skip]:
+def skipped_by_decision(owner: Owner | None) -> list[SkippedRange]:
     """Return the skipped ranges of a partition's present input topic, sorted by offset.
 
     A decision without a previous position is the first one for a new input topic: earlier decisions are about the old
-    topic, and are ignored. A decision that moves back includes skipped input again.
+    topic, and are ignored. After a decision that moves the position back, input from the new position on is no longer
+    skipped.
     """
-    skips: list[Skip] = []
+    skips: list[SkippedRange] = []
     for decision in owner.decisions if owner is not None else ():
         if decision.after is None:
             continue
@@ -216,7 +223,7 @@ def skipped_by_decision(owner: Owner | None) -> list[Skip]:
             skips = []
         start = decision.before or 0
         if decision.after > start:
-            skips.append(Skip(start, decision.after, decision.by, decision.at, decision.reason))
+            skips.append(SkippedRange(start, decision.after, decision.by, decision.at, decision.reason))
         elif decision.after < start:
             skips = [skip._replace(end=min(skip.end, decision.after)) for skip in skips if skip.start < decision.after]
     return sorted(skips)

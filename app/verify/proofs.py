@@ -38,11 +38,14 @@ VERDICTS: Final[dict[ExitCode, Verdict]] = {
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """Result of a run of verify on a stream.
+    """Result of one run of verify on one stream.
 
-    at: time of the run, ISO 8601, UTC; by: user@machine. compared_to: by partition, input and output offset after the
-    last compared records. unproven: reasons for an incomplete proof; findings: texts of the first findings; format:
-    version of this record.
+    at: time of the run, ISO 8601, UTC.
+    by: user@machine.
+    compared_to: for each partition, the offset after the last compared record of the input, and that of the output.
+    unproven: reasons why the proof is incomplete.
+    findings: texts of the first findings.
+    format: version of this record.
     """
 
     stream: str
@@ -57,11 +60,14 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 _PROOF_OF: Final = msgspec.json.Decoder(Proof)
-"""Decoder made at import, not by the first thread that reads: see `kafka_ratchet.transport.owner`."""
+"""Decoder of proofs, made when the module is imported.
+
+A thread that reads must not be the one that makes it: see `kafka_ratchet.transport.owner`.
+"""
 
 
 def proof_of(report: Report) -> Proof:
-    """Make a proof from a report, with the present user and time."""
+    """Make a proof from a report of verify, with the present time and user."""
     names = ("lost", "doubled", "reordered", "altered", "unexpected", "contradicted")
     counted = (*COUNTERS, "delivered", "dead_letters", "pending")
     return Proof(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.verify.compare import ExpectedPartition
-from kafka_ratchet.app.verify.identities import UNMATCHED, Emitted
+from kafka_ratchet.app.verify.identities import UNMATCHED, OutputRecords
 from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import Rule
@@ -57,10 +57,10 @@ def verify_raw(settings: Settings, name: str, stream: StreamSettings, bootstrap:
                     "records are deleted, so it is unknown which of the remaining records are new. Verify the table "
                     "while the topic still has all its records"
                 )
-            expected, emitted = ExpectedPartition(rule, partition, judging=judging), Emitted()
+            expected, emitted = ExpectedPartition(rule, partition, judging=judging), OutputRecords()
             place = 0
             for offset, record in reader.records(stream.input, partition, end):
-                if expected.judge(offset, record, report) == FRESH:
+                if expected.add_input(offset, record, report) == FRESH:
                     emitted.add(offset, place, record.timestamp_ms)
                     place += 1
                 elif offset in expected.invalid:

@@ -1,4 +1,4 @@
-"""Kafka reader of verify: determines the offsets to compare, and reads the committed records before them."""
+"""Reader of Kafka for verify: it determines the offsets to compare, and reads the committed records before them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from confluent_kafka import (
 
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.group import ask_group
-from kafka_ratchet.app.status.open_transactions import Blocked, ask_about
+from kafka_ratchet.app.status.open_transactions import BlockedRange, ask_about
 from kafka_ratchet.app.verify.policies import PolicyTopic
-from kafka_ratchet.app.verify.report import Halted
+from kafka_ratchet.app.verify.report import HaltedPartition
 from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.app.worker.topics import config_of
 from kafka_ratchet.errors import (
@@ -58,8 +58,8 @@ class OffsetRanges:
     """Offsets to compare, read from Kafka in an order that is safe while workers run.
 
     First `judged` is read: input before it must be in the output. Then, once open transactions have ended, the end of
-    the output is read, and last `committed_to`: no record before the output's end comes from input beyond it. Input
-    from `judged` to `committed_to` may be in the output or not.
+    the output is read, and last `committed_to`: no record before the output's end comes from input beyond
+    `committed_to`. Input from `judged` to `committed_to` may be in the output or not.
     """
 
     judged: dict[int, int]
@@ -126,9 +126,9 @@ class TopicReader:
     def consumer(
         self, group: str, committed: bool = True, topic: str | None = None
     ) -> AbstractContextManager[Consumer]:
-        """Return a client for one use at a time, made once and reused; see `Consumers.consumer`.
+        """Return a context manager that lends a Kafka client, which is made once and used again.
 
-        committed: False to read records of open and aborted transactions as well
+        See `Consumers.consumer`. committed: False to read records of open and aborted transactions as well
         """
         return self._consumers.consumer(group, committed=committed, topic=topic)
 
@@ -169,7 +169,7 @@ class TopicReader:
         spans = ((of[stream.input], of[stream.output], of[stream.dead_letters]) for of in (ends, begins))
         return OffsetRanges(judged, committed_to, never, *next(spans), high, *next(spans))
 
-    def blocked(self, topic: str, ends: Mapping[int, int], high: Mapping[int, int] | None = None) -> list[Blocked]:
+    def blocked(self, topic: str, ends: Mapping[int, int], high: Mapping[int, int] | None = None) -> list[BlockedRange]:
         """Return the partitions where an open transaction blocks readers of committed records.
 
         Args:
@@ -196,7 +196,9 @@ class TopicReader:
             return self._ends(client, topic, numbers)[0]
 
     def waiting(self, judged_to: Mapping[int, int]) -> dict[int, OffsetRange]:
-        """Return the input that may be unjudged, up to the high watermark, by partition.
+        """Return the offsets of each input partition that workers may not have judged yet.
+
+        They end at the high watermark.
 
         Args:
             judged_to: offset by partition; all input before it is judged
@@ -221,12 +223,12 @@ class TopicReader:
             if (position := committed_to[partition]) > end:
                 raise PositionLost(
                     f"{self._stream.input} partition {partition} ends at offset {end}, and group "
-                    f"{self._settings.app!r} has committed {position}: it was deleted and created again, or has lost "
-                    "its end. Its present records are not the judged ones; see docs/reference/halted.md"
+                    f"{self._settings.app!r} has committed {position}: the topic was deleted and created again, or "
+                    "has lost its end. Workers have not judged its present records; see docs/reference/halted.md"
                 )
 
     def sent(self, topic: str) -> list[OffsetRange]:
-        """Wait until open transactions on a topic have ended; return each partition's first offset and end.
+        """Return each partition's first offset and end, once open transactions on the topic have ended.
 
         Raises:
             TopicMissing: the topic does not exist.
@@ -392,7 +394,10 @@ class TopicReader:
             return ranges_of(client, topic, [partition], self._timeout_s)[partition]
 
     def _known_count(self, client: Consumer, topic: str) -> int:
-        """Return the partition count of a topic, 0 without a topic. A known count is not requested again."""
+        """Return the partition count of a topic; 0 if the topic does not exist.
+
+        Only the first call for a topic sends a request.
+        """
         if not self._counts.get(topic):
             self._counts[topic] = partition_count(client, topic, self._timeout_s)
         return self._counts[topic]
@@ -415,7 +420,8 @@ class TopicReader:
                     ) from None
                 if error.code() in PASSING:
                     raise BrokerUnavailable(
-                        f"Kafka did not answer within {self._timeout_s:g} s: {error.str()}"
+                        f"topic {topic!r}: Kafka did not answer within {self._timeout_s:g} s: {error.str()}. Check "
+                        "that it runs"
                     ) from None
                 raise TopicError(f"topic {topic!r} cannot be described: {explained(error)}") from failure
         return counts
@@ -481,9 +487,9 @@ class TopicReader:
                 first = still_open[0]
                 blocked = self.blocked(topic, {first: ends[first]}, {first: written[first]})
                 raise TransportError(
-                    f"{topic} partition {first}: a transaction has been open at {ends[first]} for more than "
-                    f"{limit_s:.0f} s{''.join(f'. {each}' for each in blocked)}. Check that transaction_timeout_ms has "
-                    "the same value as for the worker"
+                    f"{topic} partition {first}: a transaction has been open at offset {ends[first]} for more than "
+                    f"{limit_s:.0f} s{''.join(f'. {each}' for each in blocked)}. Set transaction_timeout_ms here to "
+                    "the value that the worker has"
                 )
             if now - said_at >= MESSAGE_EVERY_S:
                 said_at = now
@@ -500,7 +506,7 @@ def _view(message: Message) -> RecordView:
     return RecordView(message.key(), message.value(), headers, timestamp_ms, kind == TIMESTAMP_LOG_APPEND_TIME)
 
 
-def halted_partitions(settings: Settings, stream: str) -> list[Halted]:
+def halted_partitions(settings: Settings, stream: str) -> list[HaltedPartition]:
     """Request the halted partitions from the group's workers.
 
     If no worker answers, the list is empty, and the unread input of halted partitions counts as pending.
@@ -515,14 +521,14 @@ def halted_partitions(settings: Settings, stream: str) -> list[Halted]:
         return []
 
 
-async def _halted(settings: Settings, stream: str) -> list[Halted]:
+async def _halted(settings: Settings, stream: str) -> list[HaltedPartition]:
     from kafka_ratchet.app.status.cluster_view import ClusterView
 
     assert settings.bootstrap is not None  # noqa: S101 - checked by the caller
     async with ClusterView(settings.bootstrap, settings) as cluster_view:
         overview = await cluster_view.overview()
     return [
-        Halted(row.partition, row.error or "the worker does not say why")
+        HaltedPartition(row.partition, row.error or "the worker does not say why")
         for view in overview.streams
         if view.stream == stream
         for row in view.partitions

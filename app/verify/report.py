@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
@@ -10,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from kafka_ratchet.app.inspect.document import Document
-from kafka_ratchet.app.status.open_transactions import Blocked
+from kafka_ratchet.app.status.open_transactions import BlockedRange
 from kafka_ratchet.app.verify.findings import (
     Finding,
     FindingKind,
@@ -31,11 +32,11 @@ class ExitCode(IntEnum):
     NOT_COMPARED = 2
     """Comparison impossible because of Kafka, settings or a file. An error says why; there is no report."""
     NOT_ALL_PROVEN = 3
-    """No findings, but a part could not be compared or waits. A script must not treat this as a proof."""
+    """No findings, but a part could not be compared, or waits for a worker. A script must not treat this as a proof."""
 
 
 @dataclass(frozen=True, slots=True)
-class Halted:
+class HaltedPartition:
     """Halted partition, with the error of its worker."""
 
     partition: int
@@ -43,7 +44,7 @@ class Halted:
 
 
 @dataclass(frozen=True, slots=True)
-class NeverJudged:
+class UnjudgedInput:
     """Input that no worker has judged: no worker ever committed a position, or retention deleted the input first."""
 
     partition: int
@@ -59,7 +60,7 @@ class NeverJudged:
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedInput:
     """Input skipped by an operator's decision (`ratchet resume`)."""
 
     partition: int
@@ -80,7 +81,7 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class ComparedStart:
     """First compared offsets of a partition, if the comparison does not begin at offset 0."""
 
     partition: int
@@ -108,6 +109,14 @@ The output of a removed record stays, and verify takes a later repeat of that re
 
 VERDICT_KINDS: Final = ("lost", "doubled", "reordered", "altered", "unexpected")
 """Kinds of findings that a verdict always lists, even with the count 0."""
+
+
+def counts_sentence(counts: Iterable[tuple[str, int]]) -> str:
+    """Return the numbers of findings by kind, as text. counts: kinds with their numbers; a kind may repeat."""
+    found: dict[str, int] = dict.fromkeys(VERDICT_KINDS, 0)
+    for kind, count in counts:
+        found[kind] = found.get(kind, 0) + count
+    return ", ".join(f"{kind} {count:,}" for kind, count in found.items())
 
 
 @dataclass
@@ -182,41 +191,45 @@ class Report(Findings[FindingKind, Finding], Document):
     duplicates_kept: int = 0
     """Records in the topic of dropped records."""
     pending: int = 0
-    """Input offsets not committed yet, and records not in output or dead letters yet, which need not be there."""
+    """Input offsets not committed yet, and committed records that workers may still have to write.
+
+    Such records are not in the output or the dead letters.
+    """
     undecided: int = 0
     """Records missing in the output that may be repeats of deleted input.
 
-    If retention has left no output of a partition, all its missing records count as undecided.
+    If retention has left no output of a partition, or no record in the topic of dropped records, all missing records
+    count as undecided.
     """
     output_deleted: int = 0
     """Input records that are not compared, because retention has deleted their output or dead letters."""
     output_replaced: int = 0
     """Records lost with a deleted output topic. An operator has accepted this and continued with a new topic."""
     restamped: int = 0
-    """Output records with Kafka's append time instead of their own timestamp, which is not compared."""
+    """Output records with Kafka's append time. Their timestamps are not compared."""
     arrivals_not_compared: int = 0
     """Number of reasons why the input is not compared with the internal topic (`repartition_by`).
 
     Each partition of either topic with a deleted beginning counts, and each with an operator's decision.
     """
     before: int = 0
-    """Output records before the first one with input that Kafka still has."""
-    begins: list[Begin] = field(default_factory=list)
+    """Output records that come from deleted input: those before the first one with input that Kafka still has."""
+    begins: list[ComparedStart] = field(default_factory=list)
     """First compared offsets of each partition that is not compared from offset 0 on."""
     compared_to: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Input and output offset after the last compared record, by partition."""
     state_written: bool | None = None
-    """True if the state file was written; None: `--state` was not given."""
-    skipped: list[Skipped] = field(default_factory=list)
+    """True if the state file was written; False if not; None: `--state` was not given."""
+    skipped: list[SkippedInput] = field(default_factory=list)
     """Input skipped by operators, which is not expected in the output."""
     edits: list[tuple[int, Edit]] = field(default_factory=list)
     """Input partition and change of each operator's edit of the state (`ratchet forget`, `ratchet state import`)."""
-    halted: list[Halted] = field(default_factory=list)
+    halted: list[HaltedPartition] = field(default_factory=list)
     """Halted partitions, as the workers report them. Without an answer their input counts as pending."""
-    never_judged: list[NeverJudged] = field(default_factory=list)
+    never_judged: list[UnjudgedInput] = field(default_factory=list)
     doubtful: dict[int, tuple[int, str]] = field(default_factory=dict)
     """First input offset with a sequence in a doubtful form, and the reason, by partition."""
-    blocked: list[Blocked] = field(default_factory=list)
+    blocked: list[BlockedRange] = field(default_factory=list)
     """Input after an open transaction of another producer, which no worker can read yet; part of `pending`."""
     input_compacted: bool = False
     """True if all findings may be due to input removed by Kafka's compaction."""
@@ -263,7 +276,7 @@ class Report(Findings[FindingKind, Finding], Document):
 
     @property
     def reordered(self) -> int:
-        """Number of output records after one that should follow them."""
+        """Number of output records that come after a record which they should precede."""
         return self.counts["reordered"]
 
     @property
@@ -273,12 +286,12 @@ class Report(Findings[FindingKind, Finding], Document):
 
     @property
     def unexpected(self) -> int:
-        """Number of records without a counterpart in the input to forward."""
+        """Number of records that must not be there, as no input record explains them."""
         return self.counts["unexpected"]
 
     @property
     def contradicted(self) -> int:
-        """Number of contradictions, such as of a policy interval with the policy topic."""
+        """Number of contradictions, such as between a policy interval and the policy topic."""
         return self.counts["contradicted"]
 
     @property
@@ -338,11 +351,8 @@ class Report(Findings[FindingKind, Finding], Document):
 
         pending_ok: True to accept input that waits for a worker
         """
-        found: dict[str, int] = dict.fromkeys(VERDICT_KINDS, 0)
-        for part in (self, self.results, self.source):
-            for kind, count in part.counts.items() if part is not None else ():
-                found[kind] = found.get(kind, 0) + count
-        counts = ", ".join(f"{kind} {count:,}" for kind, count in found.items())
+        parts = (part for part in (self, self.results, self.source) if part is not None)
+        counts = counts_sentence(item for part in parts for item in part.counts.items())
         code = self.exit_code(pending_ok=pending_ok)
         if code is ExitCode.WRONG:
             return f"verdict: something is wrong: {counts}"
@@ -373,7 +383,7 @@ class Report(Findings[FindingKind, Finding], Document):
 
     @property
     def doubts(self) -> list[dict[str, Any]]:
-        """Partitions with a doubtful offset, for JSON."""
+        """Partitions with a sequence in a doubtful form, for JSON."""
         return [
             {"partition": number, "offset": offset, "reason": reason}
             for number, (offset, reason) in sorted(self.doubtful.items())

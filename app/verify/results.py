@@ -14,9 +14,9 @@ import pyarrow as pa
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.results import access_of, planner_of, sink_errors_translated, spec_of
 from kafka_ratchet.app.verify.compare import ExpectedPartition
-from kafka_ratchet.app.verify.decided import Together
+from kafka_ratchet.app.verify.decided import JoinedLegs
 from kafka_ratchet.app.verify.findings import FindingKind, ProvenBy, ResultsReport
-from kafka_ratchet.app.verify.identities import UNMATCHED, Emitted, Numbers, Steps
+from kafka_ratchet.app.verify.identities import UNMATCHED, Numbers, OutputRecords, OutputStates
 from kafka_ratchet.app.verify.keys import KeyedRows
 from kafka_ratchet.app.verify.rows import RowOffsets, RowsOfPartition, StoredOffsets, match
 from kafka_ratchet.app.verify.values import ComparedColumns, TableValues
@@ -225,7 +225,7 @@ class ResultTable:
                 self._values.leave_out(keys.misplaced)
         keys.compare_rejects(found.rejects, self._rejects, self._after)
 
-    def compare(self, expected: ExpectedPartition | Together, emitted: Emitted, judged_to: int) -> None:
+    def compare(self, expected: ExpectedPartition | JoinedLegs, emitted: OutputRecords, judged_to: int) -> None:
         """Compare the table's rows of one partition with the output.
 
         Args:
@@ -243,7 +243,7 @@ class ResultTable:
         if self.report.proven_by != "rows":
             # A row is not one record here: what counts is whether the job has read it, and it was rejected or not.
             read = (records >= stored.first) & (records < stored.after) & (steps.rejects == 0)
-            steps = Steps(read.astype(np.int64), steps.rejects, records >= stored.after, np.zeros_like(read))
+            steps = OutputStates(read.astype(np.int64), steps.rejects, records >= stored.after, np.zeros_like(read))
         self._find(expected, emitted, found, steps, stored)
         if self._values is not None:
             self._values.compare(partition, records, emitted.timestamps_ms)
@@ -254,10 +254,10 @@ class ResultTable:
 
     def _find(
         self,
-        expected: ExpectedPartition | Together,
-        emitted: Emitted,
+        expected: ExpectedPartition | JoinedLegs,
+        emitted: OutputRecords,
         found: RowsOfPartition,
-        steps: Steps,
+        steps: OutputStates,
         stored: StoredOffsets,
     ) -> None:
         times = steps.rows + steps.rejects
@@ -302,12 +302,12 @@ class ResultTable:
             )
             self.report.find("unexpected", detail, partition, offset, count)
 
-    def compare_judged(self, expected: ExpectedPartition, emitted: Emitted, end: int) -> None:
+    def compare_judged(self, expected: ExpectedPartition, emitted: OutputRecords, end: int) -> None:
         """Compare the table with one partition of an input: fresh records must be rows, invalid ones rejects.
 
         Args:
             expected: judged input of the partition.
-            emitted: its fresh records, and its invalid ones with the place UNMATCHED.
+            emitted: fresh records of the partition, and its invalid ones, which have the index UNMATCHED.
             end: input offset after the last judged record.
         """
         partition = expected.partition

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kafka_ratchet.app.verify.identities import Flags, Numbers, Steps
+from kafka_ratchet.app.verify.identities import Flags, Numbers, OutputStates
 from kafka_ratchet.app.verify.rule import RecordView
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class StoredOffsets:
 class RowsOfPartition:
     """Rows of one partition, assigned to its committed records."""
 
-    steps: Steps
+    steps: OutputStates
     early: Flags
     """True for each record with a row although the table's stored offset is not past the record."""
     left_out: Flags
@@ -111,7 +111,7 @@ def match(
     left_out = absent & (records < min(stored.first, stored.before))
     lost = absent & (records < stored.before) & ~left_out
     return RowsOfPartition(
-        Steps(row_times, reject_times, absent & (records >= stored.before), lost),
+        OutputStates(row_times, reject_times, absent & (records >= stored.before), lost),
         ((row_times if rejects_ahead else times) > 0) & (records >= stored.after),
         left_out,
         unmatched,

@@ -70,8 +70,8 @@ class Rule:
     ) -> None:
         """Import the user's extractors, if any.
 
-        dead_letters: (application, name, id) of the stream's dead-letter topic, to recognise its re-sent ones. None:
-        these are judged as any record
+        dead_letters: (application, name, id) of the stream's dead-letter topic, needed to recognise re-sent dead
+        letters. None: they are judged like any other record
         """
         self._identity = identity
         self._dead_letters = dead_letters
@@ -82,7 +82,7 @@ class Rule:
             part.name: _imported("identity", part.name) for part in identity.parts if part.kind == "function"
         }
 
-    def judge(self, record: RecordView) -> tuple[bytes, int] | None:
+    def identify(self, record: RecordView) -> tuple[bytes, int] | None:
         """Return identity and sequence of a record; None if the record is invalid.
 
         A re-sent dead letter of this stream has an identity made from the dead letter, and the sequence 0.
@@ -99,7 +99,7 @@ class Rule:
 
     @property
     def guessed_header(self) -> str | None:
-        """Header with the sequence, if its form is guessed; else None."""
+        """Name of the header with the sequence, if the form of the sequence is guessed; else None."""
         is_guessed = self._sequence.kind == "header" and self._form is SequenceForm.GUESS
         return self._sequence.name if is_guessed else None
 
@@ -208,7 +208,11 @@ def _field(value: bytes | None, path: Sequence[str]) -> int | None:
 
 
 def _id(found: object) -> bytes | None:
-    """Return the result of a field or a function as bytes of an identity; None for another type."""
+    """Return a field's value or a function's result as the bytes of an identity.
+
+    Returns:
+        bytes; None if the value is neither bytes nor text
+    """
     if isinstance(found, bytes):
         return memoryview(found).tobytes()
     if not isinstance(found, str):

@@ -1,4 +1,4 @@
-"""Course of one run of verify over a stream: start of each partition, changelog, and state for the next run."""
+"""One run of verify over a stream: the start of each partition, the changelog, and the state for the next run."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Protocol
 from kafka_ratchet.app.names import policy_topic
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.verify.compare import ExpectedPartition
-from kafka_ratchet.app.verify.dropped import DroppedRecords, Kept
+from kafka_ratchet.app.verify.dropped import DroppedRecords, WrittenDrops, first_kept
 from kafka_ratchet.app.verify.findings import Finding
 from kafka_ratchet.app.verify.letters import Letters
 from kafka_ratchet.app.verify.policies import PolicyTopic, check_intervals, empty_intervals, skipped_by_decision
 from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader, plain_id
-from kafka_ratchet.app.verify.report import Begin, Halted, NeverJudged, Report, Skipped
+from kafka_ratchet.app.verify.report import ComparedStart, HaltedPartition, Report, SkippedInput, UnjudgedInput
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.source import SourceComparison
-from kafka_ratchet.app.verify.state import Baseline, Entry, Known, ProvenStream, SavedState, StateWriter
+from kafka_ratchet.app.verify.state import Baseline, Entry, KnownSequence, ProvenStream, SavedState, StateWriter
 from kafka_ratchet.errors import PartitionsDiffer, PositionLost
 from kafka_ratchet.tables.edits import Edit
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
@@ -36,11 +36,11 @@ def without_beginning(stream: StreamSettings, partition: int, baseline: Baseline
     topic, first = (stream.input, baseline.input_from) if lost else (stream.output, baseline.output_from)
     return PositionLost(
         f"{topic} partition {partition} begins at offset {first}: earlier records are deleted, so it is unknown which "
-        "rows of the table are theirs and which are wrong. Without --results the topics are proven from there on"
+        "rows of the table come from them and which are wrong. To check the topics from there on, leave out --results"
     )
 
 
-class Ended(Protocol):
+class EndedPartition(Protocol):
     """Compared partition; see `ExpectedPartition`."""
 
     baseline: Baseline
@@ -48,7 +48,7 @@ class Ended(Protocol):
     def proven_to(self, judged_to: int, committed_to: int, letters_pending_from: int | None) -> int:
         """Return the input offset where the next run continues."""
 
-    def known_at(self, end: int) -> Iterator[tuple[bytes, Known]]:
+    def known_at(self, end: int) -> Iterator[tuple[bytes, KnownSequence]]:
         """Yield each known identity with its last sequence before input offset `end`."""
 
     def is_complete_at(self, end: int) -> bool:
@@ -56,7 +56,7 @@ class Ended(Protocol):
 
 
 class Run:
-    """Run over one stream, without the comparison itself: offsets, changelog, report and state file."""
+    """Run over one stream: its offsets, changelog, report and state file. It does not compare records."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Run:
         A state saved after a loss would hide that loss from the next run.
 
         Raises:
-            StateFileRefused: the file is damaged, belongs to another check, or cannot be written.
+            StateFileRefused: the file is damaged, belongs to another stream, rule or topic, or cannot be written.
         """
         if path is None:
             yield
@@ -157,7 +157,7 @@ class Run:
             baseline = saved.moved_to(input_begin, output_begin)
         if baseline.input_from or baseline.output_from:
             where = (partition, baseline.input_from, baseline.output_from)
-            report.begins.append(Begin(*where, saved is not None, gap_from))
+            report.begins.append(ComparedStart(*where, saved is not None, gap_from))
         self._note_what_waits(partition)
         return baseline
 
@@ -206,7 +206,7 @@ class Run:
         return unjudged
 
     def edited(self, partition: int, edits: list[Edit], begin: int) -> list[Edit]:
-        """Report operators' effective edits of the state from an input offset on; return all edits."""
+        """Report the operators' edits that changed the state at input offset `begin` or later; return all edits."""
         self._report.edits += [(partition, each) for each in edits if each.has_changed and each.position >= begin]
         return edits
 
@@ -219,28 +219,30 @@ class Run:
         given: Records,
         output: Records,
     ) -> tuple[Records, Records]:
-        """Add all records of a partition to the comparison with a producer's files.
+        """Pass all records of a partition to the comparison with a producer's files.
 
-        Records that the comparison of topics does not read are read and added here: older ones, and those not
-        committed yet.
+        Older records, and those not committed yet, are read here, as the comparison of topics does not read them.
 
         Returns:
-            iterators over the given input and output records, which add each record as it is read
+            iterators over the given input and output records, which pass on each record as it is read
         """
         ranges, reader, stream = self._ranges, self._reader, self._stream
         begin, committed_to = ranges.input_begins[partition], ranges.committed_to[partition]
         unread = (committed_to if committed_to > begin else begin, ranges.input_ends[partition])
         for start, end in ((begin, baseline.input_from), unread):
-            for _ in sent.watch_input(partition, reader.records(stream.input, partition, end, start), rule.judge):
+            for _ in sent.watch_input(partition, reader.records(stream.input, partition, end, start), rule.identify):
                 pass
         begin = ranges.output_begins[partition]
         older = reader.records(stream.output, partition, baseline.output_from, begin)
         for _ in sent.watch_output(partition, older):
             pass
-        return sent.watch_input(partition, given, rule.judge), sent.watch_output(partition, output)
+        return sent.watch_input(partition, given, rule.identify), sent.watch_output(partition, output)
 
     def watch(self, sent: SourceComparison, rule: Rule, partition: int, baseline: Baseline) -> None:
-        """Add all records of a partition that was compared in legs to the comparison with a producer's files."""
+        """Pass all records of a partition to the comparison with a producer's files.
+
+        Call it for a partition compared in legs, see `decided`.
+        """
         reader, stream, ranges = self._reader, self._stream, self._ranges
         given = reader.records(stream.input, partition, ranges.committed_to[partition], baseline.input_from)
         output = reader.records(stream.output, partition, ranges.output_ends[partition], baseline.output_from)
@@ -264,7 +266,7 @@ class Run:
                 f"its {part} was {known}, and is {name} (id {ids[name]}) now: their records cannot be compared. See "
                 "docs/reference/halted.md"
             )
-            report.halted.append(Halted(partition, reason))
+            report.halted.append(HaltedPartition(partition, reason))
             waiting = ranges.input_high[partition] - ranges.input_begins[partition]
             report.pending += max(0, waiting - max(0, ranges.input_high[partition] - ranges.committed_to[partition]))
             self._all_compared = False
@@ -275,11 +277,11 @@ class Run:
         """Report the input that operators have skipped."""
         for skip, records in zip(expected.skips, expected.skipped, strict=True):
             if skip.start < committed_to:
-                found = Skipped(partition, skip.start, skip.end, records, skip.by, skip.at, skip.reason)
+                found = SkippedInput(partition, skip.start, skip.end, records, skip.by, skip.at, skip.reason)
                 self._report.skipped.append(found)
 
     def read_skipped(self, partition: int, owner: Owner | None, decided: str) -> None:
-        """Count and report the skipped input of a partition that was compared in legs.
+        """Count and report the skipped input of a partition compared in legs, see `decided`.
 
         decided: time of the newest decision that an earlier run has processed; ISO 8601
         """
@@ -289,7 +291,7 @@ class Run:
             if skip.at <= decided or skip.start >= self._ranges.committed_to[partition]:
                 continue
             records = sum(1 for _ in self._reader.records(self._stream.input, partition, end, start))
-            found = Skipped(partition, skip.start, skip.end, records, skip.by, skip.at, skip.reason)
+            found = SkippedInput(partition, skip.start, skip.end, records, skip.by, skip.at, skip.reason)
             self._report.skipped.append(found)
 
     def dropped(self, partition: int) -> DroppedRecords | None:
@@ -303,35 +305,37 @@ class Run:
     ) -> int | None:
         """Compare the dropped records with their topic.
 
-        Returns the input offset of the first dropped record still to come; None if all are there.
+        since: mark with the offset where the compared records begin in the topic; None: the topic's beginning
 
-        since: mark with the offset where the compared records begin in the topic; None: its beginning
+        Returns:
+            input offset of the first dropped record that workers may still write; None if all are there.
 
         Raises:
             TopicMissing: the topic of dropped records does not exist.
-            PartitionsDiffer: the topic has not as many partitions as the input.
+            PartitionsDiffer: the topic does not have the partition count of the input.
         """
         topic, ranges, reader = self._stream.duplicates or "", self._ranges, self._reader
         if self._dropped_spans is None:
             self._dropped_spans = reader.sent(topic)
             if len(self._dropped_spans) != reader.partitions:
                 raise PartitionsDiffer(
-                    f"input {self._stream.input!r} has {reader.partitions} partitions and {topic!r}, for dropped "
-                    f"records, has {len(self._dropped_spans)}: they must be equal. Name another topic for duplicates"
+                    f"topic {topic!r} for dropped records has {len(self._dropped_spans)} partitions, and input "
+                    f"{self._stream.input!r} has {reader.partitions}: both must have the same number. Name another "
+                    f"topic in streams.{self._name}.duplicates"
                 )
         partition = expected.partition
         begin, end = self._dropped_spans[partition]
-        whole = begin == 0 or (since is not None and begin <= since.duplicates)
-        begin = begin if since is None else max(begin, since.duplicates)
+        first = 0 if since is None else first_kept(owner, since, topic, reader.topic_ids[topic])
+        whole, begin = begin <= first, max(begin, first)
         compared = range(expected.baseline.input_from, ranges.committed_to[partition])
-        kept = Kept(owner, topic, reader.topic_ids[topic], compared, whole=whole, complete=expected.is_complete)
+        kept = WrittenDrops(owner, topic, reader.topic_ids[topic], compared, whole=whole, complete=expected.is_complete)
         found = reader.records(topic, partition, end, begin)
         return dropped.compare(topic, self._stream.input, found, kept, ranges.judged[partition], self._report)
 
     def end(
         self,
         partition: int,
-        expected: Ended,
+        expected: EndedPartition,
         waits_from: Iterable[int | None],
         lettered: list[int],
         owner: Owner | None,
@@ -341,8 +345,9 @@ class Run:
         Args:
             partition: number of the partition.
             expected: the compared partition.
-            waits_from: first input offset with a dead letter still to come, and the same for a dropped record.
-            lettered: input offsets that have their dead letter.
+            waits_from: first input offset of a dead letter that workers may still write, and first one of such a
+                dropped record; None: there is none.
+            lettered: input offsets that have their dead letters in the topic.
             owner: owner entry of the partition; all its decisions have been processed.
         """
         if self._writer is None:
@@ -361,9 +366,11 @@ class Run:
         )
 
     def leave_out(self, partition: int | None, reason: str = "") -> None:
-        """Record that a partition is not compared; None: a part of every partition. No state is then written.
+        """Record that a partition is not compared. No state is then written.
 
-        reason: reason for the report; "" if another part of the report has it
+        Args:
+            partition: number of the partition; None: each partition lacks a part of its comparison.
+            reason: reason for the report; "": the report has it elsewhere.
         """
         self._all_compared = False
         if partition is not None and reason:
@@ -399,14 +406,14 @@ class Run:
         report.pending += max(0, end - max(begin, committed_to))
         if partition in ranges.uncommitted:
             if end > begin:
-                report.never_judged.append(NeverJudged(partition, begin, end, deleted=False))
+                report.never_judged.append(UnjudgedInput(partition, begin, end, deleted=False))
         elif committed_to < begin:
-            report.never_judged.append(NeverJudged(partition, committed_to, begin, deleted=True))
+            report.never_judged.append(UnjudgedInput(partition, committed_to, begin, deleted=True))
 
     def _refuse_shorter(self, topic: str, partition: int, ended: int, end: int) -> None:
         if end < ended:
             raise PositionLost(
-                f"{topic} partition {partition} ends at offset {end}, and the last run ended at {ended}: it has "
+                f"{topic} partition {partition} ends at offset {end}, and the last run ended at {ended}: the topic has "
                 "lost its end. Find the cause; to prove the present records, delete the file of --state"
             )
 

@@ -40,7 +40,7 @@ class SourceFiles:
     delimiter: str | None = None
 
 
-class Sightings:
+class FoundRecords:
     """Records of one producer found in one topic. `sort` sorts them by sequence once all are added."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class SourceComparison:
         """Open the files. progress: progress that the producer has recorded in Kafka; None: none."""
         self._progress = progress
         self._name = files.producer.encode()
-        self._input, self._output = Sightings(), Sightings()
+        self._input, self._output = FoundRecords(), FoundRecords()
         # Opened now, so that a missing file is reported before Kafka is read.
         self._source = open_files(
             files.paths,
@@ -224,8 +224,8 @@ class SourceComparison:
                 "missing", item, f"is not in Kafka, and the producer has published up to {self._progress.sequence}"
             )
 
-    def _is_deleted(self, item: Item, which: int, sightings: Sightings) -> bool:
-        """Return True if retention has deleted the part of a topic that had the record.
+    def _is_deleted(self, item: Item, which: int, sightings: FoundRecords) -> bool:
+        """Return True if retention has deleted the record from a topic.
 
         This is so if the record's sequence is below all remaining ones of the producer in the partition. which: 0 for
         the input, 1 for the output

@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,10 +25,10 @@ from kafka_ratchet.transport.owner import RECORDS
 KIND = "ratchet verify state"
 VERSION = 1
 MAX_LINE_BYTES = 16 * 1024 * 1024
-"""Longest line in bytes that is read; verify never writes lines of nearly this length.
+"""Maximum length in bytes of a line to read. Lines that verify writes are far shorter.
 
-An identity or a table's entry fits a record of the changelog, and JSON takes up to six bytes for each of its bytes. A
-partition's line also has input offsets of dead letters.
+The longest are an identity and an entry of a table. Each fits a record of the changelog, and JSON takes up to six bytes
+for one byte. The line of a partition also has input offsets of dead letters.
 """
 
 Entry = tuple[bytes, bytes]
@@ -75,7 +75,7 @@ class SavedState:
     """Reader of an earlier run's state file, partition by partition in rising order.
 
     Raises:
-        StateFileRefused: the file is damaged, or belongs to another check.
+        StateFileRefused: the file is damaged, or belongs to another stream, rule or topic.
     """
 
     def __init__(self, path: Path, file: BinaryIO, proven: ProvenStream) -> None:
@@ -101,7 +101,7 @@ class SavedState:
         """Open a state file; return None if it does not exist.
 
         Raises:
-            StateFileRefused: the file is damaged, belongs to another check, or cannot be read.
+            StateFileRefused: the file is damaged, belongs to another stream, rule or topic, or cannot be read.
         """
         try:
             with ExitStack() as opened:
@@ -114,9 +114,10 @@ class SavedState:
             raise StateFileRefused(f"{path}: cannot be read: {error.strerror}") from None
 
     def partition(self, number: int, put: Callable[[Iterable[Entry]], None] | None = None) -> Baseline | None:
-        """Read the end of the last run in a partition; None if the last run did not have the partition.
+        """Return the state at which the last run ended in a partition; None if the file lacks the partition.
 
         Call it in rising order of partitions.
+
         put: function that receives the entries of the partition's tables; None: there are no tables
         """
         if self._next is None:
@@ -169,14 +170,14 @@ class SavedState:
                     raise self._damaged(f"{self._next[:80]!r} is not an entry of a table")
             self._next = self._line()
 
-    def _identities(self) -> Iterator[tuple[bytes, Known]]:
+    def _identities(self) -> Iterator[tuple[bytes, KnownSequence]]:
         while (line := self._line()) is not None and line.startswith(b"["):
             match self._parsed(line):
                 case [str(), str()]:
                     break
                 case [str(name), int(sequence), bool(exact)] if len(name) <= MAX_IDENTITY_BYTES:
                     try:
-                        yield name.encode("latin-1"), Known(self._number(sequence), exact)
+                        yield name.encode("latin-1"), KnownSequence(self._number(sequence), exact)
                     except UnicodeEncodeError:
                         raise self._damaged("an identity is not bytes") from None
                 case _:
@@ -255,7 +256,7 @@ class StateWriter:
         output_from: int,
         complete: bool,
         letters: Iterable[int],
-        known: Iterable[tuple[bytes, Known]],
+        known: Iterable[tuple[bytes, KnownSequence]],
         entries: Iterable[Entry] = (),
         decided: str = "",
     ) -> None:
@@ -289,7 +290,8 @@ class StateWriter:
 
     def discard(self) -> None:
         """Remove the temporary file, if `finish` has not put it in place."""
-        self._file.close()
+        with suppress(OSError):  # closing writes the rest of the buffer again
+            self._file.close()
         self._temporary.unlink(missing_ok=True)
 
     def _write(self, said: object) -> None:
@@ -304,8 +306,8 @@ class StateWriter:
         return StateFileRefused(f"{self._path}: the state cannot be written there: {error.strerror}")
 
 
-class Known(NamedTuple):
-    """Known last sequence of an identity. exact: False if the real one may be higher."""
+class KnownSequence(NamedTuple):
+    """Known last sequence of an identity. exact: False if the real last sequence may be higher."""
 
     sequence: int
     exact: bool
@@ -319,7 +321,7 @@ class Baseline:
     """First input offset read."""
     output_from: int = 0
     """First output offset read."""
-    last: dict[bytes, Known] = field(default_factory=dict)
+    last: dict[bytes, KnownSequence] = field(default_factory=dict)
     """Last sequence by identity."""
     complete: bool = True
     """True if an identity missing in `last` never existed before `input_from`."""
@@ -341,14 +343,14 @@ class Baseline:
         return cls(input_begin, output_begin, complete=whole, aligned=whole, output_whole=output_begin == 0)
 
     def moved_to(self, input_begin: int, output_begin: int) -> Baseline:
-        """Adapt the end of the last run to records deleted by retention since, and return this object.
+        """Move the end of the last run past records that retention has deleted since; return this object.
 
         input_begin, output_begin: first offsets that Kafka still has
         """
         self.output_whole = output_begin <= self.output_from
         self.output_from = max(self.output_from, output_begin)
         if input_begin > self.input_from:
-            self.last = {identity: Known(known.sequence, exact=False) for identity, known in self.last.items()}
+            self.last = {identity: KnownSequence(known.sequence, exact=False) for identity, known in self.last.items()}
             self.complete = self.aligned = False
             self.lettered = frozenset(offset for offset in self.lettered if offset >= input_begin)
             self.input_from = input_begin

@@ -1,4 +1,4 @@
-"""Comparison of the values in a table's rows with those of their records, offset by offset, by digests."""
+"""Comparison of a table's values with those of the records. Each row is compared with its record by a digest."""
 
 from __future__ import annotations
 
@@ -109,7 +109,10 @@ class TableValues:
         self._left_out: dict[int, set[int]] = {}
 
     def hold(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Store digests of the rows in place of earlier ones, and yield each batch unchanged."""
+        """Store the digests of the table's rows, and yield each batch unchanged.
+
+        Digests of an earlier call are removed.
+        """
         self._rows = {}
         for batch in batches:
             partitions, offsets = (
@@ -194,7 +197,11 @@ def _microseconds(column: pa.Array) -> Numbers:
 
 
 def _found(offsets: Numbers, wanted: Numbers) -> tuple[Numbers, Flags]:
-    """Return the index of each wanted offset among ascending ones, and True for each that is there."""
+    """Search offsets among ascending ones.
+
+    Returns:
+        for each of the wanted offsets, its index in `offsets`, and True if it is there
+    """
     if not len(offsets):
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
     at = np.minimum(np.searchsorted(offsets, wanted), len(offsets) - 1)

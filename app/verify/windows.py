@@ -17,7 +17,7 @@ from kafka_ratchet.transport.owner import JudgingFrom, Owner
 
 
 @dataclass(slots=True)
-class Seen:
+class IdentityState:
     """State of an identity.
 
     last: last sequence; sequences: those seen from `known_from` on; value: digest of the value of the record with the
@@ -42,8 +42,12 @@ class Windows:
     def __init__(self, judging: Sequence[JudgingFrom]) -> None:
         """Start without identities. judging: settings by rising input offset."""
         self._coming = list(reversed(judging))
-        self._of: dict[bytes, Seen] = {}
+        self._of: dict[bytes, IdentityState] = {}
         self._set({})
+
+    def continue_from(self, before: Windows) -> None:
+        """Take over the state of the identities from the leg before. It then belongs to this leg."""
+        self._of = before._of
 
     def _set(self, settings: dict[str, str]) -> None:
         texts = DEFAULT_TEXTS | settings
@@ -54,19 +58,19 @@ class Windows:
         """Verdicts that make dead letters, by the settings at the record judged last."""
         self.lettered |= {CONTENT_DIFFERS} if texts["conflicts"] == "dead-letter" else set()
 
-    def judge(self, offset: int, identity: bytes, sequence: int, last: int, value: bytes | None) -> str:
-        """Judge the next record of the input. last: last sequence of its identity; -1: none."""
+    def verdict_of(self, offset: int, identity: bytes, sequence: int, last: int, value: bytes | None) -> str:
+        """Return the verdict on the next record of the input. last: last sequence of its identity; -1: none."""
         while self._coming and self._coming[-1].start <= offset:
             self._set(self._coming.pop().settings)
         if last < 0:
-            self._of[identity] = Seen(sequence, sequence - self._remembered, {sequence}, self._digest(value))
+            self._of[identity] = IdentityState(sequence, sequence - self._remembered, {sequence}, self._digest(value))
             return FRESH
-        seen = self._of.setdefault(identity, Seen(last, last))
+        seen = self._of.setdefault(identity, IdentityState(last, last))
         if seen.last != last:  # an operator has changed it
             known_from = max(seen.known_from, seen.last - self._remembered) if last < seen.last else last
             known_from = min(known_from, last)
             sequences = {each for each in seen.sequences if each < last} | {last}
-            seen = self._of[identity] = Seen(last, known_from, sequences)
+            seen = self._of[identity] = IdentityState(last, known_from, sequences)
         if sequence == last:
             differs = self._compares and seen.value is not None and seen.value != self._digest(value)
             return CONTENT_DIFFERS if differs else DUPLICATE

@@ -1,1 +1,1 @@
-"""Quick comparison of verify: input and output as columns. It gives a verdict only if everything is right."""
+"""Quick comparison of verify, over columns of many records. It accepts only a partition without any finding."""

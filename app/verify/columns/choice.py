@@ -1,4 +1,4 @@
-"""Choice of partitions to compare over columns, with a reason for each of the others."""
+"""Choice of the partitions to compare over columns. Each other partition has a reason."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import Owner
 
 if TYPE_CHECKING:
-    from kafka_ratchet.app.verify.columns.exact import Exact
+    from kafka_ratchet.app.verify.columns.exact import ExactPartition
 
 FEW: Final = 20_000
-"""Number of input offsets below which a comparison record by record ends before compiled code is even loaded."""
+"""Smallest number of input offsets to compare over columns.
+
+With fewer, a comparison record by record ends before the compiled code is even loaded.
+"""
 REASON_FEW: Final = f"fewer than {FEW:,} records"
 REASON_ASKED: Final = "--independent"
 REASON_RETENTION: Final = "retention has deleted records while they were read"
 EXPECTED: Final = frozenset((REASON_FEW, REASON_ASKED))
-"""Reasons about which the operator needs no message."""
+"""Reasons that need no message to the operator, because the operator expects them."""
 
 IN_RECORD: Final = {"field": "stands in the value", "function": "is computed by a function"}
 
@@ -41,10 +44,10 @@ class Changelog:
     edits: Mapping[int, Sequence[Edit]]
 
 
-class AsColumns:
-    """Comparison over columns for those partitions of one run where it is possible.
+class ColumnComparison:
+    """Comparison over columns, for those partitions of one run that allow it.
 
-    The report receives for each partition whether it was compared over columns or record by record.
+    It reports for each partition whether the partition was compared over columns or record by record.
     """
 
     def __init__(
@@ -61,9 +64,9 @@ class AsColumns:
         more: str | None,
         state: bool,
     ) -> None:
-        """Compare all suitable partitions in parallel, unless runs continue from a state file.
+        """Compare all suitable partitions in parallel. With a state file, compare nothing yet.
 
-        With a state file, which is read in the order of partitions, each call of `exact` compares its partition.
+        A state file is read in the order of partitions, so each call of `exact` then compares its own partition.
 
         Args:
             settings: settings of the client.
@@ -73,15 +76,15 @@ class AsColumns:
             changelog: changelog of the stream.
             topic_ids: ids of input and output topic at the time of `ranges`.
             report: receives each partition's way of comparison.
-            independent: True: never over columns; False: over columns however few records there are; None: over columns
-                if there are enough.
-            more: command-line option that needs each record; None: no such option was given.
-            state: True if each run continues where the last one ended.
+            independent: True: compare nothing over columns; False: compare over columns even with few records; None:
+                compare over columns if there are enough records.
+            more: command-line option that needs a comparison record by record; None: no such option was given.
+            state: True if there is a state file, so that each run continues where the last one ended.
         """
         self._settings, self._bootstrap, self._chosen, self._topic_ids = settings, bootstrap, chosen, topic_ids
         self._ranges, self._changelog, self._report = ranges, changelog, report
         self._independent, self._state = independent, state
-        self._found: dict[int, Exact | str] = {}
+        self._found: dict[int, ExactPartition | str] = {}
         self._reason = _reason_for_stream(chosen, independent=independent, more=more)
         if not state and self._are_few(sum(ranges.committed_to.values())):
             self._reason = REASON_FEW
@@ -93,8 +96,8 @@ class AsColumns:
         }
         self._look({number: each for number, each in starts.items() if self._reason_for(number, each) is None})
 
-    def exact(self, number: int, baseline: Baseline) -> Exact | None:
-        """Return the result of a partition that is exactly right; None if it must be compared record by record."""
+    def exact(self, number: int, baseline: Baseline) -> ExactPartition | None:
+        """Return the result of a partition without any finding; None for any other partition."""
         if self._state and self._are_few(self._ranges.committed_to[number] - baseline.input_from):
             reason: str | None = REASON_FEW
         else:
@@ -114,10 +117,10 @@ class AsColumns:
 
     def _look(self, baselines: Mapping[int, Baseline]) -> None:
         from kafka_ratchet.app.verify.columns.exact import exact_partitions
-        from kafka_ratchet.app.verify.columns.judging import Places
+        from kafka_ratchet.app.verify.columns.judging import IdentityAndSequence
 
         chosen = self._chosen
-        places = Places.of(chosen.identity, SequenceSource.parse(chosen.sequence), chosen.sequence_form)
+        places = IdentityAndSequence.of(chosen.identity, SequenceSource.parse(chosen.sequence), chosen.sequence_form)
         assert places is not None  # noqa: S101 - of a stream that has none there is a reason
         self._found |= exact_partitions(
             self._settings,

@@ -1,8 +1,8 @@
-"""Parallel comparison over columns, for partitions with exactly the right output.
+"""Parallel comparison over columns. It has a result only for partitions with exactly the right output.
 
-Input and output are read at the same time. The input is judged, and each record to forward is compared byte for byte
-with the next record of the output. The comparison of a partition ends at the first difference:
-`kafka_ratchet.app.verify.compare` then compares it record by record, from its beginning.
+Input and output are read at the same time. The rule decides on each input record, and each record to forward is
+compared byte for byte with the next record of the output. The comparison of a partition ends at the first difference.
+`kafka_ratchet.app.verify.compare` then compares this partition record by record, from its beginning.
 """
 # mypy: disallow-untyped-decorators=False
 
@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from kafka_ratchet.app.event_loop import loop_factory
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.survey.reading import Range, Topic, ahead, open_topic
-from kafka_ratchet.app.verify.columns.judging import Judged, Judging, Places
+from kafka_ratchet.app.verify.columns.judging import IdentityAndSequence, JudgedBatch, PartitionRule
 from kafka_ratchet.app.verify.identities import Numbers
 from kafka_ratchet.app.verify.reading import OffsetRanges, plain_id
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import RecordView
-from kafka_ratchet.app.verify.state import Baseline, Known
+from kafka_ratchet.app.verify.state import Baseline, KnownSequence
 from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.compiled import compiled
@@ -56,7 +56,9 @@ def same_records(
     other_first: int,
     count: int,
 ) -> int:
-    """Count the leading records that equal their counterparts in key, value, headers and timestamp.
+    """Count the input records that equal the output's next records, up to the first difference.
+
+    Key, value, headers and timestamp are compared.
 
     Args:
         data: bytes of the input batch, uint8[].
@@ -65,7 +67,7 @@ def same_records(
         first: index in `rows` of the first record to compare.
         other: bytes of the output batch, uint8[].
         other_columns: int64[columns, records], field positions and timestamps of the output batch.
-        other_first: index in the output batch of the first record to compare; those after it follow one by one.
+        other_first: index in the output batch of the first record to compare; the next ones follow without a gap.
         count: number of records to compare.
 
     Returns:
@@ -89,7 +91,7 @@ def same_records(
 
 
 @dataclass(slots=True)
-class Exact:
+class ExactPartition:
     """Result of a partition with exactly the right output.
 
     Attributes:
@@ -97,9 +99,10 @@ class Exact:
         fresh, duplicate: number of fresh and duplicate records in the input.
         invalid: digest of the dead letter's content, by input offset of each invalid record.
         delivered: number of records in the output.
-        pending: number of fresh records not in the output yet, which need not be there.
-        pending_from: input offset of the first pending record; None without one.
-        judging: last sequences before the first pending record, or at the end; None unless requested.
+        pending: number of fresh records that the worker may still have to write.
+        pending_from: input offset of the first pending record; None: there is none.
+        judging: last sequences before the first pending record, or at the end of the input; None unless `keep` was
+            True.
     """
 
     baseline: Baseline
@@ -109,7 +112,7 @@ class Exact:
     delivered: int = 0
     pending: int = 0
     pending_from: int | None = None
-    judging: Judging | None = None
+    judging: PartitionRule | None = None
 
     def add_to(self, report: Report) -> None:
         """Add the partition's counts to the report."""
@@ -125,12 +128,18 @@ class Exact:
         ended = committed_to if self.pending_from is None else min(committed_to, self.pending_from)
         return max(self.baseline.input_from, ended)
 
-    def known_at(self, end: int) -> Iterator[tuple[bytes, Known]]:
-        """Yield each known identity with its last sequence before the offset of `proven_to`."""
+    def known_at(self, end: int) -> Iterator[tuple[bytes, KnownSequence]]:
+        """Yield each known identity with its last sequence before the offset that `proven_to` returns.
+
+        end: not used, as the result has the last sequences of that offset only
+        """
         return iter(()) if self.judging is None else self.judging.known()
 
     def is_complete_at(self, end: int) -> bool:
-        """Return True if an identity that `known_at` does not yield was never in the input."""
+        """Return True if the input never had an identity that `known_at` does not yield.
+
+        end: not used; see `known_at`
+        """
         return self.baseline.complete
 
 
@@ -138,13 +147,13 @@ def exact_partitions(
     settings: Settings,
     bootstrap: str,
     stream: StreamSettings,
-    places: Places,
+    places: IdentityAndSequence,
     ranges: OffsetRanges,
     baselines: Mapping[int, Baseline],
     topic_ids: Mapping[str, str],
     *,
     keep: bool = False,
-) -> dict[int, Exact | str]:
+) -> dict[int, ExactPartition | str]:
     """Compare partitions over columns, several at the same time.
 
     Args:
@@ -155,10 +164,10 @@ def exact_partitions(
         ranges: offsets to compare.
         baselines: known state at the first offset to compare, by number of each partition to compare.
         topic_ids: ids of input and output topic at the time of `ranges`.
-        keep: True to return last sequences, for the next run to continue.
+        keep: True: the results have last sequences, where the next run continues.
 
     Returns:
-        by partition, its result if it is exactly right; else the reason to compare it record by record.
+        by partition: its result if its output is exactly right, else the reason to compare it record by record.
     """
     looked = _look(settings, bootstrap, stream, places, ranges, baselines, topic_ids, keep)
     try:
@@ -169,7 +178,7 @@ def exact_partitions(
         return pool.submit(_run, looked).result()
 
 
-def _run(looked: Coroutine[Any, Any, dict[int, Exact | str]]) -> dict[int, Exact | str]:
+def _run(looked: Coroutine[Any, Any, dict[int, ExactPartition | str]]) -> dict[int, ExactPartition | str]:
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(looked)
 
@@ -178,12 +187,12 @@ async def _look(
     settings: Settings,
     bootstrap: str,
     stream: StreamSettings,
-    places: Places,
+    places: IdentityAndSequence,
     ranges: OffsetRanges,
     baselines: Mapping[int, Baseline],
     topic_ids: Mapping[str, str],
     keep: bool,
-) -> dict[int, Exact | str]:
+) -> dict[int, ExactPartition | str]:
     try:
         async with AsyncExitStack() as stack:
             cluster = Cluster(client_options(bootstrap, settings.kafka))
@@ -195,13 +204,15 @@ async def _look(
             for topic in (given, output):
                 if plain_id(id_text(topic.id)) != plain_id(topic_ids[topic.name]):
                     return dict.fromkeys(baselines, f"{topic.name} was created again in the meantime")
-            return await _side_by_side(Pair(given, output, places, keep), ranges, baselines)
+            return await _side_by_side(TopicPair(given, output, places, keep), ranges, baselines)
     except RatchetError as error:
         return dict.fromkeys(baselines, str(error))
 
 
-async def _side_by_side(pair: Pair, ranges: OffsetRanges, baselines: Mapping[int, Baseline]) -> dict[int, Exact | str]:
-    found: dict[int, Exact | str] = {}
+async def _side_by_side(
+    pair: TopicPair, ranges: OffsetRanges, baselines: Mapping[int, Baseline]
+) -> dict[int, ExactPartition | str]:
+    found: dict[int, ExactPartition | str] = {}
     waiting = iter(baselines)
 
     async def one_after_the_other(name: str) -> None:
@@ -218,20 +229,26 @@ async def _side_by_side(pair: Pair, ranges: OffsetRanges, baselines: Mapping[int
 
 
 @dataclass(slots=True)
-class Pair:
-    """Input and output topics of a stream, to compare. keep: True to return last sequences."""
+class TopicPair:
+    """Input and output topic of a stream, for the comparison of its partitions.
+
+    keep: True: the results have last sequences
+    """
 
     input: Topic
     output: Topic
-    places: Places
+    places: IdentityAndSequence
     keep: bool
 
-    async def look(self, partition: int, baseline: Baseline, ranges: OffsetRanges, name: str) -> Exact | str:
-        """Compare one partition; return its result, or the reason to compare it record by record.
+    async def look(self, partition: int, baseline: Baseline, ranges: OffsetRanges, name: str) -> ExactPartition | str:
+        """Compare one partition over columns.
 
-        name: prefix of the names of its connections
+        baseline: known state before the first record; name: prefix for the names of the Kafka connections
+
+        Returns:
+            result of a partition with exactly the right output; else the reason to compare it record by record
         """
-        begin, end, found = baseline.input_from, ranges.committed_to[partition], Exact(baseline)
+        begin, end, found = baseline.input_from, ranges.committed_to[partition], ExactPartition(baseline)
         span = Range(partition, begin, begin, end)
         given = _Given(self.input, span, self.places, f"{name}-input", found, keep=self.keep)
         first, last = baseline.output_from, ranges.output_ends[partition]
@@ -261,36 +278,49 @@ class Pair:
 
 
 class _Given:
-    """Judged input of one partition, as the sequence of records that the output must have.
+    """Input of one partition, reduced to the records that the output must contain, in order.
 
     Attributes:
-        judged: iterator over the judged batches.
+        judged: iterator over the input batches with their verdicts.
         records: number of input records so far, with any verdict.
-        is_whole: True if the records so far have had every offset, one after the other.
-        refused: reason to compare the partition record by record; None: none so far.
+        is_whole: True if the input offsets so far have no gap.
+        refused: reason why this fast comparison cannot judge the partition, so that it must be compared record by
+            record; None: no such reason so far.
     """
 
-    def __init__(self, topic: Topic, span: Range, places: Places, connection: str, found: Exact, *, keep: bool) -> None:
-        """Start to read the input. found: result that receives the counts; keep: True to allow `last_sequences`."""
+    def __init__(
+        self,
+        topic: Topic,
+        span: Range,
+        places: IdentityAndSequence,
+        connection: str,
+        found: ExactPartition,
+        *,
+        keep: bool,
+    ) -> None:
+        """Start to read the input.
+
+        found: result that receives the counts; keep: True: `last_sequences` may be called
+        """
         self._keep = keep
-        self._found, self._judging = found, Judging(places, found.baseline.last)
+        self._found, self._judging = found, PartitionRule(places, found.baseline.last)
         self.records, self.is_whole = 0, True
         self._next_offset = span.begin
         self._waiting: list[list[tuple[bytes, int]]] = []
         """Pending records by batch, each as its identity and the identity's last sequence before it."""
         self.refused: str | None = None
         self.judged = ahead(self._judged(ahead(topic.records_of(span, connection))))
-        self._now: Judged | None = None
+        self._now: JudgedBatch | None = None
         self._at = 0
         """Index of the next fresh record to compare, in the fresh records of `_now`."""
 
-    async def _judged(self, batches: AsyncGenerator[RecordBatch, None]) -> AsyncGenerator[Judged, None]:
+    async def _judged(self, batches: AsyncGenerator[RecordBatch, None]) -> AsyncGenerator[JudgedBatch, None]:
         async with aclosing(batches):
             async for batch in batches:
                 yield await asyncio.to_thread(self._judging.judge, batch)
 
-    async def _next(self) -> Judged | None:
-        """Return the judged batch that has the next record to forward; None if no such record is left."""
+    async def _next(self) -> JudgedBatch | None:
+        """Return the input batch with the next record to forward; None at the end."""
         while self._now is None or self._at == len(self._now.fresh):
             self._now, self._at = await anext(self.judged, None), 0
             if self._now is None:
@@ -300,7 +330,7 @@ class _Given:
                 return None
         return self._now
 
-    def _count(self, judged: Judged) -> None:
+    def _count(self, judged: JudgedBatch) -> None:
         found, batch = self._found, judged.batch
         first, self._next_offset = self._next_offset, self._next_offset + batch.count
         self.is_whole &= np.array_equal(batch.offsets, np.arange(first, self._next_offset))
@@ -321,7 +351,11 @@ class _Given:
             found.invalid[int(batch.offsets[index])] = content(view, with_timestamp=False)
 
     async def compare(self, batch: RecordBatch) -> int | None:
-        """Compare the next batch of the output; return the offset of the first difference, None if all are equal."""
+        """Compare the next batch of the output with the input's next records to forward.
+
+        Returns:
+            output offset of the first difference; None if all records are equal
+        """
         done = 0
         while done < batch.count:
             now = await self._next()
@@ -346,10 +380,13 @@ class _Given:
         return None
 
     async def finish(self, judged_to: int) -> int | None:
-        """Check that all records missing in the output are pending. Call it after the end of the output.
+        """Check that the worker may still have to write all records that the output lacks.
+
+        Call it after the end of the output. judged_to: input offset before which all fresh records must be in the
+        output
 
         Returns:
-            the first input offset of a record that must be in the output; None if all are pending
+            first input offset of a record that must be in the output; None if all others are pending
         """
         found = self._found
         while (now := await self._next()) is not None:
@@ -364,7 +401,7 @@ class _Given:
             self._at = len(now.fresh)
         return None
 
-    def last_sequences(self) -> Judging:
+    def last_sequences(self) -> PartitionRule:
         """Return the last sequences before the first pending record. Call it after `finish`."""
         self._judging.take_back(chain.from_iterable(self._waiting))
         return self._judging

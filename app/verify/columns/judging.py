@@ -1,4 +1,4 @@
-"""Verdicts over columns: the compiled rule of the worker, applied to one input partition batch by batch."""
+"""Verdicts over columns: the worker's compiled rule decides on one input partition, batch by batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.app.verify.rule import RecordView, Rule
-from kafka_ratchet.app.verify.state import Known
+from kafka_ratchet.app.verify.state import KnownSequence
 from kafka_ratchet.rule.extraction import (
     FORMS,
     all_alike,
@@ -24,37 +24,40 @@ from kafka_ratchet.rule.form_scan import FormWatch
 from kafka_ratchet.rule.identities import Identities
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, Identity, SequenceForm, SequenceSource
 from kafka_ratchet.rule.kernels import DUPLICATE, FRESH, INVALID
-from kafka_ratchet.rule.number_forms import Doubt
+from kafka_ratchet.rule.number_forms import DoubtfulSequence
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
-NOBODY: Final[Mapping[bytes, Known]] = MappingProxyType({})
+NOBODY: Final[Mapping[bytes, KnownSequence]] = MappingProxyType({})
 IN_VALUE: Final = frozenset({"field", "function"})
-"""Kinds of identities and sequences outside the key and the headers."""
+"""Kinds of identities and sequences read from a record's value, or computed by a function."""
 TWICE: Final = 2_000
-"""Number of a partition's first records that verify's plain rule judges too, which takes some 60 ms."""
+"""Number of a partition's first records that verify's plain rule checks too.
+
+This takes some 60 ms.
+"""
 
 Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Places of identity and sequence in a record's key and headers."""
+class IdentityAndSequence:
+    """Parts of a record (its key or headers) with identity and sequence."""
 
     identity: Identity
     sequence: SequenceSource
     form: SequenceForm
 
     @classmethod
-    def of(cls, identity: Identity, sequence: SequenceSource, form: SequenceForm) -> Places | None:
-        """Return the places; None if identity or sequence are in the value, or computed by a function."""
+    def of(cls, identity: Identity, sequence: SequenceSource, form: SequenceForm) -> IdentityAndSequence | None:
+        """Return the parts with identity and sequence; None if key and headers lack one of them."""
         kinds = {sequence.kind, *(part.kind for part in identity.parts)}
         return None if kinds & IN_VALUE else cls(identity, sequence, form)
 
 
 @dataclass(slots=True)
-class Judged:
-    """Judged batch of the input.
+class JudgedBatch:
+    """Batch of the input with the verdicts of the compiled rule.
 
     Attributes:
         fresh: int64[], indices of the records to forward, in order.
@@ -72,26 +75,29 @@ class Judged:
     replayed: int
     identities: Identities
     before: Numbers
-    doubt: Doubt | None = None
-    """Sequence that seems to be encoded in another form than the stream decodes; None: none."""
+    doubt: DoubtfulSequence | None = None
+    """First sequence that seems to be encoded in another form than the stream decodes; None: none."""
     contradicted: bool = False
-    """True if the plain rule has another verdict on one of these records."""
+    """True if the plain rule disagrees with the compiled one about one of these records."""
 
     def pending(self, rows: Numbers) -> list[tuple[bytes, int]]:
-        """Return, for each record in `rows`, its identity and the identity's last sequence before it; -1: none."""
+        """Return identity and previous sequence of each record in `rows`.
+
+        The previous sequence is the last one of the identity before the record; -1: none.
+        """
         names = [self.identities.of(row) for row in rows.tolist()]
         return list(zip(names, self.before[rows].tolist(), strict=True))
 
 
-class Twice:
-    """Check of the compiled rule: the plain rule judges the first records of a partition, too."""
+class PlainRuleCheck:
+    """Check of the compiled rule: the plain rule decides on the first records of a partition, too."""
 
-    def __init__(self, places: Places, known: Mapping[bytes, Known]) -> None:
+    def __init__(self, places: IdentityAndSequence, known: Mapping[bytes, KnownSequence]) -> None:
         self._rule = Rule(places.identity, places.sequence, places.form)
         self._known, self._last, self._left = known, dict[bytes, int](), TWICE
 
     def contradicts(self, batch: RecordBatch, verdicts: NDArray[np.uint8]) -> bool:
-        """Return True if the plain rule has another verdict on one of the next batch's records.
+        """Return True if the plain rule disagrees with a verdict on the next batch.
 
         verdicts: uint8[batch.count], verdicts of the compiled rule
         """
@@ -100,7 +106,7 @@ class Twice:
 
     def _judge(self, batch: RecordBatch, index: int) -> int:
         headers = [(name, value) for name, value in batch.headers(index)]
-        found = self._rule.judge(RecordView(batch.key(index), batch.value(index), headers, 0))
+        found = self._rule.identify(RecordView(batch.key(index), batch.value(index), headers, 0))
         if found is None:
             return INVALID
         identity, sequence = found
@@ -110,14 +116,14 @@ class Twice:
         return FRESH if sequence > last else DUPLICATE
 
 
-class Judging:
+class PartitionRule:
     """Compiled rule for one partition, with the last sequences of its identities.
 
     Memory: 50 to 100 bytes for each identity, plus the identity's bytes.
     """
 
-    def __init__(self, places: Places, known: Mapping[bytes, Known] = NOBODY) -> None:
-        """Start before the first record. known: last sequences by identity at that point."""
+    def __init__(self, places: IdentityAndSequence, known: Mapping[bytes, KnownSequence] = NOBODY) -> None:
+        """Start before the partition's first record. known: last sequences by identity at that point."""
         self._form = FORMS[places.form]
         self._watch = FormWatch() if places.form is SequenceForm.GUESS else None
         self._headers = [places.sequence.name.encode()] if places.sequence.name else []
@@ -125,7 +131,7 @@ class Judging:
         self._headers += [places.identity.header.encode()] if places.identity.header is not None else []
         self._read_identities = identity_reader_by_name(places.identity)
         self._map, self._known = LastSequences(), known
-        self._twice = Twice(places, known)
+        self._twice = PlainRuleCheck(places, known)
         if known:
             names = b"".join(known)
             lengths = np.fromiter(map(len, known), np.int64, len(known))
@@ -136,7 +142,7 @@ class Judging:
             self._map.commit()
 
     def take_back(self, pending: Iterable[tuple[bytes, int]]) -> None:
-        """Set the identities of pending records back to their last sequences before those records.
+        """Set the last sequences of identities back to those before the pending records.
 
         pending: identity of each pending record, in order, and its last sequence before the record; -1: none
         """
@@ -146,19 +152,20 @@ class Judging:
         self._map.put_back(first)
         self._map.commit()
 
-    def known(self) -> Iterator[tuple[bytes, Known]]:
+    def known(self) -> Iterator[tuple[bytes, KnownSequence]]:
         """Yield each identity with its last sequence.
 
-        `Known.exact` is True if the identity was unknown or exact at the start, or its sequence has risen since.
+        `KnownSequence.exact` is True if this sequence is certain: the identity was unknown or exact at the start, or
+        has had a higher sequence since.
         """
         slots = self._map.slots
         used = np.flatnonzero((slots.hashes != 0) & (slots.pushed >= 0))
         for identity, last in zip(slots.identities(used), slots.pushed[used].tolist(), strict=True):
             start = self._known.get(identity)
-            yield identity, Known(last, start is None or start.exact or last > start.sequence)
+            yield identity, KnownSequence(last, start is None or start.exact or last > start.sequence)
 
-    def judge(self, batch: RecordBatch) -> Judged:
-        """Judge the next batch, and remember its last sequences."""
+    def judge(self, batch: RecordBatch) -> JudgedBatch:
+        """Apply the rule to the next batch, and keep the last sequences for later batches."""
         found = find_headers(batch, self._headers) if self._headers else []
         spans = found[0] if self._has_sequence else None
         sequences, reasons = all_alike(batch) if spans is None else from_spans(batch, spans, self._form)
@@ -178,4 +185,4 @@ class Judging:
             doubt = self._watch.look(batch.data, starts, lengths, verdicts, INVALID, before, not_numbers)
         duplicates, replayed = int(np.count_nonzero(verdicts == DUPLICATE)), len(batch.replays)
         contradicted = self._twice.contradicts(batch, verdicts)
-        return Judged(batch, fresh, invalid, duplicates, replayed, identities, before, doubt, contradicted)
+        return JudgedBatch(batch, fresh, invalid, duplicates, replayed, identities, before, doubt, contradicted)

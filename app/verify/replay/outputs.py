@@ -12,14 +12,13 @@ from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import RecordView
 
 AHEAD: Final = 65_536
-"""Maximum number of records to search on each side for the next equal ones after a difference.
+"""Maximum number of records to search in the replay and in the topic for the next equal ones.
 
-A record takes some 500 bytes.
-
-The same number limits the records held without a finding so far, and the remembered records found on both sides.
+The search begins at a difference. A record takes some 500 bytes of memory. The same number limits the differing records
+kept until their findings are reported, and the digests kept of equal records.
 """
 ALIKE: Final = 8
-"""Number of equal records in a row that show where a shortened output begins in the replay."""
+"""Number of the topic's first records to search in the replay, if retention has deleted the topic's beginning."""
 SHOWN: Final = 200
 """Maximum number of bytes kept of a key and of a value, for display."""
 
@@ -27,7 +26,7 @@ SHOWN: Final = 200
 class Output(NamedTuple):
     """Output of the replay, or record of the output topic, as kept in memory.
 
-    digest: digest of key, value, headers and, if compared, timestamp; place: digest of key and timestamp.
+    digest: digest of key, value, headers and, if compared, timestamp; place: digest of key and, if compared, timestamp.
     offset: offset in the output topic; for an output of the replay, the input offset of its event, if known.
     is_due: True if the output must be in the topic, as workers had committed its event before the topic was read.
     is_saved: True if its event is before the offset where the next run with `--state` continues.
@@ -63,13 +62,13 @@ class Output(NamedTuple):
 
 
 class _Ahead:
-    """Iterator over outputs that allows to look at later ones."""
+    """Iterator that can return later outputs without consuming them."""
 
     def __init__(self, source: Iterator[Output]) -> None:
         self._source, self._held, self._at = source, list[Output](), 0
 
     def peek(self, number: int = 0) -> Output | None:
-        """Return the output after the next `number` ones, without consuming any; None after the last."""
+        """Return the output `number` places after the next one, and consume none; None after the last output."""
         while len(self._held) - self._at <= number:
             found = next(self._source, None)
             if found is None:
@@ -78,7 +77,7 @@ class _Ahead:
         return self._held[self._at + number]
 
     def take(self, count: int) -> list[Output]:
-        """Consume and return the next `count` outputs, as far as `peek` has reached."""
+        """Consume and return the next `count` outputs, but none that `peek` has not reached."""
         found = self._held[self._at : self._at + count]
         self._at += len(found)
         if self._at >= AHEAD or self._at == len(self._held):
@@ -123,10 +122,11 @@ class OutputComparison:
         """
 
     def compare(self, expected: Iterator[Output], output: Iterator[Output], *, is_whole: bool = True) -> bool:
-        """Compare both sides to their ends.
+        """Compare the replay's outputs with the records of the topic, to the end of both.
 
-        expected: outputs of the replay; output: records of the topic. is_whole: False if retention has deleted the
-        beginning of the topic.
+        expected: outputs of the replay.
+        output: records of the topic.
+        is_whole: False if retention has deleted the beginning of the topic.
 
         Returns:
             False if nothing was compared, since the first records of the topic are nowhere in the replay
@@ -148,7 +148,11 @@ class OutputComparison:
         return True
 
     def _begin(self, mine: _Ahead, theirs: _Ahead) -> bool:
-        """Skip the replay's outputs before the first record of the topic; return False if that is not found."""
+        """Skip the replay's outputs before the first remaining record of the topic.
+
+        Returns:
+            False if the replay has no such output, so that nothing can be compared
+        """
         first = [found.digest for number in range(ALIKE) if (found := theirs.peek(number)) is not None]
         before = 0
         while (wanted := mine.peek()) is not None:
@@ -196,7 +200,11 @@ class OutputComparison:
 
     @staticmethod
     def _next_alike(mine: _Ahead, theirs: _Ahead) -> tuple[int, int]:
-        """Return how many records of each side to skip up to the next equal ones; (AHEAD, AHEAD) without any."""
+        """Search the next record that both sides have.
+
+        Returns:
+            number of outputs to skip in the replay, and of records in the topic; (AHEAD, AHEAD) if there is none
+        """
         places: tuple[dict[bytes, int], dict[bytes, int]] = {}, {}
         for number in range(AHEAD):
             wanted, found = mine.peek(number), theirs.peek(number)
@@ -213,7 +221,7 @@ class OutputComparison:
         return AHEAD, AHEAD
 
     def _resolve(self) -> None:
-        """Report a finding for each skipped record, and drop the skipped records."""
+        """Report a finding for each record skipped on one side, and forget these records."""
         # Equal records elsewhere; then those with key and time of a missing one, near it or further away.
         self._pair("reordered", [self._all()], lambda each: each.digest)
         for gap in self._gaps:
@@ -233,9 +241,9 @@ class OutputComparison:
         return Gap(missing, [each for gap in self._gaps for each in gap.extra])
 
     def _pair(self, kind: FindingKind, gaps: Sequence[Gap], by: Callable[[Output], bytes]) -> None:
-        """Pair missing records with extra ones, and report each pair as one finding.
+        """Pair records missing in the topic with extra ones there, and report each pair as one finding.
 
-        by: function with equal results for the two records of a pair
+        by: function that returns equal bytes for the two records of a pair
         """
         paired = set[int]()
         for gap in gaps:

@@ -25,7 +25,7 @@ from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import RecordView, Rule, only_header, was_replayed
 from kafka_ratchet.errors import RatchetError
-from kafka_ratchet.rule.form_look import FormLook
+from kafka_ratchet.rule.form_look import FormFinder
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.edits import Edit
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
@@ -48,7 +48,7 @@ Produced = list[tuple[str, int, RecordView]]
 Send = Callable[[str, int, RecordView, int | None, bool], None]
 """Function called with each record that agents send to another topic.
 
-Arguments: topic, partition, record, input offset of its event (None: unknown), True if it must be in the topic.
+Arguments: topic, partition, record, input offset of its event (None: unknown), True if the record must be in its topic.
 """
 UNJUDGED: Final = -1
 Read = Callable[[int, int], Iterator[tuple[int, RecordView]]]
@@ -64,7 +64,7 @@ def spec_of(
     input_id: str = "",
     event_header: str = "",
 ) -> LaneSpec:
-    """Return the spec of a lane for the replay, which sends nothing.
+    """Return the settings of a lane for a replay. Nothing is sent to Kafka.
 
     topics: names of the input, the output and the topic of dead letters
     """
@@ -84,7 +84,10 @@ def spec_of(
 
 
 class ReplayedPartition:
-    """Replay of one input partition, with the program's outputs and tables."""
+    """Replay of one input partition, with the program's outputs and tables.
+
+    It replays the partition in legs: parts of the input between operators' decisions (`kafka_ratchet.app.verify.legs`).
+    """
 
     def __init__(
         self,
@@ -123,7 +126,7 @@ class ReplayedPartition:
         self._default_rule, self._rule_of = rule, rule_of
         self._send = send
         self._spec, self._rule, self._kept, self._report = spec, rule, kept, report
-        self._forms = None if rule.guessed_header is None else FormLook(rule.guessed_header)
+        self._forms = None if rule.guessed_header is None else FormFinder(rule.guessed_header)
         self.last = last
         self._intervals = unjudged
         self._unjudged: list[range] = []
@@ -186,7 +189,10 @@ class ReplayedPartition:
                         self._report.doubtful[self._spec.partition] = self._forms.found
 
     def _begins_in(self, legs: Sequence[Leg]) -> set[int]:
-        """Return the input offsets in the first leg, but in no later one, where workers began tables."""
+        """Return the input offsets in the first of these legs where workers began tables.
+
+        Offsets that a later leg has again are left to that leg.
+        """
         leg, *later = legs
         begins = {each for each in self._kept.begins.values() if _is_in(each, leg)}
         return {each for each in begins if not any(_is_in(each, other) for other in later)}
@@ -243,7 +249,7 @@ class ReplayedPartition:
         ]
 
     def _follow_edits(self, offset: int) -> None:
-        """Apply operators' requests to forget that workers applied at or before this input offset."""
+        """Apply the edits of `ratchet forget` that workers applied at or before this input offset."""
         while self._edits and self._edits[0].position <= offset:
             edit = self._edits.popleft()
             if edit.above is None:
@@ -252,12 +258,16 @@ class ReplayedPartition:
                 self.last[edit.name] = min(self.last[edit.name], edit.above)
 
     def _judge(self, offset: int, record: RecordView) -> int | None:
-        """Judge a record; return its sequence or UNJUDGED if it goes to the program, else None."""
+        """Decide whether a record goes to the program.
+
+        Returns:
+            sequence of a record for the program, or UNJUDGED; None if the record does not go there
+        """
         if any(offset in interval for interval in self._unjudged):
             self._report.unjudged += 1
             return UNJUDGED
         self._follow_edits(offset)
-        found = self._rule.judge(record)
+        found = self._rule.identify(record)
         if self._forms is not None and not was_replayed(record):
             last = -1 if found is None else self.last.get(found[0], -1)
             self._forms.add(offset, only_header(record.headers, self._rule.guessed_header or ""), last)
@@ -283,7 +293,7 @@ class ReplayedPartition:
 
 
 class _Origins:
-    """Search for the event of an output, by its key and timestamp. Events come in order."""
+    """Search for the event that an output was made from, by key and timestamp. Outputs come in the order of events."""
 
     def __init__(self, given: Given) -> None:
         self._offsets: dict[tuple[bytes | None, int], list[int]] = {}

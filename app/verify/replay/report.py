@@ -9,7 +9,7 @@ from kafka_ratchet.app.inspect.document import Document
 
 
 @dataclass(frozen=True, slots=True)
-class NotCompared:
+class UncomparedPart:
     """Part that the replay cannot compare. partition: number of the input partition; None: all."""
 
     partition: int | None
@@ -51,16 +51,19 @@ class ReplayReport(Document):
     of_others: Counter[str] = field(default_factory=Counter)
     """Number of records in those topics that come from other streams or programs, by topic."""
     begun: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Input offset by partition where workers began a new table of a later program version, by table."""
+    """Input offsets where workers began a new table of a later program version: by table, then by partition."""
     without_time: bool = False
-    """True if timestamps of outputs were not compared."""
-    not_compared: list[NotCompared] = field(default_factory=list)
+    """True if timestamps of outputs and sent records were not compared."""
+    not_compared: list[UncomparedPart] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Sentences about limits of the comparison, and about possible causes of findings."""
 
     def leave_out(self, partition: int | None, what: str, reason: str) -> None:
-        """Add a part that is not compared, with the reason."""
-        self.not_compared.append(NotCompared(partition, what, reason))
+        """Report a part as not compared, with the reason.
+
+        partition: number of the partition; None: all; what: name of the part
+        """
+        self.not_compared.append(UncomparedPart(partition, what, reason))
 
     def note_causes(self, *, found_any: bool) -> None:
         """Add notes after a run: limits of the comparison, and harmless causes of findings.
@@ -68,7 +71,7 @@ class ReplayReport(Document):
         found_any: True if there are findings
         """
         if self.without_time:
-            self.notes.append("agents take batches: timestamps of their outputs were not compared")
+            self.notes.append("agents take batches: timestamps of their outputs and sent records were not compared")
         for table, offsets in sorted(self.begun.items()):
             places = ", ".join(f"offset {offset} of partition {number}" for number, offset in sorted(offsets.items()))
             self.notes.append(f"table {table} begins at {places}, where a version of the program began it")

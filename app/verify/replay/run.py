@@ -14,19 +14,19 @@ from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.verify.decided import Rules
 from kafka_ratchet.app.verify.findings import Finding
-from kafka_ratchet.app.verify.legs import Leg, NoPath, legs_of
+from kafka_ratchet.app.verify.legs import Leg, UnknownOrder, legs_of
 from kafka_ratchet.app.verify.letters import Letters
 from kafka_ratchet.app.verify.reading import TopicReader, plain_id
 from kafka_ratchet.app.verify.replay.outputs import Output, OutputComparison
 from kafka_ratchet.app.verify.replay.partition import ReplayedPartition, spec_of
 from kafka_ratchet.app.verify.replay.report import ReplayReport
-from kafka_ratchet.app.verify.replay.sent import Sent, SentRecords, cut
+from kafka_ratchet.app.verify.replay.sent import SentRecord, SentRecords, cut
 from kafka_ratchet.app.verify.replay.tables import ANY_SIZE, ReplayTables
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.app.verify.run import Records, Run
-from kafka_ratchet.app.verify.state import Baseline, Known
+from kafka_ratchet.app.verify.state import Baseline, KnownSequence
 from kafka_ratchet.app.verify.windows import judging_of
 from kafka_ratchet.app.worker.steps import with_steps
 from kafka_ratchet.errors import PositionLost, SettingsError
@@ -60,7 +60,10 @@ class ReplayedAgents:
         self._program, self._named, self._agents = program, named, program.of(self.stream)
         if not self._agents:
             has = ", ".join(busy)
-            raise SettingsError(f"streams.{self.stream}: {named} has no agent for it; it has agents for {has}")
+            raise SettingsError(
+                f"streams.{self.stream}: program {named} has no agent for this stream. Name a stream with agents "
+                f"({has}) with --stream"
+            )
         for agent in self._agents:
             if not agent.deterministic:
                 raise SettingsError(
@@ -187,14 +190,15 @@ class _Replay:
             for partition, (begin, end) in enumerate(self.sent_ranges[topic]):
                 is_whole = is_whole and begin == 0
                 for offset, record in self.reader.records(topic, partition, end, begin):
-                    sent.add(topic, content(record), Sent(partition, cut(record.key), cut(record.value), offset=offset))
+                    there = SentRecord(partition, cut(record.key), cut(record.value), offset=offset)
+                    sent.add(topic, content(record, with_timestamp=not found.without_time), there)
         except PositionLost as error:
             found.leave_out(None, what, str(error))
             return
         found.of_others[topic] = sent.compare(topic, self.report, is_whole=is_whole)
 
     def _compare_unordered(self) -> None:
-        """Compare the stream's output without its order."""
+        """Compare the records of the stream's output in any order."""
         if self.is_continued:
             reason = "several agents yield, so that it is unknown which of them --state has seen"
             self.found.leave_out(None, f"topic {self.stream.output}", reason)
@@ -206,7 +210,10 @@ class _Replay:
         self.found.notes.append("several agents yield: their outputs were compared without their order")
 
     def leave_out(self, partition: int | None, what: str, reason: str) -> None:
-        """Add a part that is not compared, with the reason. No state is then saved for the next run."""
+        """Report a part as not compared. No state is then saved for the next run.
+
+        partition: number of the partition; None: all; what: name of the part
+        """
         self.found.leave_out(partition, what, reason)
         self.progress.leave_out(partition)
 
@@ -228,7 +235,7 @@ class _Replay:
                 self._read_changelog(number, kept)
                 try:
                     legs = self._legs(number, owner, baseline, kept)
-                except NoPath as reason:
+                except UnknownOrder as reason:
                     self.leave_out(number, "outputs, dead letters and tables", str(reason))
                     letters.leave_out(number)
                     return
@@ -247,9 +254,12 @@ class _Replay:
     def _read_changelog(self, number: int, kept: ReplayTables) -> None:
         reader, name = self.reader, self.changelog
         begin, end = self.spans.get(number, (0, 0))
-        entries = reader.records(name, number, end, begin)
-        _, newest = reader.spans(name).get(number, (0, 0))
-        kept.read_changelog(entries, reader.records(name, number, newest, end))
+
+        def later() -> Records:
+            _, newest = reader.spans(name).get(number, (0, 0))  # read after the entries, as these may be cleaned
+            yield from reader.records(name, number, newest, end)
+
+        kept.read_changelog(reader.records(name, number, end, begin), later())
         self.found.evicted += kept.evicted
         for table, offset in kept.begins.items():
             self.found.begun.setdefault(table, {})[number] = offset
@@ -336,18 +346,21 @@ class _Partition:
     def _take_unordered(self, expected: Iterator[Output], there: Iterator[Output]) -> None:
         sent, topic, number = self._replay.sent, self._replay.stream.output, self._number
         for each in expected:
-            sent.add(topic, each.digest, Sent(number, each.key, each.value, number, each.offset, is_due=each.is_due))
+            sent.add(
+                topic, each.digest, SentRecord(number, each.key, each.value, number, each.offset, is_due=each.is_due)
+            )
         for each in there:
             self._replay.report.delivered += 1
-            sent.add(topic, each.digest, Sent(number, each.key, each.value, offset=each.offset))
+            sent.add(topic, each.digest, SentRecord(number, each.key, each.value, offset=each.offset))
 
     def _take_sent(self, topic: str, partition: int, record: RecordView, offset: int | None, is_due: bool) -> None:
         key, value = cut(record.key), cut(record.value)
-        sent = Sent(partition, key, value, self._number, offset, is_due=is_due)
-        self._replay.sent.add(topic, content(record), sent)
+        sent = SentRecord(partition, key, value, self._number, offset, is_due=is_due)
+        digest = content(record, with_timestamp=not self._replayed.reads_batches)
+        self._replay.sent.add(topic, digest, sent)
 
     def _at_cut(self) -> None:
-        """Compare the tables, once the replay has reached the input offset of the changelog."""
+        """Compare the tables. The replay has reached the input offset of the changelog's entries."""
         replay = self._replay
         entries, unknown = self._kept.compare(replay.changelog, self._number, replay.report)
         replay.found.entries += entries
@@ -367,7 +380,11 @@ class _Partition:
         elif failure is not None and self._replayed.failed_early:
             detail = f"the program fails at input that workers have processed: {failure}"
             replay.report.add(Finding("contradicted", replay.stream.input, number, detail=detail))
-            replay.leave_out(number, "input after that offset, and tables", "the replay ended there")
+            what = f"input from offset {self._replayed.failed_at:,} on, and tables"
+            replay.leave_out(number, what, "the program failed there")
+        elif self._kept.position is None and replay.ranges.committed_to[number] > 0:
+            why = "the changelog has no position to compare them at: it was cleaned during the run; run it again"
+            replay.leave_out(number, "tables", why)
         elif self._kept.position is not None and not self._kept.is_compared:
             replay.leave_out(number, "tables", "an operator has moved the partition during the run; run it again")
 
@@ -379,7 +396,7 @@ class _Partition:
         return Baseline(
             position,
             max(baseline.output_from, self._comparison.saved_to or 0),
-            {identity: Known(sequence, exact=True) for identity, sequence in self._known.items()},
+            {identity: KnownSequence(sequence, exact=True) for identity, sequence in self._known.items()},
             lettered=frozenset(offset for offset in lettered if offset >= position),
             decided=max((each.at for each in self._owner.decisions), default="") if self._owner else "",
         )

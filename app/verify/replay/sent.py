@@ -6,7 +6,7 @@ the stream's output if several agents yield: each agent processes a whole batch,
 records are in one temporary RocksDB, sorted by topic, side and content, so that memory does not grow with them.
 
     key: topic (2 bytes) + b"m" for the replay or b"t" for the topic + partition (4) + digest (16) + number (8)
-    value: `Sent`
+    value: `SentRecord`
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DIGEST: Final = slice(3, 23)
 WRITTEN_AT_ONCE: Final = 10_000
 
 
-class Sent(msgspec.Struct, array_like=True):
+class SentRecord(msgspec.Struct, array_like=True):
     """Record sent by the replay, or record of the topic.
 
     partition: partition of the topic; from_partition, from_offset: input partition and offset of its event, if known.
@@ -52,15 +52,15 @@ class Sent(msgspec.Struct, array_like=True):
 
 
 class Copies(NamedTuple):
-    """Records of the replay or the topic with the same partition and content.
+    """Equal records of the replay, or of the topic: they have the same partition and content.
 
-    number: number of these; due: number that must be in the topic; last: the last of them
+    number: number of records; due: number of those that must be in the topic; last: the last record
     """
 
     digest: bytes
     number: int
     due: int
-    last: Sent
+    last: SentRecord
 
 
 class SentRecords:
@@ -78,7 +78,7 @@ class SentRecords:
         """Release the store."""
         self._store.close()
 
-    def add(self, topic: str, digest: bytes, sent: Sent) -> None:
+    def add(self, topic: str, digest: bytes, sent: SentRecord) -> None:
         """Add a record of the replay, or of the topic. digest: digest of its content."""
         side = MINE if sent.offset is None else THEIRS
         if side == MINE:
@@ -134,9 +134,9 @@ class SentRecords:
     def _copies(self, prefix: bytes) -> Iterator[Copies]:
         for digest, entries in groupby(self._store.scan_from(prefix, prefix), lambda entry: entry[0][DIGEST]):
             count = due = 0
-            last: Sent | None = None
+            last: SentRecord | None = None
             for _, value in entries:
-                last = msgspec.msgpack.decode(value, type=Sent)
+                last = msgspec.msgpack.decode(value, type=SentRecord)
                 count, due = count + 1, due + last.is_due
             assert last is not None  # noqa: S101 - a group has one
             yield Copies(digest, count, due, last)
@@ -147,7 +147,7 @@ def cut(part: bytes | None) -> bytes | None:
     return None if part is None else part[:SHOWN]
 
 
-def _finding(kind: FindingKind, topic: str, sent: Sent) -> Finding:
+def _finding(kind: FindingKind, topic: str, sent: SentRecord) -> Finding:
     detail = f"key {shown(sent.key)}, value {shown(sent.value)}"
     if sent.offset is None:
         detail = f"partition {sent.partition}: {detail} in the replay, but not in the topic"

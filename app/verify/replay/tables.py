@@ -22,7 +22,7 @@ from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.errors import TableError
 from kafka_ratchet.tables.store import Store
-from kafka_ratchet.tables.totals import EVICTED, PROGRESS, Evicted, Progress
+from kafka_ratchet.tables.totals import EVICTED, PROGRESS, EvictedTotals, Progress
 from kafka_ratchet.tables.values.codec import Codec
 from kafka_ratchet.tables.values.own_table import OWN, TIME, begin_key, late_key
 from kafka_ratchet.tables.values.partition import ENTRY_BYTES, PartitionTables
@@ -110,10 +110,10 @@ class ReplayTables:
     def read_changelog(
         self, entries: Iterable[tuple[int, RecordView]], later: Iterable[tuple[int, RecordView]]
     ) -> None:
-        """Read the changelog.
+        """Read the table entries of the changelog.
 
-        entries: offset and record of each entry to compare; later: the same for entries written after these. A key in
-        `later` is not compared.
+        entries: entries to compare, each with its offset; later: entries written after these, each with its offset. A
+        key in `later` is not compared.
         """
         self._write(self._seen(entries))
         self._later = {record.key for _, record in later if record.key is not None and record.key[:1] == PREFIX}
@@ -124,7 +124,7 @@ class ReplayTables:
             if key == PROGRESS and value is not None:
                 self.position = Progress.unpack(value).next
             elif key == EVICTED and value is not None:
-                self.evicted = sum(Evicted.unpack(value))
+                self.evicted = sum(EvictedTotals.unpack(value))
             elif key in self._begins and value is not None:
                 self.begins[self._begins[key]] = msgspec.json.decode(value, type=int)
             elif key[:1] == PREFIX:
@@ -210,7 +210,7 @@ class ReplayTables:
             return _value(key[len(prefix) :])
 
     def keep_state(self) -> None:
-        """Save a copy of the present entries for `state`."""
+        """Copy the present entries. `state` returns the copy later."""
         self._save()
         self._write((_SAVED + key, value) for key, value in self._scan(PREFIX))
 

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from kafka_ratchet.app.repartition import Arrivals, repartitioned
+from kafka_ratchet.app.repartition import RepartitionSettings, repartitioned
 from kafka_ratchet.app.settings_sections import StreamSettings
-from kafka_ratchet.app.status.open_transactions import Blocked
+from kafka_ratchet.app.status.open_transactions import BlockedRange
 from kafka_ratchet.app.verify.arrivals import compare_arrivals
 from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.report import Report
@@ -19,7 +19,7 @@ from kafka_ratchet.topic_log.clients import OffsetRange
 from kafka_ratchet.transport.owner import Decision, Owner
 
 SETTINGS = StreamSettings(input="in", output="out", dead_letters="dead", repartition_by="identity")
-ARRIVALS = cast(Arrivals, repartitioned("app", {"hooks": SETTINGS})["hooks-arrivals"])
+ARRIVALS = cast(RepartitionSettings, repartitioned("app", {"hooks": SETTINGS})["hooks-arrivals"])
 Topics = dict[str, list[list[RecordView]]]
 
 
@@ -41,7 +41,7 @@ class Topic:
     def spans(self, topic: str) -> dict[int, OffsetRange]:
         return {number: OffsetRange(self.first, len(part)) for number, part in enumerate(self.topics[topic])}
 
-    def blocked(self, topic: str, ends: dict[int, int]) -> list[Blocked]:
+    def blocked(self, topic: str, ends: dict[int, int]) -> list[BlockedRange]:
         return []
 
     def records(self, topic: str, partition: int, end: int, begin: int) -> Iterator[tuple[int, RecordView]]:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as Topic
 
 from kafka_ratchet.app.names import changelog_name
-from kafka_ratchet.app.verify import ExitCode, Skipped, verify
+from kafka_ratchet.app.verify import ExitCode, SkippedInput, verify
 from kafka_ratchet.app.verify.policies import skipped_by_decision
 from kafka_ratchet.rule.identity import SequenceForm
 from kafka_ratchet.tables.totals import PROGRESS, Progress
@@ -79,7 +79,7 @@ def test_records_that_a_person_has_skipped_are_not_lost(broker: str, new_topic: 
     owned(stage, Owner(stage.settings.app, "events", {}, topics(stage), decided((3, 7)).decisions))
     report = verify(stage.settings, state=tmp_path / "state")
     assert (report.counts, report.fresh, report.exit_code()) == ({}, 6, ExitCode.PROVEN)
-    assert report.skipped == [Skipped(0, 3, 7, 4, "ann@desk", "2026-11-22T00:00:00Z", "reason 0")]
+    assert report.skipped == [SkippedInput(0, 3, 7, 4, "ann@desk", "2026-11-22T00:00:00Z", "reason 0")]
     assert str(report.skipped[0]) == (
         "skipped by decision: 4 records, input partition 0 offsets 3 to 6, "
         "by ann@desk at 2026-11-22T00:00:00Z: reason 0"
@@ -113,7 +113,7 @@ def test_what_went_with_an_accepted_loss_is_listed(broker: str, new_topic: NewTo
     delete_before(stage, 0, 7)
     report = verify(stage.settings, state=tmp_path / "state")
     assert (report.counts, report.exit_code()) == ({}, ExitCode.PROVEN)
-    assert report.skipped == [Skipped(0, 4, 7, 0, "ann@desk", "2026-11-22T01:00:00Z", "reason 1")]
+    assert report.skipped == [SkippedInput(0, 4, 7, 0, "ann@desk", "2026-11-22T01:00:00Z", "reason 1")]
     assert verify(stage.settings, state=tmp_path / "state").skipped == []
 
 

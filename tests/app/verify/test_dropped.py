@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from kafka_ratchet.app.verify.compare import UNKNOWN_LAST, ExpectedPartition
-from kafka_ratchet.app.verify.dropped import DroppedRecords, Kept
+from kafka_ratchet.app.verify.dropped import DroppedRecords, WrittenDrops, first_kept
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.rule.identity import Identity, SequenceSource
-from kafka_ratchet.transport.owner import Decision, DuplicatesFrom, Owner, Topic
+from kafka_ratchet.transport.owner import Decision, DuplicatesFrom, Mark, Owner, Topic
 
 RULE = Rule(Identity.PRODUCER, SequenceSource.parse("header:ratchet-sequence"))
 HERE = Topic("dropped", "A" * 22)
@@ -57,8 +57,8 @@ def compared(
     expected = ExpectedPartition(RULE, 0, on_dropped=dropped.expect)
     for offset, each in enumerate(INPUT):
         if offset >= begin:
-            expected.judge(offset, each, report)
-    where = Kept(of, HERE.name, HERE.id, range(begin, 6), whole=whole, complete=complete)
+            expected.add_input(offset, each, report)
+    where = WrittenDrops(of, HERE.name, HERE.id, range(begin, 6), whole=whole, complete=complete)
     waits = dropped.compare(HERE.name, "in", enumerate(found), where, judged_to, report)
     return report, waits
 
@@ -114,6 +114,27 @@ def test_those_from_before_the_topic_was_set_need_not_be_there(of: Owner | None,
     assert counts(found[:-1], of) == ({"lost": 1} if found else {})
 
 
+OTHER = Topic("other", "B" * 22)
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ((), 1000),  # no worker has started since
+        ((DuplicatesFrom(3, HERE),), 1000),
+        ((DuplicatesFrom(0, OTHER), DuplicatesFrom(3, HERE)), 1000),
+        ((DuplicatesFrom(3, HERE), DuplicatesFrom(5), DuplicatesFrom(6, HERE)), 1000),
+        ((DuplicatesFrom(3, OTHER), DuplicatesFrom(4, HERE)), 0),
+        ((DuplicatesFrom(3, Topic("dropped", "B" * 22)), DuplicatesFrom(4, HERE)), 0),
+        ((DuplicatesFrom(0, HERE), DuplicatesFrom(2), DuplicatesFrom(4, HERE)), 0),
+    ],
+)
+def test_the_offset_of_a_decision_is_of_the_topic_at_that_time(changes: tuple[DuplicatesFrom, ...], first: int) -> None:
+    mark = Mark({}, output=0, dead_letters=0, duplicates=1000, intervals=0, edits=0, identities=0)
+    decided = Decision("2026-01-01T00:00:00+00:00", "me@here", "resume", "why", 5, 3, mark)
+    assert first_kept(owner(*changes, decisions=(decided,)), mark, HERE.name, HERE.id) == first
+
+
 def test_a_partition_that_a_person_has_moved_back_may_drop_once_more() -> None:
     back = Decision("2026-01-01T00:00:00+00:00", "me@here", "resume", "why", before=6, after=2)
     again = owner(DuplicatesFrom(0, HERE), decisions=(back,))
@@ -127,11 +148,28 @@ def test_what_retention_has_deleted_is_not_missed() -> None:
     assert counts(THERE, begin=2) == {}
 
 
+@pytest.mark.parametrize(
+    ("found", "begin", "lost", "undecided", "deleted"),
+    [
+        ([THERE[0], THERE[2]], 2, 1, 0, 0),
+        ([THERE[0]], 2, 2, 0, 0),
+        ([THERE[1]], 0, 1, 0, 1),
+        ([], 0, 0, 3, 0),
+        ([kept_as(5, 10)], 0, 0, 0, 3),
+    ],
+)
+def test_a_record_of_earlier_input_shows_that_later_ones_were_not_deleted(
+    found: list[RecordView], begin: int, lost: int, undecided: int, deleted: int
+) -> None:
+    report, _ = compared(found, whole=False, begin=begin)
+    assert (report.counts.get("lost", 0), report.undecided, report.output_deleted) == (lost, undecided, deleted)
+
+
 def test_where_the_input_has_lost_its_beginning_nothing_is_said_of_what_seems_to_be_new() -> None:
     assert counts([kept_as(2, 9), THERE[2]], begin=2, complete=False) == {"lost": 1}
     dropped = DroppedRecords(0, values=True)
     dropped.expect(4, INPUT[4], "duplicate", UNKNOWN_LAST)
-    report, where = Report("s"), Kept(ALWAYS, HERE.name, HERE.id, range(2, 6), whole=True, complete=False)
+    report, where = Report("s"), WrittenDrops(ALWAYS, HERE.name, HERE.id, range(2, 6), whole=True, complete=False)
     dropped.compare(HERE.name, "in", enumerate([kept_as(4, 77)]), where, 6, report)
     assert not report.counts
 
@@ -140,7 +178,7 @@ def test_a_stream_for_its_counts_alone_has_nothing_in_its_output() -> None:
     def of_output(output: list[RecordView]) -> Report:
         report, expected = Report("s"), ExpectedPartition(RULE, 0, forward=False)
         for offset, each in enumerate(INPUT):
-            expected.judge(offset, each, report)
+            expected.add_input(offset, each, report)
         expected.compare("out", enumerate(output).__iter__(), 6, report)
         return report
 

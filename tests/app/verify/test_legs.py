@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_ratchet.app.verify.legs import Leg, NoPath, legs_of
+from kafka_ratchet.app.verify.legs import Leg, UnknownOrder, legs_of
 from kafka_ratchet.transport.owner import Decision
 
 
@@ -42,7 +42,7 @@ def test_decisions_that_an_earlier_run_has_followed_are_done_with() -> None:
     ],
 )
 def test_where_nobody_knows_what_was_read(decisions: list[Decision], held: int, says: str) -> None:
-    with pytest.raises(NoPath, match=says):
+    with pytest.raises(UnknownOrder, match=says):
         legs_of(decisions, 0, 100, held)
 
 

@@ -30,8 +30,8 @@ def other(value: bytes | None) -> Record:
     return policy_key("another"), value
 
 
-def settings(deduplicate: bool | None = None, of_stream: bool | None = None) -> Settings:
-    stream = StreamSettings(input="in", output="out", dead_letters="dead", deduplicate=of_stream)
+def settings(deduplicate: bool | None = None, of_stream: bool | None = None, source: str = "in") -> Settings:
+    stream = StreamSettings(input=source, output="out", dead_letters="dead", deduplicate=of_stream)
     return Settings(app="shop", streams={"events": stream}, deduplicate=deduplicate)
 
 
@@ -66,6 +66,8 @@ def judged(policy: int) -> PolicyInterval:
         ([own(ON), own(b"what?")], off(2), settings(of_stream=False)),
         ([], off(0), settings(deduplicate=False)),
         ([], off(0), settings(of_stream=False)),
+        ([], off(0), settings(source="shop-repartition.events")),
+        ([everyone(ON)], off(0), settings(source="shop-repartition.events")),
     ],
 )
 def test_what_the_policy_topic_confirms(
@@ -80,7 +82,6 @@ def test_what_the_policy_topic_confirms(
         ([own(ON)], off(1), "by the policy of stream 'events' in shop-policy, which is on"),
         ([own(OFF)], judged(1), "by the policy of stream 'events' in shop-policy, which is off"),
         ([own(OFF), own(ON), own(OFF)], off(2), "which is on"),
-        ([everyone(ON)], off(1), "by the global policy in shop-policy, which is on"),
         ([own(ON), everyone(OFF)], off(2), "by the policy of stream 'events'"),
         ([other(OFF)], off(1), "offset 0 is named, but is about stream 'another'"),
         ([(b"hello", OFF)], off(1), "offset 0 is named, but holds no policy"),
@@ -100,6 +101,8 @@ def test_what_the_policy_topic_contradicts(records: list[Record | None], interva
         ([own(OFF), own(ON)], off(1), None, 1, "the records before 1 are deleted"),
         ([], off(0), None, 0, "neither shop-policy nor the settings, as they are now"),
         ([], judged(0), settings(deduplicate=False), 0, "by the global setting, as it is now, which is off"),
+        # A setting of the stream may have gone before it at that time.
+        ([everyone(ON)], off(1), None, 0, "by the global policy in shop-policy, which is on; it may have been"),
         # The stream's own policy of then is compacted away: a global one proves nothing against it.
         ([None, everyone(ON), own(ON)], off(2), None, 0, "by the global policy"),
         ([own(ON), own(None)], off(2), None, 0, "it may have been different at that time"),

@@ -71,7 +71,7 @@ def test_verify_and_the_table_agree(
             identities = read_identities(batch, reasons) if read_identities else None
             verdicts, _ = table.judge(batch, found, reasons, identities=identities, letters=b"a/t/i/")
             views = [RecordView(row.key, row.value, list(row.headers), 0) for row in rows]
-            wanted = [expected.judge(offset + index, view, report) for index, view in enumerate(views)]
+            wanted = [expected.add_input(offset + index, view, report) for index, view in enumerate(views)]
             assert [NAMES[each] for each in verdicts.tolist()] == wanted
             offset += len(rows)
         table.close()

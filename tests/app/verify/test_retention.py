@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import resource
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,11 +16,11 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ratchet.app.verify import Begin, ExitCode, NeverJudged, Report, SourceFiles, verify
+from kafka_ratchet.app.verify import ComparedStart, ExitCode, Report, SourceFiles, UnjudgedInput, verify
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader
 from kafka_ratchet.app.verify.rule import RecordView, Rule
-from kafka_ratchet.app.verify.state import Baseline
+from kafka_ratchet.app.verify.state import Baseline, KnownSequence, ProvenStream, StateWriter
 from kafka_ratchet.errors import PositionLost, StateFileRefused
 from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.edits import FORGET, IMPORT, Edit
@@ -56,7 +57,7 @@ def test_an_input_without_its_beginning_is_proven_from_there_on(stage: Stage) ->
     delete_before(stage, INPUT, 4)
     report = stage.verify()
     assert counts(report) == {}
-    assert report.begins == [Begin(0, 4, 0, continued=False)]
+    assert report.begins == [ComparedStart(0, 4, 0, continued=False)]
     assert (report.fresh, report.duplicate, report.before, report.delivered) == (6, 2, 4, 6)
     assert (report.undecided, report.exit_code()) == (0, ExitCode.PROVEN)
 
@@ -123,7 +124,7 @@ def test_input_that_was_deleted_before_a_worker_read_it_was_never_judged(stage: 
     stage.commit(3)
     delete_before(stage, INPUT, 6)
     report = stage.verify()
-    assert report.never_judged == [NeverJudged(0, 3, 6, deleted=True)]
+    assert report.never_judged == [UnjudgedInput(0, 3, 6, deleted=True)]
     # No worker will ever judge it, so it is not forgiven for a look in between either.
     assert (report.ok, report.pending, report.exit_code(pending_ok=True)) == (True, 4, ExitCode.NOT_ALL_PROVEN)
 
@@ -165,7 +166,7 @@ def test_retention_amid_a_run_that_goes_on_from_a_file(
     stage.commit(10)
     retained_amid(monkeypatch, lambda: delete_before(stage, INPUT, 6))
     report = verify(stage.settings, state=tmp_path / "state")
-    assert report.begins == [Begin(0, 6, 4, continued=True, gap_from=4)]
+    assert report.begins == [ComparedStart(0, 6, 4, continued=True, gap_from=4)]
     assert (counts(report), report.fresh, report.exit_code()) == ({}, 4, ExitCode.NOT_ALL_PROVEN)
 
 
@@ -214,7 +215,7 @@ def test_the_next_run_goes_on_where_the_last_one_ended_whatever_retention_has_de
     report = go_on(stage, state)
     assert (counts(report), report.undecided, report.exit_code()) == ({}, 0, ExitCode.PROVEN)
     assert (report.fresh, report.duplicate, report.invalid, report.delivered) == (3, 1, 1, 3)
-    assert report.begins == [Begin(0, 7, 6, continued=True)]
+    assert report.begins == [ComparedStart(0, 7, 6, continued=True)]
     report = go_on(stage, state)  # and nothing new
     assert (report.fresh, report.delivered, report.dead_letters, report.exit_code()) == (0, 0, 0, ExitCode.PROVEN)
 
@@ -248,7 +249,7 @@ def test_what_was_deleted_between_two_runs_is_said(stage: Stage, tmp_path: Path)
     delete_before(stage, INPUT, 7)
     report = go_on(stage, state)
     assert (counts(report), report.before, report.fresh) == ({}, 3, 3)
-    assert report.begins == [Begin(0, 7, 4, continued=True, gap_from=4)]
+    assert report.begins == [ComparedStart(0, 7, 4, continued=True, gap_from=4)]
     assert report.exit_code() is ExitCode.NOT_ALL_PROVEN
     assert go_on(stage, state).exit_code() is ExitCode.PROVEN
 
@@ -369,6 +370,23 @@ def test_a_place_where_no_state_can_be_is_said(stage: Stage, tmp_path: Path) -> 
         verify(stage.settings, state=tmp_path / "nowhere" / "state")
 
 
+def test_a_disk_that_is_full_leaves_no_temporary_file(tmp_path: Path) -> None:
+    names = [each.name for each in fields(ProvenStream)]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, limits[1]))
+    try:
+        writer = StateWriter(tmp_path / "state", ProvenStream(**dict.fromkeys(names, "x")), {0: 0})
+        try:
+            known = ((b"%d" % number, KnownSequence(number, exact=True)) for number in range(10_000))
+            with pytest.raises(StateFileRefused, match="the state cannot be written there: File too large"):
+                writer.add(0, input_from=0, output_from=0, complete=True, letters=(), known=known)
+        finally:
+            writer.discard()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
 # -- without Kafka: whatever is deleted, what is right is never called wrong
 
 RULE = Rule(Identity.PRODUCER, SequenceSource.parse("header:ratchet-sequence"))
@@ -419,7 +437,7 @@ def proven(
     """output: what stands in it, from the baseline's offset on."""
     report, expected = Report("events"), ExpectedPartition(RULE, 0, (), baseline, edits=made.edits)
     for offset in range(baseline.input_from, committed_to):
-        expected.judge(offset, made.records[offset], report)
+        expected.add_input(offset, made.records[offset], report)
     shown: Iterator[tuple[int, RecordView]] = ((at, item) for at, (_, item) in enumerate(output))
     expected.compare("out", shown, judged, report)
     return report, expected
@@ -468,7 +486,7 @@ def test_two_runs_find_what_one_finds(made: Made, data: st.DataObject) -> None:
             last = {identity: each.sequence for identity, each in expected.known_at(len(records))}
             whole = ExpectedPartition(RULE, 0, edits=edits)
             for offset, item in enumerate(records):
-                whole.judge(offset, item, Report("events"))
+                whole.add_input(offset, item, Report("events"))
             whole.compare("out", ((at, item) for at, (_, item) in enumerate(output)), len(records), Report("events"))
             assert last == {identity: each.sequence for identity, each in whole.known_at(len(records))}
     elif gap == 0:

@@ -17,7 +17,15 @@ from confluent_kafka.admin import NewTopic as Topic
 from kafka_ratchet.app.cli.verify import verify as verify_command
 from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.status.server import StatusServer
-from kafka_ratchet.app.verify import ExitCode, Halted, NeverJudged, RecordView, Report, halted_partitions, verify
+from kafka_ratchet.app.verify import (
+    ExitCode,
+    HaltedPartition,
+    RecordView,
+    Report,
+    UnjudgedInput,
+    halted_partitions,
+    verify,
+)
 from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.errors import PartitionsDiffer, PositionLost, SettingsError, TopicError, TopicMissing
@@ -167,7 +175,7 @@ def test_nothing_was_ever_committed(stage: Stage) -> None:
     stage.write(0, 0, FRESH)
     report = stage.verify()
     assert (report.ok, report.fresh, report.pending) == (True, 0, 10)
-    assert report.never_judged == [NeverJudged(0, 0, 10, deleted=False)]
+    assert report.never_judged == [UnjudgedInput(0, 0, 10, deleted=False)]
     assert (report.is_proven, report.exit_code(), report.exit_code(pending_ok=True)) == (False, 3, 0)
 
 
@@ -379,14 +387,14 @@ FUNCTION = f"function:{__name__}:sequence_from_value"
     ],
 )
 def test_the_rule(source: str, item: RecordView, sequence: int | None) -> None:
-    found = Rule(Identity.PRODUCER, SequenceSource.parse(source)).judge(item)
+    found = Rule(Identity.PRODUCER, SequenceSource.parse(source)).identify(item)
     assert (found[1] if found else None) == sequence
 
 
 def test_a_null_key_is_no_identity_but_an_empty_one_is() -> None:
     rule = Rule(Identity.KEY, SequenceSource.parse(HEADER))
-    assert rule.judge(record(1, key=None)) is None
-    assert rule.judge(record(1, key=b"")) == (b"", 1)
+    assert rule.identify(record(1, key=None)) is None
+    assert rule.identify(record(1, key=b"")) == (b"", 1)
 
 
 def test_an_extractor_that_cannot_be_imported() -> None:
@@ -519,7 +527,7 @@ async def test_a_halted_partition_is_named_by_its_worker(broker: str, new_topic:
     async with member(settings, topic, address):
         found = await asyncio.to_thread(halted_partitions, settings, "events")
     await server.stop()
-    assert found == [Halted(1, "offset 7: corrupt")]
+    assert found == [HaltedPartition(1, "offset 7: corrupt")]
     report = Report("events", halted=found)
     assert (report.ok, report.exit_code(), report.exit_code(pending_ok=True)) == (True, 3, 0)
     assert report.as_dict()["halted"] == [{"partition": 1, "error": "offset 7: corrupt"}]

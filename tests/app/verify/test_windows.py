@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_ratchet.app.settings import StreamSettings
 from kafka_ratchet.app.verify import RecordView, Report
 from kafka_ratchet.app.verify.compare import ExpectedPartition
+from kafka_ratchet.app.verify.decided import DecidedPartition, Rules, legs_now
 from kafka_ratchet.app.verify.letters import Letters
+from kafka_ratchet.app.verify.reading import OffsetRanges
 from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.app.verify.state import Baseline
 from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identities import in_columns
 from kafka_ratchet.rule.identity import Identity, SequenceSource
-from kafka_ratchet.rule.windows import Kept
+from kafka_ratchet.rule.windows import StateOptions
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.batch.encoding import pack_entries
-from kafka_ratchet.transport.owner import JudgingFrom
-from kafka_ratchet.transport.policy import Forget
+from kafka_ratchet.transport.owner import Decision, JudgingFrom, Mark, Owner
+from kafka_ratchet.transport.policy import ForgetRequest
 from tests.app.written_stream import NOW_MS, record
 from tests.tables.fetched_records import Sent, fetched
 
@@ -54,7 +59,7 @@ def worked(todo: list[Part]) -> tuple[list[RecordView], list[str], list[JudgingF
     for said, batches in todo:
         if said != (judging[-1].settings if judging else {}):
             judging.append(JudgingFrom(len(given_), said))
-        table = LastSequences(kept=Kept(int(said.get("reorder_window", "0")), "conflicts" in said))
+        table = LastSequences(kept=StateOptions(int(said.get("reorder_window", "0")), "conflicts" in said))
         if changelog:
             table.load(pack_entries("changelog", 0, list(changelog.items())), saved=False)
         for rows in batches:
@@ -77,7 +82,7 @@ def proven(
     report = Report("events")
     baseline = Baseline.after_retention(begin, 0) if begin else Baseline()
     expected = ExpectedPartition(RULE, 0, (), baseline, judging=judging)
-    verdicts = [expected.judge(offset, views[offset], report) for offset in range(begin, len(views))]
+    verdicts = [expected.add_input(offset, views[offset], report) for offset in range(begin, len(views))]
     expected.compare("out", iter(enumerate(output)), len(views), report)
     return report, expected, verdicts
 
@@ -135,13 +140,13 @@ def test_a_late_record_is_expected_from_the_offset_on_at_which_the_window_was_se
     ],
 )
 def test_after_a_forget_verify_judges_as_the_worker_does(tmp_path: Path, steps: list[int | str]) -> None:
-    state = SequencePartition(tmp_path / "store", "changelog", 0, Identity.PRODUCER, 1 << 20, kept=Kept(64))
+    state = SequencePartition(tmp_path / "store", "changelog", 0, Identity.PRODUCER, 1 << 20, kept=StateOptions(64))
     state.open()
     state.restoring()
     views, verdicts, read = list[RecordView](), list[str](), reader_for(SOURCE)
     for step in steps:
         if isinstance(step, str):
-            state.forget([Forget("id", b"p", int(step.split()[1]), "now", "me", "so", None)], len(views))
+            state.forget([ForgetRequest("id", b"p", int(step.split()[1]), "now", "me", "so", None)], len(views))
         else:
             view = record(step, b"p")
             batch = fetched([Sent(view.key, view.value, tuple(view.headers))], len(views))
@@ -151,7 +156,7 @@ def test_after_a_forget_verify_judges_as_the_worker_does(tmp_path: Path, steps: 
     report, edits = Report("s"), list(state.edits)
     expected = ExpectedPartition(RULE, 0, edits=edits, judging=[JudgingFrom(0, {"reorder_window": "64"})])
     for offset, view in enumerate(views):
-        expected.judge(offset, view, report)
+        expected.add_input(offset, view, report)
     fresh = [view for view, verdict in zip(views, verdicts, strict=True) if verdict == "fresh"]
     expected.compare("out", iter(enumerate(fresh)), len(views), report)
     assert report.ok, (verdicts, report.findings)
@@ -175,10 +180,39 @@ def test_a_letter_whose_cause_is_deleted_is_not_unexpected(
     report, baseline = Report("s"), Baseline.after_retention(1, 0)
     expected = ExpectedPartition(RULE, 0, (), baseline, judging=[JudgingFrom(0, said)])
     for offset in (1, 2):
-        expected.judge(offset, views[offset], report)
+        expected.add_input(offset, views[offset], report)
     expected.compare("out", iter(enumerate([views[0], views[2]])), 3, report)
     own = [("ratchet-reason", reason), ("ratchet-topic", b"in"), ("ratchet-partition", b"0"), ("ratchet-offset", b"1")]
     letters = Letters("in", "dead", whole=True, report=report)
     letters.read([(0, 0, replace(views[1], headers=[*views[1].headers, *own]))])
     letters.compare(0, expected.invalid, 3, baseline)
     assert report.ok, report.findings
+
+
+@pytest.mark.parametrize(
+    ("what", "forwarded", "found"),
+    [
+        ("resume", [1, 2, 3, 5, 4, 6], {}),
+        ("resume", [1, 2, 3, 5, 6], {"lost": 1}),
+        ("resume --forget", [1, 2, 3, 5, 4, 6], {}),
+    ],
+)
+def test_a_window_goes_on_after_a_decision(what: str, forwarded: list[int], found: dict[str, int]) -> None:
+    given_ = [record(each) for each in (1, 2, 3, 5, 10, 4, 6)]  # an operator has skipped 10
+    topics = {"in": given_, "out": [record(each) for each in forwarded]}
+
+    class Reader:
+        def records(self, topic: str, _: int, end: int, begin: int) -> Iterator[tuple[int, RecordView]]:
+            return ((offset, topics[topic][offset]) for offset in range(begin, end))
+
+    stream = StreamSettings(input="in", output="out", dead_letters="dead", reorder_window=64)
+    rule, here, begin = stream.judged_by.entry, {0: len(given_)}, {0: 0}
+    mark = Mark(rule, output=4, dead_letters=0, duplicates=0, intervals=0, edits=0, identities=1)
+    decision = Decision("2026-01-01", "ann", what, "because", 4, 5, mark)
+    owner = Owner("shop", "s", rule, {}, (decision,), judging=(JudgingFrom(0, {"reorder_window": "64"}),))
+    ranges = OffsetRanges(here, here, frozenset(), here, {0: len(forwarded)}, begin, here, begin, begin, begin)
+    reader: Any = Reader()
+    report, rules = Report("s"), Rules(stream, ("dead", "", ""))
+    partition = DecidedPartition(stream, reader, rules, ranges, report, 0)
+    partition.compare(legs_now(owner, Baseline(), len(given_)), Baseline(), owner, (), (), None)
+    assert (dict(report.counts), report.undecided) == (found, 0), report.findings

@@ -103,7 +103,7 @@ def test_both_say_the_same_of_random_histories(
         given = history(choose, choose.randrange(0, 120))
         committed = choose.choice([len(given), len(given), choose.randrange(len(given) + 1)])
         expected, report = ExpectedPartition(rule, partition), Report("events")
-        verdicts = [expected.judge(offset, one, report) for offset, one in enumerate(given[:committed])]
+        verdicts = [expected.add_input(offset, one, report) for offset, one in enumerate(given[:committed])]
         there = [one for one, verdict in zip(given, verdicts, strict=False) if verdict == "fresh"]
         as_it_must_be = list(there)
         if partition % 3 and there:
@@ -149,14 +149,14 @@ def test_both_go_on_alike_from_run_to_run(
     for turn in range(4):
         letters: Records = []
         for partition, records in enumerate(given):
-            more = [one for one in history(choose, choose.randrange(40)) if partition % 2 or rule.judge(one)]
+            more = [one for one in history(choose, choose.randrange(40)) if partition % 2 or rule.identify(one)]
             stage.write(0, partition, more)
             begin, end = len(records), len(records) + len(more)
             records += more
             judged[partition] = choose.randint(begin, end)
             there = choose.randint(judged[partition], end) if turn < 3 else end
             expected = ExpectedPartition(rule, partition)
-            verdicts = [expected.judge(offset, one, Report("events")) for offset, one in enumerate(records)]
+            verdicts = [expected.add_input(offset, one, Report("events")) for offset, one in enumerate(records)]
             new = [*zip(range(end), records, verdicts, strict=True)][reached[partition] : there]
             reached[partition] = there
             letters += [stage.letter(one, partition, offset) for offset, one, verdict in new if verdict == "invalid"]

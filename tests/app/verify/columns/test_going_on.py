@@ -12,8 +12,8 @@ import pytest
 
 from kafka_ratchet.app.survey.reading import Range
 from kafka_ratchet.app.verify import RecordView
-from kafka_ratchet.app.verify.columns.exact import Exact, Pair
-from kafka_ratchet.app.verify.columns.judging import Places
+from kafka_ratchet.app.verify.columns.exact import ExactPartition, TopicPair
+from kafka_ratchet.app.verify.columns.judging import IdentityAndSequence
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.reading import OffsetRanges
 from kafka_ratchet.app.verify.report import Report
@@ -27,7 +27,7 @@ from tests.transport.batch.known_batches import Source, encode
 
 IDENTITY, SEQUENCE = Identity.PRODUCER, SequenceSource.parse("header:ratchet-sequence")
 RULE = Rule(IDENTITY, SEQUENCE)
-PLACES = Places.of(IDENTITY, SEQUENCE, SequenceForm.GUESS)
+PLACES = IdentityAndSequence.of(IDENTITY, SEQUENCE, SequenceForm.GUESS)
 
 
 @dataclass
@@ -67,7 +67,7 @@ def test_two_runs_leave_what_they_leave_record_by_record(seed: int) -> None:
     committed = choose.randint(judged, len(records))
     there = choose.randint(judged, committed)
     whole, nobody = ExpectedPartition(RULE, 0), Report("events")
-    verdicts = [whole.judge(offset, one, nobody) for offset, one in enumerate(records)]
+    verdicts = [whole.add_input(offset, one, nobody) for offset, one in enumerate(records)]
     fresh = [(offset, records[offset]) for offset, verdict in enumerate(verdicts) if verdict == "fresh"]
     baseline = Baseline()
     for at, to, done in ((judged, committed, there), (len(records), len(records), len(records))):
@@ -75,18 +75,18 @@ def test_two_runs_leave_what_they_leave_record_by_record(seed: int) -> None:
         report, told = Report("events"), Report("events")
         expected = ExpectedPartition(RULE, 0, (), baseline)
         for offset in range(baseline.input_from, to):
-            expected.judge(offset, records[offset], report)
+            expected.add_input(offset, records[offset], report)
         expected.compare("out", ((n, output[n]) for n in range(baseline.output_from, len(output))), at, report)
         assert PLACES is not None
         source, results = Given("in", records, choose), Given("out", output, choose)
-        pair = Pair(cast(Any, source), cast(Any, results), PLACES, keep=True)
+        pair = TopicPair(cast(Any, source), cast(Any, results), PLACES, keep=True)
         spans = ranges(judged=at, committed_to=to, output_ends=len(output))
         exact = asyncio.run(pair.look(0, baseline, spans, "c"))
         if any(offset >= at for offset in expected.invalid):
             assert isinstance(exact, str)
             assert "dead letters are pending" in exact
         else:
-            assert isinstance(exact, Exact), exact
+            assert isinstance(exact, ExactPartition), exact
             exact.add_to(told)
             assert (told.as_dict(), exact.invalid) == (report.as_dict(), expected.invalid)
             end = expected.proven_to(at, to, None)
@@ -125,7 +125,7 @@ def test_nothing_else_is_called_exact(seed: int) -> None:
         records.append(record(0, b"a", b"?"))
         given.records_of = hidden
     assert PLACES is not None
-    pair = Pair(given, cast(Any, Given("out", output, choose)), PLACES, keep=False)
+    pair = TopicPair(given, cast(Any, Given("out", output, choose)), PLACES, keep=False)
     end = len(records)
     found = asyncio.run(pair.look(0, Baseline(), ranges(judged=end, committed_to=end, output_ends=len(output)), "c"))
     assert isinstance(found, str), fault

@@ -8,11 +8,11 @@ import struct
 import pytest
 
 from kafka_ratchet.app.verify.columns.exact import same_records
-from kafka_ratchet.app.verify.columns.judging import Judged, Judging, Places
+from kafka_ratchet.app.verify.columns.judging import IdentityAndSequence, JudgedBatch, PartitionRule
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule
-from kafka_ratchet.app.verify.state import Known
+from kafka_ratchet.app.verify.state import KnownSequence
 from kafka_ratchet.rule import extraction, parts
 from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.transport.batch.chunk import read_chunk
@@ -62,14 +62,14 @@ def view(source: Source) -> RecordView:
 )
 def test_each_record_is_judged_as_record_by_record(identity: str, sequence: str, form: SequenceForm) -> None:
     whose, where = Identity.parse(identity), SequenceSource.parse(sequence)
-    places = Places.of(whose, where, form)
+    places = IdentityAndSequence.of(whose, where, form)
     assert places is not None
     for seed in range(12):
         choose = random.Random(seed)
         sources = records(choose, 400, plain=choose.choice((0.0, 0.5, 0.98)))
         expected, report = ExpectedPartition(Rule(whose, where, form), 0), Report("events")
-        wanted = [expected.judge(offset, view(source), report) for offset, source in enumerate(sources)]
-        judging, found, at = Judging(places), [], 0
+        wanted = [expected.add_input(offset, view(source), report) for offset, source in enumerate(sources)]
+        judging, found, at = PartitionRule(places), [], 0
         while at < len(sources):
             taken = sources[at : at + choose.randrange(1, 200)]
             batch = read_chunk("t", 0, at, encode(taken, at, choose.choice(COMPRESSIONS)), [])
@@ -86,9 +86,9 @@ def test_each_record_is_judged_as_record_by_record(identity: str, sequence: str,
 
 
 def test_its_tables_grow_and_forget_nobody() -> None:
-    places = Places.of(Identity.KEY, SequenceSource.parse(f"header:{SEQUENCE}"), SequenceForm.INTEGER)
+    places = IdentityAndSequence.of(Identity.KEY, SequenceSource.parse(f"header:{SEQUENCE}"), SequenceForm.INTEGER)
     assert places is not None
-    judging = Judging(places)
+    judging = PartitionRule(places)
     names = [b"%d" % number * random.Random(number).randrange(1, 40) for number in range(30_000)]
     several = len(names) - len(set(names))
     found = []
@@ -100,19 +100,24 @@ def test_its_tables_grow_and_forget_nobody() -> None:
 
 
 def test_it_goes_on_from_what_is_known_and_takes_back_what_is_pending() -> None:
-    places = Places.of(Identity.KEY, SequenceSource.parse(f"header:{SEQUENCE}"), SequenceForm.INTEGER)
+    places = IdentityAndSequence.of(Identity.KEY, SequenceSource.parse(f"header:{SEQUENCE}"), SequenceForm.INTEGER)
     assert places is not None
-    start = {b"%d" % number: Known(number % 7, exact=bool(number % 2)) for number in range(10_000)}
-    start |= {b"": Known(3, exact=False)}
-    judging = Judging(places, start)
+    start = {b"%d" % number: KnownSequence(number % 7, exact=bool(number % 2)) for number in range(10_000)}
+    start |= {b"": KnownSequence(3, exact=False)}
+    judging = PartitionRule(places, start)
     assert dict(judging.known()) == start
 
-    def judged(*given: tuple[bytes, int]) -> Judged:
+    def judged(*given: tuple[bytes, int]) -> JudgedBatch:
         sources = [Source(name, b"", ((SEQUENCE, struct.pack(">q", number)),)) for name, number in given]
         return judging.judge(read_chunk("t", 0, 0, encode(sources), []))
 
     assert judged((b"6", 6), (b"6", 7), (b"new", 0), (b"", 2), (b"", 4)).fresh.tolist() == [1, 2, 4]
-    now = {**start, b"6": Known(7, exact=True), b"new": Known(0, exact=True), b"": Known(4, exact=True)}
+    now = {
+        **start,
+        b"6": KnownSequence(7, exact=True),
+        b"new": KnownSequence(0, exact=True),
+        b"": KnownSequence(4, exact=True),
+    }
     assert dict(judging.known()) == now
     waiting = judged((b"6", 8), (b"", 4), (b"6", 9), (b"newer", 5), (b"newer", 6))
     assert waiting.fresh.tolist() == [0, 2, 3, 4]
@@ -122,31 +127,31 @@ def test_it_goes_on_from_what_is_known_and_takes_back_what_is_pending() -> None:
 
 def test_a_verdict_that_the_plain_rule_contradicts_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     header = SequenceSource.parse(f"header:{SEQUENCE}")
-    places = Places.of(Identity.KEY, header, SequenceForm.INTEGER)
+    places = IdentityAndSequence.of(Identity.KEY, header, SequenceForm.INTEGER)
     assert places is not None
     sources = [Source(b"a", b"", ((SEQUENCE, struct.pack(">q", number)),)) for number in (1, 256, 2)]
     batch = read_chunk("t", 0, 0, encode(sources), [])
-    assert not Judging(places).judge(batch).contradicted
+    assert not PartitionRule(places).judge(batch).contradicted
     monkeypatch.setitem(extraction.FORMS, SequenceForm.INTEGER, parts.LITTLE)
-    assert Judging(places).judge(batch).contradicted
+    assert PartitionRule(places).judge(batch).contradicted
 
 
 @pytest.mark.parametrize("name", ["ratchet-replays", "ratchet-replayed-from", "ratchet-replay"])
 def test_replayed_records_are_counted(name: str) -> None:
-    places = Places.of(Identity.KEY, SequenceSource.parse("none"), SequenceForm.GUESS)
+    places = IdentityAndSequence.of(Identity.KEY, SequenceSource.parse("none"), SequenceForm.GUESS)
     assert places is not None
     sources = [
         Source(b"a"),
         Source(b"b", b"", ((name, b"1"), (name, b"2"))),
         Source(b"c", b"", (("ratchet-repla", b""),)),
     ]
-    assert Judging(places).judge(read_chunk("t", 0, 0, encode(sources), [])).replayed == 1
+    assert PartitionRule(places).judge(read_chunk("t", 0, 0, encode(sources), [])).replayed == 1
 
 
 @pytest.mark.parametrize("identity", ["field:a", "function:a:b", "key,field:a"])
 def test_what_stands_in_the_value_is_left_to_the_other(identity: str) -> None:
-    assert Places.of(Identity.parse(identity), SequenceSource.parse("none"), SequenceForm.GUESS) is None
-    assert Places.of(Identity.KEY, SequenceSource.parse("field:a"), SequenceForm.GUESS) is None
+    assert IdentityAndSequence.of(Identity.parse(identity), SequenceSource.parse("none"), SequenceForm.GUESS) is None
+    assert IdentityAndSequence.of(Identity.KEY, SequenceSource.parse("field:a"), SequenceForm.GUESS) is None
 
 
 def test_records_are_the_same_only_to_the_last_byte() -> None:
@@ -165,14 +170,14 @@ def test_records_are_the_same_only_to_the_last_byte() -> None:
         whole._replace(key=b"keyvalue", value=b"value" * 19),
     ]
     batch, other = read_chunk("t", 0, 0, encode([whole]), []), read_chunk("t", 0, 0, encode(others), [])
-    rows = Judging.judge(Judging(_by_id()), batch).fresh
+    rows = PartitionRule.judge(PartitionRule(_by_id()), batch).fresh
     same = [
         same_records(batch.data, batch.columns, rows, 0, other.data, other.columns, at, 1) for at in range(len(others))
     ]
     assert same == [1] + [0] * (len(others) - 1)
 
 
-def _by_id() -> Places:
-    places = Places.of(Identity.KEY, SequenceSource.parse("none"), SequenceForm.GUESS)
+def _by_id() -> IdentityAndSequence:
+    places = IdentityAndSequence.of(Identity.KEY, SequenceSource.parse("none"), SequenceForm.GUESS)
     assert places is not None
     return places

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kafka_ratchet.app.verify import RecordView, Report
-from kafka_ratchet.app.verify.replay.sent import Sent, SentRecords
+from kafka_ratchet.app.verify.replay.sent import SentRecord, SentRecords
 from kafka_ratchet.app.verify.rows import content
 
 
@@ -25,12 +25,14 @@ def record(number: int) -> RecordView:
 
 def given(sent: SentRecords, *numbers: int, is_due: bool = True) -> None:
     for number in numbers:
-        sent.add("alerts", content(record(number)), Sent(3, b"key", b"%d" % number, 0, 100 + number, is_due=is_due))
+        sent.add(
+            "alerts", content(record(number)), SentRecord(3, b"key", b"%d" % number, 0, 100 + number, is_due=is_due)
+        )
 
 
 def there(sent: SentRecords, *numbers: int, partition: int = 3) -> None:
     for offset, number in enumerate(numbers):
-        sent.add("alerts", content(record(number)), Sent(partition, b"key", b"%d" % number, offset=offset))
+        sent.add("alerts", content(record(number)), SentRecord(partition, b"key", b"%d" % number, offset=offset))
 
 
 def test_the_order_does_not_matter_and_what_others_write_is_counted(sent: SentRecords) -> None:
