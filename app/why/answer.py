@@ -11,7 +11,7 @@ from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.rule.verdicts import Verdict
 
 ARRIVALS_MOST: Final = 1_000
-"""Most arrivals that an answer lists; an identity may have millions."""
+"""Maximum number of arrivals (input records) that an answer lists; an identity may have millions."""
 
 
 class ExitCode(IntEnum):
@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordPosition:
     """Topic, partition and offset of a record."""
 
     topic: str
@@ -44,7 +44,7 @@ class Transaction:
     producer_id, epoch: transactional producer that wrote the entry; None: not known.
     """
 
-    changelog: Place | None = None
+    changelog: RecordPosition | None = None
     at: str | None = None
     producer_id: int | None = None
     epoch: int | None = None
@@ -69,9 +69,9 @@ class Result:
     kind: str = "upsert"
 
     def is_anothers(self, offset: int) -> bool:
-        """Return True if the record seems to have a row although the job has not read it.
+        """Return True if the record's row comes from another topic: the job has not read the record yet.
 
-        Such a row comes from another topic.
+        offset: output offset of the record
         """
         return self.read_to <= offset and bool(self.rows or self.rejects)
 
@@ -97,15 +97,15 @@ class Result:
 
 
 @dataclass(slots=True)
-class Sent:
+class SentRecord:
     """Record that agents have sent for an event. read: True if its stream has processed it; None: not known."""
 
-    at: Place
+    at: RecordPosition
     read: bool | None = None
 
 
 @dataclass(slots=True)
-class Arrival:
+class InputRecord:
     """Arrival of the record: one record of the input, with its verdict and results.
 
     timestamp: timestamp of the record, ISO 8601, UTC.
@@ -115,15 +115,15 @@ class Arrival:
     lag: number of uncommitted offsets before it, if it still waits for its verdict; None: it does not wait.
     """
 
-    at: Place
+    at: RecordPosition
     timestamp: str
     sequence: int | None
     verdict: Verdict
     against: int | None = None
-    forwarded: Place | None = None
-    kept: Place | None = None
+    forwarded: RecordPosition | None = None
+    kept: RecordPosition | None = None
     """Place of its copy in the topic of duplicates; None: not found there."""
-    dead_letter: Place | None = None
+    dead_letter: RecordPosition | None = None
     reason: str | None = None
     """Reason of its dead letter; None: it is no dead letter."""
     transaction: Transaction | None = None
@@ -131,7 +131,7 @@ class Arrival:
     """First element of `results`; None: there is none."""
     results: list[Result] = field(default_factory=list)
     """Results in the tables of the sinks that read the output, in the order of the settings."""
-    sent: list[Sent] = field(default_factory=list)
+    sent: list[SentRecord] = field(default_factory=list)
     """Records that agents have sent for it, found by event id in internal topics, by identity in the output."""
     lag: int | None = None
     blocked: str | None = None
@@ -161,11 +161,11 @@ class Answer(Document):
     asked: str
     identity: bytes | None = None
     sequence: int | None = None
-    arrivals: list[Arrival] = field(default_factory=list)
+    arrivals: list[InputRecord] = field(default_factory=list)
     more: int = 0
     """Number of further arrivals that the answer does not list."""
     read_all: bool = True
-    """True if every record was read that may be an arrival; False if a limit ended the search."""
+    """False if a limit ended the search before all records were read that may be arrivals."""
     limits: list[str] = field(default_factory=list)
 
     @property

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.verify.reading import TopicReader
-from kafka_ratchet.app.why.answer import Place
+from kafka_ratchet.app.why.answer import RecordPosition
 from kafka_ratchet.app.why.scan import Scan
 from kafka_ratchet.errors import RatchetError, StateError
 from kafka_ratchet.tables.edits import EDIT, Edit
@@ -29,7 +29,7 @@ IDENTITY: Final = b"i"
 WAIT_MS: Final = 500
 
 
-class Step(NamedTuple):
+class ProgressEntry(NamedTuple):
     """Progress entry of a transaction: all input before the offset `next` was judged.
 
     at_ms: Kafka's append time of the entry, in ms since the epoch
@@ -46,7 +46,7 @@ class Log:
 
     topic: str
     partition: int
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ProgressEntry] = field(default_factory=list)
     """Progress entries in the order of their `next`. Compaction may have removed older ones than the first."""
     intervals: list[PolicyInterval] = field(default_factory=list)
     owner: Owner | None = None
@@ -57,11 +57,12 @@ class Log:
     forgotten: list[int] = field(default_factory=list)
     """Times of deletions of the identity's state, in ms since the epoch, from the entries that Kafka still has."""
 
-    def step(self, offset: int) -> tuple[Step, bool] | None:
+    def step(self, offset: int) -> tuple[ProgressEntry, bool] | None:
         """Return the first progress entry past an input offset, and True if its transaction judged that offset.
 
-        False: an earlier transaction may have judged the offset, and compaction may have removed its entry. With an
-        earlier entry this is impossible, because compaction removes older entries first.
+        False means that it is unknown: an earlier transaction may have judged the offset, and compaction may have
+        removed that transaction's entry. If `steps` has an entry before this one, nothing between them is missing,
+        because compaction removes older entries first.
 
         Returns:
             None if no entry is past the offset
@@ -102,7 +103,7 @@ def read_log(settings: Settings, reader: TopicReader, name: str, partition: int,
         for count, message in enumerate(given):
             key, value, at_ms = message.key() or b"", message.value(), message.timestamp()[1]
             if key == PROGRESS and value is not None:
-                step = Step(Progress.unpack(value).next, message.offset() or 0, at_ms)
+                step = ProgressEntry(Progress.unpack(value).next, message.offset() or 0, at_ms)
                 while log.steps and log.steps[-1].next > step.next:
                     log.steps.pop()  # an operator has moved the partition back
                 log.is_whole |= not log.steps and step.offset == count
@@ -122,9 +123,9 @@ def read_log(settings: Settings, reader: TopicReader, name: str, partition: int,
 
 
 def who_wrote(
-    settings: Settings, bootstrap: str, ids: Iterable[str], places: Iterable[Place]
-) -> dict[Place, tuple[int, int]]:
-    """Return producer id and epoch of the record batch at each place, without unreadable batches.
+    settings: Settings, bootstrap: str, ids: Iterable[str], places: Iterable[RecordPosition]
+) -> dict[RecordPosition, tuple[int, int]]:
+    """Return producer id and epoch of the record batch at each place. Unreadable batches are left out.
 
     ids: names of the topics of these places
     """
@@ -133,9 +134,9 @@ def who_wrote(
 
 
 async def _who_wrote(
-    settings: Settings, bootstrap: str, topics: list[str], places: list[Place]
-) -> dict[Place, tuple[int, int]]:
-    found: dict[Place, tuple[int, int]] = {}
+    settings: Settings, bootstrap: str, topics: list[str], places: list[RecordPosition]
+) -> dict[RecordPosition, tuple[int, int]]:
+    found: dict[RecordPosition, tuple[int, int]] = {}
     cluster = Cluster(client_options(bootstrap, settings.kafka))
     await cluster.start(settings.kafka_timeout_s)
     try:

@@ -6,16 +6,15 @@ import heapq
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from confluent_kafka import Consumer, Message
 
-from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.producers import shown
 from kafka_ratchet.app.verify.rule import Headers, RecordView, Rule
 from kafka_ratchet.app.why.answer import moment
-from kafka_ratchet.app.why.origin import Origin, origin_of
+from kafka_ratchet.app.why.origin import OriginHeaders, origin_of
 from kafka_ratchet.errors import TopicMissing
 from kafka_ratchet.rule.identity import SequenceSource
 from kafka_ratchet.topic_log.clients import (
@@ -29,16 +28,20 @@ from kafka_ratchet.topic_log.clients import (
 from kafka_ratchet.topic_log.reading import records_between, second_read
 
 READ_MOST: Final = 20_000
-"""Most offsets to read for a query with a filter, in all partitions together."""
+"""Maximum number of offsets to read for a query with a filter, in all partitions together."""
 LOOK_MOST: Final = 5_000
-"""Most offsets to read for a query without a filter, in all partitions together: a thousand records take 50 ms."""
+"""Maximum number of offsets to read for a query without a filter, in all partitions together.
+
+A thousand records take 50 ms.
+"""
 LIMIT_S: Final = 4.0
 LIMIT_BYTES: Final = 64 << 20
 REASONS_MOST: Final = 200
-"""Most reasons, and most identities, to count separately: an agent's error may have another text for each record."""
+"""Maximum number of reasons, and of identities, to count separately.
+
+An agent's error may have another text for each record.
+"""
 REASON_SHOWN: Final = 200
-TEXT_MOST: Final = 2_000
-"""Most characters shown of a key, a value or a header."""
 OTHERS: Final = "(others)"
 APPENDED: Final = (
     ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset"),
@@ -48,7 +51,7 @@ APPENDED: Final = (
 MOST_APPENDED: Final = max(map(len, APPENDED))
 
 
-class Wanted(NamedTuple):
+class RecordFilter(NamedTuple):
     """Filter of records. None in a field: no condition.
 
     reason: beginning of the reason; since, until: limits of the timestamp, in ms since the epoch
@@ -62,11 +65,11 @@ class Wanted(NamedTuple):
     until: int | None = None
     limit: int = 20
     most: int = READ_MOST
-    """Most offsets to read, in all partitions together."""
+    """Maximum number of offsets to read, in all partitions together."""
 
 
 @dataclass(slots=True)
-class Dropped:
+class DroppedCopy:
     """Record of a topic of dead letters or duplicates.
 
     origin: contents of Ratchet's headers; None: the record has none
@@ -78,45 +81,15 @@ class Dropped:
     timestamp_ms: int
     reason: str
     identity: bytes | None
-    origin: Origin | None
+    origin: OriginHeaders | None
     headers: Headers
     key: bytes | None
     value: bytes | None
 
-    def as_dict(self, *, values: bool) -> dict[str, Any]:
-        """Return the record as a JSON object.
-
-        values: True: with the contents of key, value and the record's own headers, truncated; False: with their lengths
-        """
-        origin = self.origin
-        where = None if origin is None else {k: getattr(origin, k) for k in ("topic", "partition", "offset")}
-        return {
-            "partition": self.partition,
-            "offset": self.offset,
-            "timestamp": moment(self.timestamp_ms),
-            "reason": self.reason,
-            "identity": None if self.identity is None else shown(self.identity),
-            "identity_hex": None if self.identity is None else self.identity.hex(),
-            "origin": where,
-            "against": None if origin is None else origin.last_sequence,
-            "headers": [
-                {"name": name, **content(value, values or name.startswith("ratchet-"))} for name, value in self.headers
-            ],
-            "key": content(self.key, values),
-            "value": content(self.value, values),
-        }
-
 
 @dataclass(slots=True)
-class Count(Document):
+class Count:
     """Count of the records with one reason or one identity, with their first and last timestamp."""
-
-    json_keys = (
-        "name",
-        "records",
-        "first",
-        "last",
-    )
 
     name: str
     records: int = 0
@@ -141,7 +114,7 @@ class Count(Document):
 
 
 @dataclass(slots=True)
-class Sample:
+class NewestRecords:
     """Result of reading the newest records of a topic.
 
     held: number of offsets that the topic has.
@@ -154,23 +127,13 @@ class Sample:
     held: int = 0
     read: int = 0
     matching: int = 0
-    records: list[Dropped] = field(default_factory=list)
+    records: list[DroppedCopy] = field(default_factory=list)
     reasons: list[Count] = field(default_factory=list)
     identities: list[Count] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
-def content(found: bytes | None, is_shown: bool) -> dict[str, Any]:
-    """Return a JSON object with the length of a key or value and, if `is_shown`, its text, escaped and truncated."""
-    if found is None:
-        return {"bytes": None}
-    if not is_shown:
-        return {"bytes": len(found)}
-    text = shown(found[: 4 * TEXT_MOST])
-    return {"bytes": len(found), "text": text[:TEXT_MOST] + ("…" if len(text) > TEXT_MOST else "")}
-
-
-def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wanted) -> Sample:
+def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: RecordFilter) -> NewestRecords:
     """Read the newest records of each partition of a topic, and return those that match the filter, with counts.
 
     Args:
@@ -188,7 +151,7 @@ def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wa
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     stream = settings.streams[name]
     rule = Rule(stream.identity, SequenceSource.parse(stream.sequence), stream.sequence_form)
-    reading = _Reading(Sample(topic), rule, wanted)
+    reading = _Reading(NewestRecords(topic), rule, wanted)
     with consumer(options, "ratchet-page", closes=close_later) as asked:
         count = partition_count(asked, topic, settings.kafka_timeout_s)
         if not count:
@@ -209,7 +172,7 @@ def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wa
 
 
 def _spans(
-    asked: Consumer, topic: str, held: dict[int, OffsetRange], wanted: Wanted
+    asked: Consumer, topic: str, held: dict[int, OffsetRange], wanted: RecordFilter
 ) -> tuple[dict[int, OffsetRange], list[int]]:
     """Return the offsets to read by partition, and the partitions that the limit does not allow to read in full."""
     if (offset := wanted.offset) is not None:
@@ -224,7 +187,7 @@ def _spans(
     return spans, cut
 
 
-def _share(wanted: Wanted, partitions: int) -> int:
+def _share(wanted: RecordFilter, partitions: int) -> int:
     """Return the number of offsets that may be read in each partition."""
     return wanted.most // partitions + 1
 
@@ -242,10 +205,10 @@ def _at(asked: Consumer, topic: str, held: dict[int, OffsetRange], ms: int | Non
 class _Reading:
     """Collector of the records and counts of a sample."""
 
-    def __init__(self, found: Sample, rule: Rule, wanted: Wanted) -> None:
+    def __init__(self, found: NewestRecords, rule: Rule, wanted: RecordFilter) -> None:
         self.found, self._rule, self._wanted = found, rule, wanted
         self._ends_at, self._bytes = time.monotonic() + LIMIT_S, 0
-        self._newest: list[tuple[int, int, int, Dropped]] = []
+        self._newest: list[tuple[int, int, int, DroppedCopy]] = []
         self._reasons: dict[str | bytes | None, Count] = {}
         self._identities: dict[str | bytes | None, Count] = {}
         """Counts by the bytes of the identity, which are converted to text only once, at the end."""
@@ -279,7 +242,7 @@ class _Reading:
         where = at_ms, message.partition() or 0, message.offset() or 0
         if len(self._newest) == self._wanted.limit and where < self._newest[0][:3]:
             return
-        item = *where, Dropped(*where[1:], at_ms, reason, identity, origin, own, key, value)
+        item = *where, DroppedCopy(*where[1:], at_ms, reason, identity, origin, own, key, value)
         if len(self._newest) < self._wanted.limit:
             heapq.heappush(self._newest, item)
         else:
@@ -291,7 +254,7 @@ class _Reading:
             wanted.identity is None or identity == wanted.identity
         )
 
-    def result(self) -> Sample:
+    def result(self) -> NewestRecords:
         """Return the sample, with the newest records first."""
         self.found.records = [item[-1] for item in sorted(self._newest, key=lambda item: item[:3], reverse=True)]
         self.found.reasons = _largest(self._reasons)

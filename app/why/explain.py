@@ -1,14 +1,18 @@
-"""Trace of a record: search for its arrivals, their verdicts by the rule that verify uses, and their results."""
+"""Trace of a record: its arrivals (records of the input), their verdicts, and their results.
+
+The verdicts are computed by the rule that verify uses.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from kafka_ratchet.app.repartition import Arrivals, arrives_in
+from kafka_ratchet.app.repartition import RepartitionSettings, arrives_in
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.verify.compare import NO_SEQUENCE, UNKNOWN_LAST, ExpectedPartition
 from kafka_ratchet.app.verify.decided import DecidedPartition, Rules, legs_now
+from kafka_ratchet.app.verify.dropped import first_kept
 from kafka_ratchet.app.verify.legs import Leg
 from kafka_ratchet.app.verify.policies import skipped_by_decision
 from kafka_ratchet.app.verify.reading import TopicReader
@@ -16,15 +20,16 @@ from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.app.verify.state import Baseline
 from kafka_ratchet.app.verify.windows import judging_of
-from kafka_ratchet.app.why.answer import ARRIVALS_MOST, Answer, Arrival, Place, moment, shown
+from kafka_ratchet.app.why.answer import ARRIVALS_MOST, Answer, InputRecord, RecordPosition, moment, shown
 from kafka_ratchet.app.why.changelog import Log, read_log
-from kafka_ratchet.app.why.follow import Following, is_of_agents
-from kafka_ratchet.app.why.origin import Origin, origin_of
+from kafka_ratchet.app.why.follow import ResultSearch, is_of_agents, newest_replacing
+from kafka_ratchet.app.why.origin import OriginHeaders, origin_of
 from kafka_ratchet.app.why.scan import Scan, Watch
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.rule.verdicts import DROPPED, DUPLICATE, SKIPPED, UNJUDGED, WAITING, Verdict
 from kafka_ratchet.tables.edits import FORGET
+from kafka_ratchet.transport.owner import INPUT
 
 
 class Explanation:
@@ -52,13 +57,13 @@ class Explanation:
             settings: all settings.
             name: name of the stream.
             bootstrap: host:port[,host:port].
-            limit_s: most seconds of reading.
+            limit_s: maximum seconds of reading.
             watch: function called with the number of offsets read so far, and the number of all offsets to read.
-            limit_bytes: most bytes of keys and values to read; None: without limit.
+            limit_bytes: maximum bytes of keys and values to read; None: without limit.
         """
         self._settings, self._name, self._bootstrap = settings, name, bootstrap
         self._stream = stream = settings.streams[name]
-        if isinstance(stream, Arrivals):
+        if isinstance(stream, RepartitionSettings):
             raise SettingsError(f"streams.{name}: is internal. Name the stream it belongs to: --stream {stream.of}")
         self._reader = TopicReader(settings, stream, bootstrap)
         self._rules = Rules(stream, self._reader.letters_topic())
@@ -71,10 +76,10 @@ class Explanation:
         self._look_at(())
 
     def _look_at(self, numbers: Collection[int]) -> None:
-        """Read first offsets and ends of the partitions `numbers` alone; a topic may have very many."""
+        """Read first offsets and ends of these partitions only, as a topic may have very many."""
         self._ranges = self._reader.offset_ranges(numbers)
         where = self._settings, self._name, self._bootstrap, self._reader
-        self._following = Following(*where, self._ranges, self._rule, self._scan)
+        self._following = ResultSearch(*where, self._ranges, self._rule, self._scan)
 
     def close(self) -> None:
         """Close the Kafka clients."""
@@ -86,6 +91,7 @@ class Explanation:
         sequence: int | None,
         partitions: Sequence[int] | None = None,
         judged_to: Mapping[int, int] | None = None,
+        through: RecordPosition | None = None,
     ) -> Answer:
         """Return the answer about all records of an identity, or about those with one sequence.
 
@@ -93,9 +99,10 @@ class Explanation:
             identity: bytes of the identity.
             sequence: sequence of the records; None: any.
             partitions: input partitions to search; None: all.
-            judged_to: by partition, the offset before which it has no record of the identity, as its worker has judged
-                all of them and does not know the identity. There the search begins at that offset, and the answer
-                has a sentence about it.
+            judged_to: offset by partition. The partition has no record of the identity before this offset, as its
+                worker has judged all these records and does not know the identity. The search in the partition begins
+                at the offset, and the answer has a sentence about it.
+            through: as in `ResultSearch.follow`.
 
         Raises:
             SettingsError: a partition does not exist.
@@ -125,18 +132,19 @@ class Explanation:
             )
         if self._arrives_in != self._stream.input:
             self._on_their_way(answer, identity, sequence)
-        self._following.follow(answer, self._logs)
+        self._following.follow(answer, self._logs, through)
         return self._without_sequences(answer)
 
     def _where_it_can_be(self, answer: Answer, numbers: Sequence[int], judged_to: Mapping[int, int]) -> list[int]:
-        """Return the partitions to search: `numbers`, without those that cannot have a record of the identity.
+        """Return the partitions that can have a record of the identity.
 
-        For a partition in `judged_to`, it finds out by reading the records from that offset on.
+        In a partition of `judged_to`, the records from that offset on are searched. If none has the identity, the
+        partition is left out, and the answer has a sentence about it.
         """
         there = set[int]()
         waiting = self._reader.waiting({number: judged_to[number] for number in numbers if number in judged_to})
         for number, record in self._scan.between(self._stream.input, waiting):
-            found = self._rule.judge(record)
+            found = self._rule.identify(record)
             if found is not None and found[0] == answer.identity:
                 there.add(number)
         if left_out := waiting.keys() - there:
@@ -148,7 +156,7 @@ class Explanation:
         return [number for number in numbers if number not in left_out]
 
     def of_record(self, topic: str, partition: int, offset: int) -> Answer:
-        """Return the answer about the record at a place in one of the stream's topics, traced from its input record.
+        """Return the answer about a record in one of the stream's topics, traced from its input record.
 
         Raises:
             SettingsError: the topic does not belong to the stream, or the partition does not exist.
@@ -159,7 +167,7 @@ class Explanation:
         if topic not in topics:
             raise SettingsError(f"stream {self._name} has no topic {topic!r}: it has {', '.join(topics)}")
         self._require(topic, partition)
-        place = Place(topic, partition, offset)
+        place = RecordPosition(topic, partition, offset)
         record = self._scan.one(topic, partition, offset)
         if record is None:
             if (waits := self._waits(place)) is not None:
@@ -182,8 +190,33 @@ class Explanation:
                 f"{place}: its headers do not name a record of {stream.input}: Ratchet did not put it there"
             )
             return nothing
+        if (gone := self._of_former_input(place, origin)) is not None:
+            return gone
         answer = self.of_record(stream.input, origin.partition, origin.offset)
         answer.asked = str(place)
+        return answer
+
+    def _of_former_input(self, place: RecordPosition, origin: OriginHeaders) -> Answer | None:
+        """Return the answer about a dead letter or duplicate of a deleted input topic; None for any other record."""
+        record = self._scan.one(self._stream.input, origin.partition, origin.offset)
+        if record is None or origin.partition != place.partition:
+            return None
+        found = self._rule.identify(record)
+        log = self._log(place.partition, b"" if found is None else found[0])
+        made = newest_replacing(log, INPUT)
+        if made is None:
+            return None
+        decision, mark = made
+        end = mark.dead_letters
+        if place.topic == self._stream.duplicates:
+            end = first_kept(log.owner, mark, place.topic, self._reader.topic_id(place.topic))
+        if place.offset >= end:
+            return None
+        answer = Answer(self._name, str(place))
+        answer.limits.append(
+            f"{place}: its record was at offset {origin.offset:,} of a former {origin.topic}, and is deleted: the "
+            f"topic was created again, accepted by {decision.by} at {decision.at}: {decision.reason}"
+        )
         return answer
 
     def of_blocked(self, identity: bytes, sequence: int | None, partition: int | None = None) -> Answer:
@@ -224,18 +257,18 @@ class Explanation:
             answer.limits.append(str(each))
             committed = self._reader.committed_of(topic, each.partition + 1)[each.partition]
             for offset, record in self._scan.records(topic, each.partition, each.end, each.start, committed=False):
-                found = self._rule.judge(record)
+                found = self._rule.identify(record)
                 if found is None or found[0] != identity or sequence not in (None, found[1]):
                     continue
                 if len(answer.arrivals) == ARRIVALS_MOST:
                     answer.more += 1
                     continue
-                place = Place(topic, each.partition, offset)
+                place = RecordPosition(topic, each.partition, offset)
                 arrival = self._waiting(place, record, found[1], str(each))
                 arrival.lag = max(0, offset - committed)
                 answer.arrivals.append(arrival)
 
-    def _waits(self, place: Place) -> Answer | None:
+    def _waits(self, place: RecordPosition) -> Answer | None:
         """Return the answer about a record that an open transaction holds back; None for any other record."""
         stable_end = (self._reader.span(place.topic, place.partition) or (0, 0))[1]
         if place.offset < stable_end:
@@ -248,7 +281,7 @@ class Explanation:
         if place.topic not in (self._stream.input, self._arrives_in):
             answer.limits.append(f"{place}: it is not committed yet. {blocked[0]}")
             return answer
-        found = self._rule.judge(record)
+        found = self._rule.identify(record)
         if found is not None:
             answer.identity, answer.sequence = found
         arrival = self._waiting(place, record, None if found is None else found[1], str(blocked[0]))
@@ -257,13 +290,13 @@ class Explanation:
         answer.arrivals.append(arrival)
         return self._without_sequences(answer)
 
-    def _waiting(self, place: Place, record: RecordView, sequence: int | None, blocked: str) -> Arrival:
-        arrival = Arrival(place, moment(record.timestamp_ms), sequence, WAITING, blocked=blocked)
+    def _waiting(self, place: RecordPosition, record: RecordView, sequence: int | None, blocked: str) -> InputRecord:
+        arrival = InputRecord(place, moment(record.timestamp_ms), sequence, WAITING, blocked=blocked)
         arrival.notes.append("if the record belongs to a transaction itself, it counts once that is committed")
         return arrival
 
-    def _of_output(self, place: Place, record: RecordView) -> Answer:
-        found = self._rule.judge(record)
+    def _of_output(self, place: RecordPosition, record: RecordView) -> Answer:
+        found = self._rule.identify(record)
         if found is None:
             nothing = Answer(self._name, str(place))
             nothing.limits.append(
@@ -271,12 +304,13 @@ class Explanation:
             )
             return nothing
         # After `repartition_by` a record is judged in another partition than its first.
-        answer = self.of_identity(*found, [place.partition] if place.topic == self._stream.output else None)
+        numbers = [place.partition] if place.topic == self._stream.output else None
+        answer = self.of_identity(*found, numbers, through=place)
         answer.asked = str(place)
         return answer
 
-    def _of_input(self, place: Place, record: RecordView) -> Answer:
-        found = self._rule.judge(record)
+    def _of_input(self, place: RecordPosition, record: RecordView) -> Answer:
+        found = self._rule.identify(record)
         if found is None:
             return self._of_invalid(place, record)
         log = self._log(place.partition, found[0])
@@ -286,14 +320,14 @@ class Explanation:
         answer.asked = str(place)
         return answer
 
-    def _of_invalid(self, place: Place, record: RecordView) -> Answer:
+    def _of_invalid(self, place: RecordPosition, record: RecordView) -> Answer:
         """Return the answer about an input record without a valid identity or sequence."""
         answer, log = Answer(self._name, str(place)), self._log(place.partition, b"")
         legs = self._legs(log, place.partition)
         leg = next((each for each in reversed(legs) if each.start <= place.offset < each.end), legs[-1])
         expected = self._expected(log, place.partition, leg, None)
         verdict = self._verdict(expected, place, record)
-        arrival = Arrival(place, moment(record.timestamp_ms), None, verdict)
+        arrival = InputRecord(place, moment(record.timestamp_ms), None, verdict)
         answer.arrivals.append(arrival)
         if verdict == WAITING:
             self._note_wait(arrival)
@@ -303,14 +337,20 @@ class Explanation:
         return answer
 
     def _of_kept(
-        self, place: Place, record: RecordView, found: tuple[bytes, int], kept: Place, origin: Origin, log: Log
+        self,
+        place: RecordPosition,
+        record: RecordView,
+        found: tuple[bytes, int],
+        kept: RecordPosition,
+        origin: OriginHeaders,
+        log: Log,
     ) -> Answer:
         """Return the answer about a record in the topic of duplicates, from its headers, without reading the input."""
         identity, sequence = found
         answer = Answer(self._name, str(place), identity, sequence)
         verdict = cast(Verdict, origin.verdict if origin.verdict in DROPPED else DUPLICATE)
         answer.arrivals.append(
-            Arrival(place, moment(record.timestamp_ms), sequence, verdict, origin.last_sequence, kept=kept)
+            InputRecord(place, moment(record.timestamp_ms), sequence, verdict, origin.last_sequence, kept=kept)
         )
         answer.limits.append(
             f"the input was not read, as {kept.topic} has the record: ask for its identity and sequence to see its "
@@ -331,9 +371,9 @@ class Explanation:
         """Judge the identity's records in one partition again, and add them to the answer."""
         topic, ranges = self._stream.input, self._ranges
         begin = ranges.input_begins[number]
-        arrivals: list[Arrival] = []
+        arrivals: list[InputRecord] = []
         for place, record, expected, note in self._read(log, number):
-            found = self._rule.judge(record)
+            found = self._rule.identify(record)
             if found is None or found[0] != identity:
                 continue
             last = NO_SEQUENCE if expected is None else expected.last_of(identity, place.offset)
@@ -345,7 +385,9 @@ class Explanation:
                 answer.more += 1
                 continue
             judged = verdict not in (UNJUDGED, SKIPPED, WAITING)
-            arrival = Arrival(place, moment(record.timestamp_ms), found[1], verdict, self._against if judged else None)
+            arrival = InputRecord(
+                place, moment(record.timestamp_ms), found[1], verdict, self._against if judged else None
+            )
             arrival.notes += [note] if note else []
             if verdict == WAITING:
                 self._note_wait(arrival)
@@ -362,7 +404,9 @@ class Explanation:
                 "a record passes as new. The verdicts here do not take that into account"
             )
         answer.limits += [f"the identity was forgotten at {moment(at)} (partition {number})" for at in log.forgotten]
-        told = [edit for edit in log.edits if edit.has_changed and (edit.kind != FORGET or edit.name == identity)]
+        made = newest_replacing(log, INPUT)
+        edits = log.edits[made[1].edits :] if made is not None else log.edits  # earlier ones are of a deleted input
+        told = [edit for edit in edits if edit.has_changed and (edit.kind != FORGET or edit.name == identity)]
         answer.limits += [f"before {topic} partition {number} offset {edit.position:,}: {edit}" for edit in told]
 
     def _on_their_way(self, answer: Answer, identity: bytes, sequence: int | None) -> None:
@@ -377,16 +421,18 @@ class Explanation:
         for number, (first, end) in spans.items():
             begin = max(first, committed[number])
             for offset, record in self._scan.records(topic, number, end, begin):
-                found = self._rule.judge(record)
+                found = self._rule.identify(record)
                 if found is not None and found[0] == identity and sequence in (None, found[1]):
-                    place = Place(topic, number, offset)
-                    waits = Arrival(place, moment(record.timestamp_ms), found[1], WAITING, lag=offset - begin)
+                    place = RecordPosition(topic, number, offset)
+                    waits = InputRecord(place, moment(record.timestamp_ms), found[1], WAITING, lag=offset - begin)
                     answer.arrivals.append(waits)
 
-    def _read(self, log: Log, number: int) -> Iterator[tuple[Place, RecordView, ExpectedPartition | None, str]]:
+    def _read(
+        self, log: Log, number: int
+    ) -> Iterator[tuple[RecordPosition, RecordView, ExpectedPartition | None, str]]:
         """Yield a partition's input records in the order of the workers' reading.
 
-        If an operator has set the partition to another offset, it is read in legs, from one such offset to the next.
+        If operators have moved the group's position, each part read between two such moves is called a leg.
 
         Yields:
             place, record, judge of the record (None: an operator skipped the record), and a note about the leg
@@ -400,13 +446,13 @@ class Explanation:
             start = expected.baseline.input_from
             note = self._note(log, leg) if before is not None and start < before[1].end else ""
             for offset, record in self._scan.records(topic, number, end, start):
-                yield Place(topic, number, offset), record, expected, note
+                yield RecordPosition(topic, number, offset), record, expected, note
             # The next leg begins with the last sequences of this one; its output is not read here.
             expected.take_all_as_seen(Report(self._name))
             before = expected, leg
         for skip in skipped_by_decision(log.owner) if len(legs) > 1 else ():
             for offset, record in self._scan.records(topic, number, skip.end, max(skip.start, legs[0].start)):
-                yield Place(topic, number, offset), record, None, ""
+                yield RecordPosition(topic, number, offset), record, None, ""
 
     def _legs(self, log: Log, number: int) -> list[Leg]:
         begin, end = self._ranges.input_begins[number], self._ranges.committed_to[number]
@@ -427,7 +473,7 @@ class Explanation:
         unjudged = [interval for interval in log.intervals if not interval.deduplicate]
         first = Baseline.after_retention(self._ranges.input_begins[number], 0)
         decided = DecidedPartition(self._stream, self._reader, self._rules, self._ranges, Report(self._name), number)
-        return ExpectedPartition(
+        expected = ExpectedPartition(
             self._rules.of(leg.rule),
             number,
             leg.intervals(unjudged),
@@ -437,17 +483,20 @@ class Explanation:
             judging_of(log.owner),
             on_dropped=self._take_against,
         )
+        if before is not None:
+            expected.continue_windows(before[0])
+        return expected
 
     def _take_against(self, offset: int, record: RecordView, verdict: str, against: int) -> None:
         if against != UNKNOWN_LAST:
             self._against = against if against >= 0 else None
 
-    def _verdict(self, expected: ExpectedPartition, place: Place, record: RecordView) -> Verdict:
+    def _verdict(self, expected: ExpectedPartition, place: RecordPosition, record: RecordView) -> Verdict:
         if place.offset >= self._ranges.committed_to[place.partition]:
             return WAITING
-        return cast(Verdict, expected.judge(place.offset, record, Report(self._name)))
+        return cast(Verdict, expected.add_input(place.offset, record, Report(self._name)))
 
-    def _note_wait(self, arrival: Arrival) -> None:
+    def _note_wait(self, arrival: InputRecord) -> None:
         place = arrival.at
         arrival.lag = place.offset - max(
             self._ranges.committed_to[place.partition], self._ranges.input_begins[place.partition]

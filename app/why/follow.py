@@ -1,24 +1,24 @@
-"""Search for the results of arrivals: output record, duplicate, dead letter, transaction and rows of each."""
+"""Search for the results of input records: output record, duplicate, dead letter, transaction and rows of each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.verify.dropped import Kept
+from kafka_ratchet.app.verify.dropped import WrittenDrops, first_kept
 from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader
 from kafka_ratchet.app.verify.rule import Rule
-from kafka_ratchet.app.why.answer import Answer, Arrival, Place, Transaction, moment
+from kafka_ratchet.app.why.answer import Answer, InputRecord, RecordPosition, Transaction, moment
 from kafka_ratchet.app.why.changelog import Log, who_wrote
-from kafka_ratchet.app.why.origin import Origin, origin_of
+from kafka_ratchet.app.why.origin import OriginHeaders, origin_of
 from kafka_ratchet.app.why.result import find_rows, id_number
 from kafka_ratchet.app.why.scan import Scan
-from kafka_ratchet.app.why.sent import SentOn
+from kafka_ratchet.app.why.sent import SentSearch
 from kafka_ratchet.rule.verdicts import DEAD_LETTERED, DROPPED, FRESH, SKIPPED, UNJUDGED, WAITING
-from kafka_ratchet.transport.owner import AGENTS, OUTPUT
+from kafka_ratchet.transport.owner import AGENTS, INPUT, OUTPUT, Decision, Mark
 
 WRITERS_MOST = 20
-"""Most searches for the producer of an arrival's transaction, since each takes a request."""
+"""Maximum number of searches for the producer of an arrival's transaction. Each takes a request."""
 """Verdicts that may make dead letters. The last two did so only if the stream's settings asked for it."""
 
 
@@ -27,8 +27,34 @@ def is_of_agents(log: Log) -> bool:
     return log.owner is not None and log.owner.rule.get("output") == AGENTS
 
 
-class Following:
-    """Searcher of the results of the arrivals in an answer."""
+def newest_replacing(log: Log, *replaced: str) -> tuple[Decision, Mark] | None:
+    """Return the newest decision that accepted another topic for one of these, and its mark; None: there is none."""
+    for each in reversed(log.owner.decisions if log.owner is not None else ()):
+        if each.mark is not None and not set(replaced).isdisjoint(each.mark.replaced):
+            return each, each.mark
+    return None
+
+
+def first_result(log: Log) -> int:
+    """Return the first output offset of results of the present topics; before it are those of a deleted input."""
+    made = newest_replacing(log, INPUT, OUTPUT)
+    return made[1].output if made is not None else 0
+
+
+def _surplus(sequence: int | None, places: Sequence[RecordPosition], most: int) -> list[str]:
+    """Return a sentence about the output records of a sequence, if there are more than the rule forwards."""
+    if len(places) <= most:
+        return []
+    extra = ", ".join(f"{place.offset:,}" for place in places[most:][:5])
+    return [
+        f"{places[0].topic} partition {places[0].partition} has {len(places)} records of sequence {sequence} (also "
+        f"offsets {extra}), and by the rule {most} had to be forwarded: the identity was forgotten in between, or "
+        "`ratchet verify` names the error"
+    ]
+
+
+class ResultSearch:
+    """Search for the results of the arrivals (input records) in an answer."""
 
     def __init__(
         self,
@@ -44,27 +70,31 @@ class Following:
         self._settings, self._name, self._bootstrap = settings, name, bootstrap
         self._stream = settings.streams[name]
         self._reader, self._ranges, self._rule, self._scan = reader, ranges, rule, scan
-        self._sent = SentOn(settings, name, reader, rule, scan)
+        self._sent = SentSearch(settings, name, reader, rule, scan)
 
-    def follow(self, answer: Answer, logs: Mapping[int, Log]) -> None:
+    def follow(self, answer: Answer, logs: Mapping[int, Log], through: RecordPosition | None = None) -> None:
         """Find the results of each arrival, and add them to the answer.
 
         Args:
-            answer: answer with arrivals; this method adds the results to them
-            logs: contents of the changelog, by input partition
+            answer: answer with arrivals; this method adds the results to them.
+            logs: contents of the changelog, by input partition.
+            through: record of the output to read, even if it comes after all expected records; None: no such record.
 
         Raises:
             BrokerUnavailable: Kafka does not answer.
             TransportError: a partition cannot be read.
         """
         judged = [each for each in answer.arrivals if each.at.topic == self._stream.input]
-        agents: list[Arrival] = []
+        agents: list[InputRecord] = []
         for number in sorted({each.at.partition for each in judged}):
             mine = [each for each in judged if each.at.partition == number]
-            agents += self._follow_partition(answer, number, mine, logs[number])
+            is_there = through is not None and (through.topic, through.partition) == (self._stream.output, number)
+            least = through.offset if through is not None and is_there else 0
+            agents += self._follow_partition(answer, number, mine, logs[number], least)
         if agents:
-            output = self._ranges.output_begins, self._ranges.output_ends
-            self._sent.find(answer, agents, output)
+            output = self._ranges.output_begins
+            begins = {number: max(output.get(number, 0), first_result(log)) for number, log in logs.items()}
+            self._sent.find(answer, agents, (begins, self._ranges.output_ends))
         self._find_writers(answer)
         forwarded = [each.forwarded for each in answer.arrivals if each.forwarded is not None]
         topic_id = id_number(self._reader.topic_id(self._stream.output)) if forwarded else None
@@ -77,51 +107,53 @@ class Following:
             answer.read_all = False
             answer.limits += self._scan.stopped
 
-    def _follow_partition(self, answer: Answer, number: int, mine: list[Arrival], log: Log) -> list[Arrival]:
-        """Add the results to the arrivals of one partition, and return those arrivals that agents have processed."""
+    def _follow_partition(
+        self, answer: Answer, number: int, mine: list[InputRecord], log: Log, least: int
+    ) -> list[InputRecord]:
+        """Add the results to the input records of one partition; return those that agents have processed."""
         passed = [each for each in mine if each.verdict in (FRESH, UNJUDGED)]
         agents = passed if is_of_agents(log) else []
         if not agents and answer.identity is not None and self._stream.forward:
-            self._find_forwarded(answer, number, passed, log)
-        self._find_kept(number, [each for each in mine if each.verdict in DROPPED and each.kept is None])
+            self._find_forwarded(answer, number, passed, log, least)
+        self._find_kept(number, [each for each in mine if each.verdict in DROPPED and each.kept is None], log)
         missing = [each for each in mine if each.verdict in DEAD_LETTERED and each.kept is None]
-        self._find_letters(number, missing + agents)  # an agent may have raised
+        self._find_letters(number, missing + agents, log)  # an agent may have raised
         for each in mine:
             self._find_transaction(each, log)
         return agents
 
-    def _find_forwarded(self, answer: Answer, number: int, arrivals: list[Arrival], log: Log) -> None:
-        """Find the output records of arrivals: those with the same identity and sequence, in the same order."""
+    def _find_forwarded(self, answer: Answer, number: int, arrivals: list[InputRecord], log: Log, least: int) -> None:
+        """Find the output records of input records: those with the same identity and sequence, in the same order.
+
+        least: output offset to read at least.
+        """
         if not arrivals:
             return
-        wanted: dict[int | None, list[Arrival]] = {}
+        wanted: dict[int | None, list[InputRecord]] = {}
         for each in arrivals:
             wanted.setdefault(each.sequence, []).append(each)
         topic, ranges = self._stream.output, self._ranges
-        begin, end = ranges.output_begins[number], ranges.output_ends[number]
-        found: dict[int | None, list[Place]] = {}
-        left = len(arrivals) if not self._stream.is_bounded and not begin else -1
+        first = first_result(log)
+        begin, end = max(first, ranges.output_begins[number]), ranges.output_ends[number]
+        is_cut = begin > first
+        found: dict[int | None, list[RecordPosition]] = {}
+        left = len(arrivals) if not self._stream.is_bounded and not is_cut else -1
         for offset, record in self._scan.records(topic, number, end, begin):
-            judged = self._rule.judge(record)
+            judged = self._rule.identify(record)
             if judged is None or judged[0] != answer.identity or judged[1] not in wanted:
                 continue
-            found.setdefault(judged[1], []).append(Place(topic, number, offset))
-            left -= 1
-            if not left:
+            places = found.setdefault(judged[1], [])
+            places.append(RecordPosition(topic, number, offset))
+            left -= len(places) <= len(wanted[judged[1]])
+            if not left and offset >= least:
                 break
         for sequence, group in wanted.items():
             places = found.get(sequence, [])
-            if begin and len(places) < len(group):
+            if is_cut and len(places) < len(group):
                 group = group[len(group) - len(places) :]  # the oldest ones are deleted
             for each, place in zip(group, places, strict=False):
                 each.forwarded = place
-            if len(places) > len(group):
-                extra = ", ".join(f"{place.offset:,}" for place in places[len(group) :][:5])
-                answer.limits.append(
-                    f"{topic} partition {number} has {len(places)} records of sequence {sequence} (also offsets "
-                    f"{extra}), and by the rule {len(group)} had to be forwarded: the identity was forgotten in "
-                    "between, or `ratchet verify` names the error"
-                )
+            answer.limits += _surplus(sequence, places, len(group))
         for each in arrivals:
             if each.forwarded is None and not self._scan.stopped:
                 each.notes.append(f"it is not in {topic}{self._why_absent(number, log)}")
@@ -137,37 +169,47 @@ class Following:
             return ": either it repeats a deleted record, or something is wrong: run `ratchet verify`"
         return ", although by the rule it should be: run `ratchet verify`"
 
-    def _find_kept(self, number: int, arrivals: list[Arrival]) -> None:
-        """Find the copies of dropped arrivals in the topic of duplicates."""
+    def _find_kept(self, number: int, arrivals: list[InputRecord], log: Log) -> None:
+        """Find the copies of dropped input records in the topic of duplicates."""
         topic = self._stream.duplicates
         if topic is None or not arrivals:
             return
         wanted = {each.at.offset: each for each in arrivals}
         begin, end = self._reader.span(topic, number) or (0, 0)
+        begin = self._first_kept(topic, begin, log) if begin < end else begin
         for offset, record in self._scan.records(topic, number, end, begin):
             origin = origin_of(record.headers)
             if origin is None or (origin.topic, origin.partition) != (self._stream.input, number):
                 continue
             each = wanted.get(origin.offset)
             if each is not None and each.kept is None:
-                each.kept = Place(topic, number, offset)
+                each.kept = RecordPosition(topic, number, offset)
                 each.against = origin.last_sequence if each.against is None else each.against
 
-    def _find_letters(self, number: int, arrivals: list[Arrival]) -> None:
+    def _first_kept(self, topic: str, begin: int, log: Log) -> int:
+        """Return the first offset of records of the present input in the topic of duplicates, `begin` or later."""
+        made = newest_replacing(log, INPUT)
+        return (
+            begin if made is None else max(begin, first_kept(log.owner, made[1], topic, self._reader.topic_id(topic)))
+        )
+
+    def _find_letters(self, number: int, arrivals: list[InputRecord], log: Log) -> None:
         if not arrivals:
             return
         topic, ranges = self._stream.dead_letters, self._ranges
         wanted = {each.at.offset: each for each in arrivals}
         begin, end = ranges.dead_letter_begins.get(number, 0), ranges.dead_letter_ends.get(number, 0)
+        if (made := newest_replacing(log, INPUT)) is not None:
+            begin = max(begin, made[1].dead_letters)
         for offset, record in self._scan.records(topic, number, end, begin):
             origin = origin_of(record.headers)
             if origin is None or (origin.topic, origin.partition) != (self._stream.input, number):
                 continue
             each = wanted.get(origin.offset)
             if each is not None and each.dead_letter is None:
-                each.dead_letter, each.reason = Place(topic, number, offset), origin.reason
+                each.dead_letter, each.reason = RecordPosition(topic, number, offset), origin.reason
 
-    def _find_transaction(self, arrival: Arrival, log: Log) -> None:
+    def _find_transaction(self, arrival: InputRecord, log: Log) -> None:
         if arrival.verdict in (WAITING, SKIPPED):
             return
         found = log.step(arrival.at.offset)
@@ -175,7 +217,7 @@ class Following:
             return
         step, is_its_own = found
         if is_its_own:
-            arrival.transaction = Transaction(Place(log.topic, log.partition, step.offset), moment(step.at_ms))
+            arrival.transaction = Transaction(RecordPosition(log.topic, log.partition, step.offset), moment(step.at_ms))
         else:
             arrival.transaction = Transaction()
             arrival.notes.append(
@@ -184,7 +226,7 @@ class Following:
             )
 
     def _find_writers(self, answer: Answer) -> None:
-        asked: dict[Place, list[Transaction]] = {}
+        asked: dict[RecordPosition, list[Transaction]] = {}
         for each in answer.arrivals[:WRITERS_MOST]:
             if each.transaction is None:
                 continue
@@ -197,21 +239,21 @@ class Following:
 
     # The topic of duplicates, without reading all of it
 
-    def kept_at(self, place: Place, log: Log) -> tuple[Place, Origin] | None:
+    def kept_at(self, place: RecordPosition, log: Log) -> tuple[RecordPosition, OriginHeaders] | None:
         """Return place and origin of an input record's copy in the topic of duplicates; None: absent, or not known.
 
-        It searches by bisection, because the topic has the order of the input, unless an operator has moved the
-        partition back.
+        The search is a bisection. The topic has the order of the input, unless an operator has moved the partition
+        back.
         """
         topic, number = self._stream.duplicates, place.partition
         span = None if topic is None else self._reader.span(topic, number)
         if topic is None or span is None:
             return None
         compared = range(place.offset, place.offset + 1)
-        kept = Kept(log.owner, topic, self._reader.topic_id(topic), compared, whole=True, complete=True)
+        kept = WrittenDrops(log.owner, topic, self._reader.topic_id(topic), compared, whole=True, complete=True)
         if not kept.is_kept(place.offset) or not kept.is_certain(place.offset):
             return None
-        low, high = span
+        low, high = self._first_kept(topic, span[0], log), span[1]
         while low < high:
             middle = (low + high) // 2
             found = next(iter(self._reader.records(topic, number, high, middle)), None)
@@ -223,7 +265,7 @@ class Following:
             if origin is None or (origin.topic, origin.partition) != (place.topic, number):
                 return None  # another program writes to it, so its order is unknown
             if origin.offset == place.offset:
-                return Place(topic, number, offset), origin
+                return RecordPosition(topic, number, offset), origin
             if origin.offset < place.offset:
                 low = offset + 1
             else:

@@ -7,8 +7,11 @@ from typing import NamedTuple
 from kafka_ratchet.app.verify.rule import Headers
 
 
-class Origin(NamedTuple):
-    """Contents of Ratchet's headers: place of the input record; and reason, verdict and last sequence, if present."""
+class OriginHeaders(NamedTuple):
+    """Contents of Ratchet's headers: topic, partition and offset of the input record.
+
+    If present, also reason, verdict and last sequence.
+    """
 
     topic: str
     partition: int
@@ -18,8 +21,8 @@ class Origin(NamedTuple):
     last_sequence: int | None
 
 
-def origin_of(headers: Headers) -> Origin | None:
-    """Return the origin in a record's headers; None if its place is missing or malformed.
+def origin_of(headers: Headers) -> OriginHeaders | None:
+    """Return the origin in a record's headers; None if topic, partition or offset are missing or malformed.
 
     If a header occurs several times, the last one counts, because Ratchet appends its headers.
     """
@@ -28,7 +31,7 @@ def origin_of(headers: Headers) -> Origin | None:
     topic = said.get("ratchet-topic")
     if partition is None or offset is None or topic is None:
         return None
-    return Origin(
+    return OriginHeaders(
         topic.decode("utf-8", "replace"),
         partition,
         offset,

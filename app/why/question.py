@@ -12,7 +12,7 @@ from kafka_ratchet.rule.identity import Identity
 
 
 class Question(NamedTuple):
-    """Question about one record, by its place, or about the records of an identity.
+    """Question about one record, by topic, partition and offset, or about the records of an identity.
 
     sequence, partition: None: any
     """
@@ -64,7 +64,7 @@ def stream_asked(settings: Settings, stream: str | None, topic: str | None) -> t
 
 
 def question_of(settings: Settings, asked: Mapping[str, str]) -> Question | None:
-    """Return the question in the parameters of an address; None if the address has none.
+    """Return the question in the parameters of a page's address; None if the address has none.
 
     asked: the parameters stream, producer, identity, hex, sequence, topic, partition and offset
 
@@ -95,7 +95,10 @@ def question_of(settings: Settings, asked: Mapping[str, str]) -> Question | None
             raise QueryError(f"stream {name!r} has one sequence for each partition: give partition and sequence only")
         return Question(name, None, sequence, partition)
     if len(names) != 1:
-        raise QueryError("name the record by one identity, as text or in hex, or topic, partition and offset")
+        raise QueryError(
+            "name the record in one way: by its producer, by its identity as text, by its identity in hex, or by its "
+            "topic, partition and offset"
+        )
     if "producer" in said and stream.identity != Identity.PRODUCER:
         raise QueryError(f"the identity of stream {name!r} is {stream.identity}, and not the producer: give identity")
     texts = [] if "hex" in said else names

@@ -9,7 +9,7 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.results import access_of, missing_stream, planner_of, sinks_of, spec_of
 from kafka_ratchet.app.verify.reading import plain_id
 from kafka_ratchet.app.verify.rows import RowOffsets
-from kafka_ratchet.app.why.answer import Place, Result
+from kafka_ratchet.app.why.answer import RecordPosition, Result
 from kafka_ratchet.app.why.scan import Scan
 from kafka_ratchet.spark_sink.errors import SinkError
 from kafka_ratchet.spark_sink.stores.location import TableLocation
@@ -23,8 +23,13 @@ def id_number(text: str) -> int:
 
 
 def find_rows(
-    settings: Settings, name: str, bootstrap: str, places: Iterable[Place], within: Scan, topic_id: int | None = None
-) -> tuple[dict[Place, list[Result]], list[str]]:
+    settings: Settings,
+    name: str,
+    bootstrap: str,
+    places: Iterable[RecordPosition],
+    within: Scan,
+    topic_id: int | None = None,
+) -> tuple[dict[RecordPosition, list[Result]], list[str]]:
     """Find the rows of output records in all result tables of a stream.
 
     Args:
@@ -39,7 +44,7 @@ def find_rows(
         (results by place, one for each table; sentences about results that could not be found)
     """
     wanted = list(places)
-    found: dict[Place, list[Result]] = {}
+    found: dict[RecordPosition, list[Result]] = {}
     limits: list[str] = []
     if wanted and not sinks_of(settings, name) and (missing := missing_stream(settings)):
         limits.append(f"no result table is read: {missing}")
@@ -62,8 +67,8 @@ def find_rows(
 
 
 def _find(
-    settings: Settings, name: str, bootstrap: str, wanted: list[Place], within: Scan, topic_id: int | None
-) -> tuple[dict[Place, Result], list[str]]:
+    settings: Settings, name: str, bootstrap: str, wanted: list[RecordPosition], within: Scan, topic_id: int | None
+) -> tuple[dict[RecordPosition, Result], list[str]]:
     kept, access, topic = settings.sink, access_of(settings), settings.streams[name].output
     spec = spec_of(settings, topic, bootstrap)
     location = spec.location(access)
@@ -107,7 +112,9 @@ def _find(
     return found, limits
 
 
-def _offsets(location: TableLocation, wanted: list[Place], within: Scan, *, rejects: bool) -> tuple[RowOffsets, bool]:
+def _offsets(
+    location: TableLocation, wanted: list[RecordPosition], within: Scan, *, rejects: bool
+) -> tuple[RowOffsets, bool]:
     """Return the offsets of the rows of the wanted records, and True if all rows could be read."""
     found, stops = RowOffsets(), len(within.stopped)
     what = f"{'the rejects' if rejects else 'the rows'} of {location} were read in part only"
@@ -119,7 +126,7 @@ def _offsets(location: TableLocation, wanted: list[Place], within: Scan, *, reje
     return found, len(within.stopped) == stops
 
 
-def oldest_past(commits: list[tuple[str, dict[int, int]]], place: Place) -> str | None:
+def oldest_past(commits: list[tuple[str, dict[int, int]]], place: RecordPosition) -> str | None:
     """Return the name of the oldest known commit with an offset past the record; None if there is none.
 
     If even the oldest known commit is past the record, an unknown older one may be the one that wrote its row. Then

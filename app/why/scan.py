@@ -41,7 +41,7 @@ class Scan:
         Args:
             items: items to read.
             size: function that returns the bytes of an item.
-            cut: function of the first omitted item that returns the phrase for `stopped`.
+            cut: function that returns a phrase for `stopped`, given the first item that a limit leaves out.
             every: number of items between two checks of the limits.
         """
         for count, item in enumerate(items):
@@ -87,11 +87,10 @@ class Scan:
             self._watch(self._done, self.total)
 
     def between(self, topic: str, spans: Mapping[int, OffsetRange]) -> Iterator[tuple[int, RecordView]]:
-        """Yield partition number and record of all records in ranges of several partitions, until a limit is reached.
+        """Yield the records in offset ranges of several partitions, until a limit is reached.
 
-        Records of different partitions are interleaved.
-
-        Records of open and aborted transactions are included.
+        Each record comes with its partition number. Records of different partitions are interleaved, and those of open
+        and aborted transactions are included.
 
         Raises:
             BrokerUnavailable: Kafka does not answer.

@@ -10,13 +10,13 @@ from kafka_ratchet.app.names import repartition_topic
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.verify.reading import TopicReader, plain_id
 from kafka_ratchet.app.verify.rule import Rule
-from kafka_ratchet.app.why.answer import Answer, Arrival, Place, Sent
+from kafka_ratchet.app.why.answer import Answer, InputRecord, RecordPosition, SentRecord
 from kafka_ratchet.app.why.scan import Scan
 from kafka_ratchet.errors import ForeignOffset
 from kafka_ratchet.tables.replays import REPLAYED_FROM
 
 LOOK_UP_MOST: Final = 20
-"""Most arrivals to read again in order to find the event's id in their headers."""
+"""Maximum number of arrivals to read again, to find the event's id in their headers."""
 UNNAMED: Final = (
     "agents of a program make the output of this stream. A record that they send names its event only where it goes "
     "through a step (group_by, or a table of two topics); other sends and their writes to tables committed with the "
@@ -24,7 +24,7 @@ UNNAMED: Final = (
 )
 
 
-class SentOn:
+class SentSearch:
     """Searcher of agents' records: in the topics of internal streams by event id, in the output by identity."""
 
     def __init__(self, settings: Settings, name: str, reader: TopicReader, rule: Rule, scan: Scan) -> None:
@@ -33,7 +33,7 @@ class SentOn:
         self._reader, self._rule, self._scan = reader, rule, scan
 
     def find(
-        self, answer: Answer, arrivals: list[Arrival], output: tuple[Mapping[int, int], Mapping[int, int]]
+        self, answer: Answer, arrivals: list[InputRecord], output: tuple[Mapping[int, int], Mapping[int, int]]
     ) -> None:
         """Find the records that agents have sent for each arrival, and add them to the arrival.
 
@@ -62,8 +62,11 @@ class SentOn:
         inner = {each.input for each in self._settings.streams.values() if each.event_header == EVENT_ID}
         return sorted({name for name in self._reader.topics() if name.startswith(begin)} | inner)
 
-    def _ids(self, arrival: Arrival, *, read: bool) -> list[str]:
-        """Return the possible ids of an arrival's event. read: True: also read the headers of its record for one."""
+    def _ids(self, arrival: InputRecord, *, read: bool) -> list[str]:
+        """Return the possible ids of an arrival's event.
+
+        read: True: read the arrival's record again, as its headers may have an id
+        """
         place = arrival.at
         found = [own_id(plain_id(self._reader.topic_id(place.topic)), place.partition, place.offset)]
         record = self._scan.one(place.topic, place.partition, place.offset) if read else None
@@ -74,7 +77,7 @@ class SentOn:
             names.append(EVENT_ID)
         return found + [named for name in names if (named := id_in(record.headers, name)) is not None]
 
-    def _find_in(self, topic: str, by_id: Mapping[str, Arrival]) -> None:
+    def _find_in(self, topic: str, by_id: Mapping[str, InputRecord]) -> None:
         spans = self._reader.spans(topic)
         try:
             read: Mapping[int, int] = self._reader.committed_of(topic, len(spans))
@@ -85,10 +88,10 @@ class SentOn:
                 arrival = by_id.get(id_in(record.headers, EVENT_ID) or "")
                 if arrival is not None and arrival.at.topic != topic:
                     is_read = offset < read[number] if number in read else None
-                    arrival.sent.append(Sent(Place(topic, number, offset), is_read))
+                    arrival.sent.append(SentRecord(RecordPosition(topic, number, offset), is_read))
 
     def _find_in_output(
-        self, answer: Answer, arrivals: list[Arrival], begins: Mapping[int, int], ends: Mapping[int, int]
+        self, answer: Answer, arrivals: list[InputRecord], begins: Mapping[int, int], ends: Mapping[int, int]
     ) -> None:
         """Find the agents' records in the output with identity and sequence of the event."""
         if answer.identity is None:
@@ -97,6 +100,6 @@ class SentOn:
         for number in sorted({each.at.partition for each in arrivals}):
             mine = {each.sequence: each for each in arrivals if each.at.partition == number}
             for offset, record in self._scan.records(topic, number, ends.get(number, 0), begins.get(number, 0)):
-                judged = self._rule.judge(record)
+                judged = self._rule.identify(record)
                 if judged is not None and judged[0] == answer.identity and judged[1] in mine:
-                    mine[judged[1]].sent.append(Sent(Place(topic, number, offset)))
+                    mine[judged[1]].sent.append(SentRecord(RecordPosition(topic, number, offset)))

@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as Topic
 
 from kafka_ratchet.app.cli.why import sentences
 from kafka_ratchet.app.names import changelog_name
-from kafka_ratchet.app.why.answer import Answer, ExitCode, Place
-from kafka_ratchet.app.why.changelog import Log, Step
+from kafka_ratchet.app.why.answer import Answer, ExitCode, RecordPosition
+from kafka_ratchet.app.why.changelog import Log, ProgressEntry
 from kafka_ratchet.app.why.explain import Explanation
 from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.producers import admin_client, describe_topic
 from kafka_ratchet.tables.edits import FORGET, Edit
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.tables.totals import PROGRESS, Progress
 from kafka_ratchet.topic_log.clients import consumer, offset_ranges
-from kafka_ratchet.transport.owner import OUTPUT, Decision, Mark, Owner
+from kafka_ratchet.transport.owner import AGENTS, INPUT, OUTPUT, Decision, DuplicatesFrom, JudgingFrom, Mark, Owner
+from kafka_ratchet.transport.owner import Topic as OwnedTopic
 from tests.app.verify.test_decisions import owned, topics
-from tests.app.written_stream import NewTopic, Stage, record
+from tests.app.written_stream import NOW_MS, NewTopic, Stage, record
 
 
 def asked(stage: Stage, limit_s: float = 60.0) -> Explanation:
@@ -33,7 +36,7 @@ def verdicts(answer: Answer) -> list[tuple[int, str, int | None]]:
 
 
 def test_a_transaction_is_told_where_the_changelog_still_has_it() -> None:
-    first, second = Step(5, 10, 0), Step(9, 12, 0)
+    first, second = ProgressEntry(5, 10, 0), ProgressEntry(9, 12, 0)
     log = Log("changelog", 0, [first, second])
     assert [log.step(offset) for offset in (4, 5, 8, 9)] == [(first, False), (second, True), (second, True), None]
     log.is_whole = True
@@ -72,7 +75,7 @@ def test_each_arrival_is_judged_and_followed(broker: str, new_topic: NewTopic) -
     where = [each.forwarded and each.forwarded.offset for each in answer.arrivals]
     assert where == [0, None, 2, 3, 4, 5, None, None]
     own = [each.transaction and each.transaction.changelog for each in answer.arrivals]
-    first, second, third = (Place(changelog, 0, offset) for offset in range(3))
+    first, second, third = (RecordPosition(changelog, 0, offset) for offset in range(3))
     assert own == [first, second, second, third, third, third, None, None]
     assert any(limit.startswith("the identity was forgotten at ") for limit in answer.limits)
     said = "\n".join(sentences(answer))
@@ -85,9 +88,9 @@ def test_each_arrival_is_judged_and_followed(broker: str, new_topic: NewTopic) -
         limit.endswith("last sequence 3, now nothing, by me@here at 2026-01-01T00:00:00+00:00: began anew")
         for limit in of_b.limits
     )
-    assert (only.at.offset, only.verdict, only.forwarded) == (2, "fresh", Place(output, 0, 1))
+    assert (only.at.offset, only.verdict, only.forwarded) == (2, "fresh", RecordPosition(output, 0, 1))
     (bad,) = asked(stage).of_record(given, 0, 1).arrivals
-    assert (bad.verdict, bad.dead_letter, bad.reason) == ("invalid", Place(letters, 0, 0), "sequence-missing")
+    assert (bad.verdict, bad.dead_letter, bad.reason) == ("invalid", RecordPosition(letters, 0, 0), "sequence-missing")
     assert asked(stage).of_record(letters, 0, 0).arrivals == [bad]
     assert verdicts(asked(stage).of_record(output, 0, 0)) == [(0, "fresh", None), (3, "duplicate", 3)]
 
@@ -122,6 +125,19 @@ def test_what_the_output_lacks_or_has_too_often_is_said(broker: str, new_topic: 
     assert not twice.limits  # without bounds the output is read up to the first only
 
 
+def test_a_surplus_record_of_the_output_does_not_hide_a_later_one(broker: str, new_topic: NewTopic) -> None:
+    stage = Stage(broker, new_topic, 1)
+    stage.write(0, 0, [record(1), record(2)])
+    stage.write(1, 0, [record(1), record(1), record(2)])
+    stage.commit(2)
+    whole = asked(stage).of_identity(b"a", None)
+    assert [each.forwarded and each.forwarded.offset for each in whole.arrivals] == [0, 2]
+    surplus = asked(stage).of_record(stage.topics[1], 0, 1)
+    assert [each.forwarded and each.forwarded.offset for each in surplus.arrivals] == [0]
+    for answer in (whole, surplus):
+        assert "has 2 records of sequence 1 (also offsets 1), and by the rule 1 had" in answer.limits[-1]
+
+
 def test_records_on_both_sides_of_a_decision_are_followed(broker: str, new_topic: NewTopic) -> None:
     stage = Stage(broker, new_topic, 1)
     stage.write(0, 0, [record(1), record(2), record(2), record(3)])
@@ -138,6 +154,89 @@ def test_records_on_both_sides_of_a_decision_are_followed(broker: str, new_topic
         f"it is not in {stage.topics[1]}, which was created again: accepted by ann@desk at 2026-11-22T00:00:00Z: "
         "output again"
     )
+
+
+def test_a_window_goes_on_after_a_decision(broker: str, new_topic: NewTopic) -> None:
+    stage = Stage(broker, new_topic, 1, reorder_window=64)
+    sent = [record(each) for each in (1, 2, 3, 5, 10, 4, 6)]
+    stage.write(0, 0, sent)
+    stage.write(1, 0, [*sent[:4], *sent[5:]])  # an operator has skipped 10
+    stage.commit(7)
+    mark = Mark({}, output=4, dead_letters=0, duplicates=0, intervals=0, edits=0, identities=1)
+    decision = Decision("2026-11-22T00:00:00Z", "ann@desk", "resume --skip", "too large", 4, 5, mark)
+    judging = (JudgingFrom(0, {"reorder_window": "64"}),)
+    owned(stage, Owner(stage.settings.app, "events", {}, topics(stage), (decision,), judging=judging))
+    (late,) = asked(stage).of_identity(b"a", 4).arrivals
+    assert (late.verdict, late.forwarded) == ("fresh", RecordPosition(stage.topics[1], 0, 4))
+
+
+def test_results_of_a_former_input_are_not_those_of_the_present_one(broker: str, new_topic: NewTopic) -> None:
+    stage = Stage(broker, new_topic, 1)
+    given, output, letters = stage.topics
+    sent = [record(None), record(1)]
+    stage.write(0, 0, sent)
+    stage.write(1, 0, [record(1), record(1)])
+    stage.write(2, 0, [stage.letter(record(None, b"former"), 0, 0), stage.letter(sent[0], 0, 0)])
+    stage.commit(2)
+    mark = Mark({}, output=1, dead_letters=1, duplicates=0, intervals=0, edits=1, identities=0, replaced=(INPUT,))
+    decision = Decision("2026-11-22T00:00:00Z", "ann@desk", "resume", "input again", 5, 0, mark)
+    owner = Owner(stage.settings.app, "events", {}, topics(stage), (decision,))
+    owned(stage, owner)
+    changelog = changelog_name(stage.settings.app, "events")
+    edits = [
+        Edit(f"{number}", FORGET, "2026-01-01T00:00:00+00:00", "me@here", why, at, b"a".hex(), None, 3, -1).pack(number)
+        for number, (why, at) in enumerate((("of the former", 3), ("of the present", 2)))
+    ]
+    for key, value in edits:
+        stage.producer.produce(changelog, value, key)
+    stage.producer.flush()
+    (bad,) = asked(stage).of_record(given, 0, 0).arrivals
+    assert bad.dead_letter == RecordPosition(letters, 0, 1)
+    assert asked(stage).of_record(letters, 0, 1).arrivals == [bad]
+    answer = asked(stage).of_identity(b"a", 1)
+    (fresh,) = answer.arrivals
+    assert (fresh.verdict, fresh.forwarded) == ("fresh", RecordPosition(output, 0, 1))
+    (said,) = (limit for limit in answer.limits if "me@here" in limit)
+    assert said.startswith(f"before {given} partition 0 offset 2: ")
+    assert said.endswith("of the present")
+    former = asked(stage).of_record(letters, 0, 0)
+    assert former.exit_code is ExitCode.NOT_FOUND
+    assert f"its record was at offset 0 of a former {given}, and is deleted" in former.limits[-1]
+    assert former.limits[-1].endswith("accepted by ann@desk at 2026-11-22T00:00:00Z: input again")
+
+    key, value = msgspec.structs.replace(owner, rule={"output": AGENTS}).pack()
+    stage.producer.produce(changelog, value, key)
+    stage.producer.flush()
+    (sent_on,) = asked(stage).of_identity(b"a", 1).arrivals
+    assert [each.at for each in sent_on.sent] == [RecordPosition(output, 0, 1)]
+
+
+def test_dropped_records_in_another_topic_than_at_a_decision_are_found(broker: str, new_topic: NewTopic) -> None:
+    dropped = new_topic(1)
+    stage = Stage(broker, new_topic, 1, duplicates=dropped)
+    given = stage.topics[0]
+    stage.write(0, 0, [record(1), record(1)])
+    stage.write(1, 0, [record(1)])
+    headers = [
+        *record(1).headers,
+        *(("ratchet-verdict", b"duplicate"), ("ratchet-last-sequence", b"1")),
+        *(("ratchet-topic", given.encode()), ("ratchet-partition", b"0"), ("ratchet-offset", b"1")),
+    ]
+    stage.producer.produce(dropped, b"v", b"k", 0, timestamp=NOW_MS, headers=headers)
+    stage.commit(2)
+    mark = Mark({}, output=0, dead_letters=0, duplicates=1000, intervals=0, edits=0, identities=0, replaced=(INPUT,))
+    decision = Decision("2026-11-22T00:00:00Z", "ann@desk", "resume", "input again", None, 0, mark)
+    found = describe_topic(admin_client({"bootstrap.servers": broker}), dropped, timeout_s=30, say=lambda _: None)
+    assert found is not None
+    kept_in = DuplicatesFrom(0, OwnedTopic("former", "A" * 22)), DuplicatesFrom(1, OwnedTopic(dropped, found.id))
+    owned(stage, Owner(stage.settings.app, "events", {}, topics(stage), (decision,), duplicates=kept_in))
+    report = stage.verify()
+    assert (report.counts, report.duplicates_kept) == ({}, 1)
+    kept = RecordPosition(dropped, 0, 0)
+    assert [each.kept for each in asked(stage).of_identity(b"a", 1).arrivals] == [None, kept]
+    assert [each.kept for each in asked(stage).of_record(given, 0, 1).arrivals] == [kept]
+    (of_copy,) = asked(stage).of_record(dropped, 0, 0).arrivals
+    assert (of_copy.at, of_copy.kept) == (RecordPosition(given, 0, 1), kept)
 
 
 def test_a_question_about_one_record_asks_about_its_partition_only(
@@ -169,7 +268,7 @@ def test_a_question_about_one_record_asks_about_its_partition_only(
 
     answer, sizes = question(lambda explanation: explanation.of_record(given, 7, 1))
     assert verdicts(answer) == [(0, "fresh", None), (1, "duplicate", 1)]
-    assert answer.arrivals[0].forwarded == Place(output, 7, 0)
+    assert answer.arrivals[0].forwarded == RecordPosition(output, 7, 0)
     assert set(sizes) == {1}
     # A worker knows the identity in one partition, and nothing of it in the others: of those only what waits is read.
     known_nowhere = dict.fromkeys(set(range(32)) - {7}, 0)

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StructType
 from kafka_ratchet.app.settings import Settings, SinkSettings, StreamSettings
 from kafka_ratchet.app.status.results import access_of, planner_of, spec_of
 from kafka_ratchet.app.verify.reading import TopicReader
-from kafka_ratchet.app.why.answer import Place
+from kafka_ratchet.app.why.answer import RecordPosition
 from kafka_ratchet.app.why.result import find_rows, oldest_past
 from kafka_ratchet.app.why.scan import Scan
 from kafka_ratchet.spark_sink.stores.location import TableLocation
@@ -33,12 +33,12 @@ def test_it_is_the_oldest_whose_offset_is_past_it(offset: int, commit: str | Non
         ("version 1", {0: 5}),
         ("version 0", {}),
     ]
-    assert oldest_past(commits, Place("out", 0, offset)) == commit
+    assert oldest_past(commits, RecordPosition("out", 0, offset)) == commit
 
 
 def test_where_older_ones_are_cleaned_up_it_is_that_or_an_older_one() -> None:
-    assert oldest_past([("version 9", {0: 50})], Place("out", 0, 7)) == "version 9 at the latest"
-    assert oldest_past([], Place("out", 0, 7)) is None
+    assert oldest_past([("version 9", {0: 50})], RecordPosition("out", 0, 7)) == "version 9 at the latest"
+    assert oldest_past([], RecordPosition("out", 0, 7)) is None
 
 
 def test_rows_of_other_records_are_left_out_where_the_store_can(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_each_sink_of_the_stream_says_what_its_table_has(
                 "INSERT INTO ratchet_sink_offsets VALUES ('results', ?, ?, 0, ?, 0)", [name, topic, read_to]
             )
     scan = Scan(TopicReader(settings, stream, broker), 60, lambda done, total: None)
-    place = Place(topic, 0, 5)
+    place = RecordPosition(topic, 0, 5)
     found, limits = find_rows(settings, "events", broker, [place], scan)
     assert [(each.job, each.rows, each.read_to) for each in found[place]] == [("one", 1, 7), ("two", 0, 5)]
     (limit,) = limits
