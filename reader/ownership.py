@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from kafka_ratchet.errors import DatabaseUnavailable, ReaderMisused
-from kafka_ratchet.reader.positions import Held, Positions
+from kafka_ratchet.reader.positions import HeldPartition, Positions
 from kafka_ratchet.reader.stores.database import Database, Store
 
 log = structlog.get_logger(__name__)
@@ -34,7 +34,7 @@ class Ownership:
         self._store, self._positions, self._owner = store, positions, owner
         self._log = log.bind(reader=name)
         self._database: Database | None = None
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, HeldPartition] = {}
         """Held partitions by number, as the database last had them."""
 
     @property
@@ -103,7 +103,7 @@ class Ownership:
             time.sleep(PAUSE_S)
             self.connect(limit_s)
 
-    def _taken_over(self, partitions: list[int], topic_id: str) -> dict[int, Held]:
+    def _taken_over(self, partitions: list[int], topic_id: str) -> dict[int, HeldPartition]:
         self.database.begin()
         if others := self._positions.others(self.database, partitions):
             self.database.end_sessions(others)
@@ -127,7 +127,7 @@ class Ownership:
     def look_again(self) -> list[int]:
         """Read from the database which partitions this process still holds, and their positions.
 
-        If a position moved but the generation is still this process's, its own commit succeeded although the answer was
+        If a position has moved but its generation has not, this process's last commit succeeded although the answer was
         lost.
 
         Returns:

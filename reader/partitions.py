@@ -1,4 +1,4 @@
-"""Partitions of a reader: those of its topic or group, while the database confirms the ownership."""
+"""Partitions that a reader reads: of its topic or its group, as far as it owns them in the database."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Partitions:
 
     @property
     def shape(self) -> TopicShape:
-        """Return the topic's id, with the partitions that the reader knows.
+        """Return the topic's id, and the number of partitions that the reader has rows for.
 
         Raises:
             ReaderMisused: `begin` was not called.
@@ -71,7 +71,8 @@ class Partitions:
     def begin(self, start: str) -> None:
         """Store first positions of new partitions; without a group, take over all partitions.
 
-        start: first position of a reader name that the database does not know
+        Args:
+            start: `earliest` or `latest`: first position of a reader name that the database does not know.
         """
         self._add_missing(start, self.shape.partitions)
         if self._group is None:
@@ -152,10 +153,10 @@ class Partitions:
         """Continue from the positions in the database, with the partitions still owned.
 
         Args:
-            behind: partitions with a new position refused by the database, for the log.
+            behind: partitions with a position refused by the database, for the log.
 
         Raises:
-            ReaderFenced: another process has taken over, and no group assigns the rest.
+            ReaderFenced: another process has taken partitions over, and this reader has no group that shares them.
         """
         lost = self._ours.look_again()
         if lost and self._group is None:

@@ -1,8 +1,8 @@
 """Positions of each reader, in a table of the user's own database, next to the rows.
 
 There is a row per reader, topic and partition. A take-over of a partition raises its generation. A commit names its
-generation and its former position, so one of an earlier owner changes no row and is refused (fencing, as Kafka's
-epochs of producers do it, KIP-98).
+generation and its former position, so the commit of an earlier owner changes no row and is refused (fencing, like
+Kafka's producer epochs, KIP-98).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_EPOCH: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Next offset of a partition to read, with the leader epoch before it."""
+    """Next offset of a partition to read, with the leader epoch of the record before it."""
 
     next: int
     """Next offset to read."""
@@ -42,7 +42,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldPartition:
     """Partition held by this process: its position and generation in the database."""
 
     position: Position
@@ -59,7 +59,7 @@ class StoredPosition:
     next: int
     generation: int
     owner: str
-    """Owner of the partition; empty if the last one has released it."""
+    """Id of the process that owns the partition; empty after the owner has released it."""
     topic_id: str
     committed_ms: int
     """Time of the last move, by the clock of the process that made it; 0: never."""
@@ -103,8 +103,14 @@ class Positions:
         """Store the first position of partitions without a row.
 
         Raises:
+            TopicReplaced: the reader's other positions belong to an earlier topic of the same name. Without this
+                check, a process that holds only partitions without a stored position would start to read the new
+                topic, although the operator has not decided yet how to continue.
             PositionNotStored: a trigger, rule or policy keeps a row from being stored as given.
         """
+        for row in self.stored(database):
+            if row.topic_id != topic_id:
+                raise self._replaced(row.partition, row.next, row.topic_id, topic_id)
         added = {}
         for partition, offset in offsets.items():
             if self._run(
@@ -119,7 +125,7 @@ class Positions:
         self._require_stored(database, list(offsets), added)
 
     def _require_stored(self, database: Database, partitions: Sequence[int], offsets: Mapping[int, int]) -> None:
-        """Check that each partition has a row, with its offset in `offsets` if that contains one.
+        """Check that each partition has a row, with the offset that `offsets` contains for it, if any.
 
         Raises:
             PositionNotStored: a trigger, rule or policy keeps a row from being stored as given.
@@ -139,27 +145,21 @@ class Positions:
             "the trigger, rule or policy that refuses or changes rows of the table, then start the reader again"
         )
 
-    def take_over(self, database: Database, partitions: Sequence[int], topic_id: str) -> dict[int, Held]:
+    def take_over(self, database: Database, partitions: Sequence[int], topic_id: str) -> dict[int, HeldPartition]:
         """Fence the owners of these partitions. Call it within a transaction.
 
         Returns:
             position and generation of each partition
 
         Raises:
-            TopicReplaced: the positions belong to another topic of the name.
+            TopicReplaced: the positions belong to an earlier topic of the same name.
             PositionNotStored: a trigger, rule or policy keeps the older owners from being fenced.
         """
         held = {}
         for partition in sorted(partitions):  # in one order, so that two take-overs do not wait for each other
             held[partition], known = self._take(database, partition)
             if known != topic_id:
-                raise TopicReplaced(
-                    f"reader {self._reader!r} has read topic {self._topic!r} up to offset "
-                    f"{held[partition].position.next} of partition {partition} when its id was {known}; now it is "
-                    f"{topic_id}: the topic was deleted and created again. Nothing was read. Decide where to begin: "
-                    f"`ratchet reader resume {self._reader} --topic {self._topic} --from earliest` reads all of the "
-                    f"new one into {self._where}"
-                )
+                raise self._replaced(partition, held[partition].position.next, known, topic_id)
         database.run_deferred()
         found, owners = self.now_held(database, partitions), self._owners(database)
         if wrong := [
@@ -170,7 +170,16 @@ class Positions:
             raise self._not_stored(database, wrong)
         return held
 
-    def _take(self, database: Database, partition: int) -> tuple[Held, str]:
+    def _replaced(self, partition: int, offset: int, known: str, topic_id: str) -> TopicReplaced:
+        """Return the error for a position that belongs to an earlier topic, with id `known`."""
+        return TopicReplaced(
+            f"reader {self._reader!r} has read topic {self._topic!r} up to offset {offset} of partition {partition} "
+            f"when its id was {known}; now it is {topic_id}: the topic was deleted and created again. Nothing was "
+            f"read. Decide where to begin: `ratchet reader resume {self._reader} --topic {self._topic} --from "
+            f"earliest` reads all of the new one into {self._where}"
+        )
+
+    def _take(self, database: Database, partition: int) -> tuple[HeldPartition, str]:
         """Raise the generation of a partition, and name this process as its owner.
 
         Returns:
@@ -195,7 +204,7 @@ class Positions:
                 now.position.next,
             )
             if taken:
-                return Held(now.position, now.generation + 1), str(taken[0][0])
+                return HeldPartition(now.position, now.generation + 1), str(taken[0][0])
             before = now
 
     def _owners(self, database: Database) -> dict[int, str]:
@@ -207,7 +216,9 @@ class Positions:
         )
         return dict(found)
 
-    def move(self, database: Database, held: Mapping[int, Held], to: Mapping[int, Position], now_ms: int) -> list[int]:
+    def move(
+        self, database: Database, held: Mapping[int, HeldPartition], to: Mapping[int, Position], now_ms: int
+    ) -> list[int]:
         """Store new positions in the transaction of the program's rows.
 
         The caller has to roll the transaction back if any partition is returned.
@@ -236,12 +247,14 @@ class Positions:
         if behind:
             return behind
         if wrong := [
-            partition for partition in to if found.get(partition) != Held(to[partition], held[partition].generation)
+            partition
+            for partition in to
+            if found.get(partition) != HeldPartition(to[partition], held[partition].generation)
         ]:
             raise self._not_stored(database, wrong)
         return []
 
-    def _update(self, database: Database, partition: int, held: Held, to: Position, now_ms: int) -> bool:
+    def _update(self, database: Database, partition: int, held: HeldPartition, to: Position, now_ms: int) -> bool:
         return bool(
             self._run(
                 database,
@@ -256,7 +269,7 @@ class Positions:
             )
         )
 
-    def now_held(self, database: Database, partitions: Sequence[int]) -> dict[int, Held]:
+    def now_held(self, database: Database, partitions: Sequence[int]) -> dict[int, HeldPartition]:
         """Return the stored positions of these partitions, without taking them over."""
         found = self._run(
             database,
@@ -266,12 +279,12 @@ class Positions:
             self._topic,
         )
         return {
-            int(partition): Held(Position(int(offset), int(epoch)), int(generation))
+            int(partition): HeldPartition(Position(int(offset), int(epoch)), int(generation))
             for partition, offset, epoch, generation in found
             if partition in partitions
         }
 
-    def release(self, database: Database, held: Mapping[int, Held]) -> None:
+    def release(self, database: Database, held: Mapping[int, HeldPartition]) -> None:
         """Release partitions, so that their next owner need not end this process's sessions."""
         for partition, mine in held.items():
             self._run(

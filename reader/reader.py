@@ -28,8 +28,8 @@ from kafka_ratchet.errors import (
 )
 from kafka_ratchet.reader.ownership import Ownership
 from kafka_ratchet.reader.partitions import Partitions
-from kafka_ratchet.reader.positions import NAME, Held, Positions
-from kafka_ratchet.reader.source import Fetched, Source
+from kafka_ratchet.reader.positions import NAME, HeldPartition, Positions
+from kafka_ratchet.reader.source import FetchedRecords, Source
 from kafka_ratchet.reader.stores.database import Store
 from kafka_ratchet.reader.topic import Options, TopicReading
 from kafka_ratchet.reader.transaction import Transaction
@@ -308,7 +308,7 @@ class Reader:
         """Refuse a call while another thread still runs the code that requested the open transaction.
 
         Raises:
-            ReaderMisused: another thread does.
+            ReaderMisused: another thread still runs that code.
         """
         if self._user is None or (frame := self._user[1]) is None:
             return
@@ -330,7 +330,7 @@ class Reader:
         self._while_idle(fetched, ends)
         return None
 
-    def _while_idle(self, fetched: Fetched, ends: Mapping[int, int] | None) -> None:
+    def _while_idle(self, fetched: FetchedRecords, ends: Mapping[int, int] | None) -> None:
         """Store positions past transaction markers, and check the topic at intervals."""
         if fetched.positions:
             self._begin(fetched, self._topic.ask()).try_commit()
@@ -357,14 +357,14 @@ class Reader:
 
     # -- one transaction
 
-    def _begin(self, fetched: Fetched, question: Future[Any]) -> Transaction:
+    def _begin(self, fetched: FetchedRecords, question: Future[Any]) -> Transaction:
         database = self._ours.database
         database.begin()
         transaction = Transaction(fetched.events, database, lambda: self._commit(transaction, fetched, question))
         self._transaction = transaction
         return transaction
 
-    def _commit(self, transaction: Transaction, fetched: Fetched, question: Future[Any]) -> bool:
+    def _commit(self, transaction: Transaction, fetched: FetchedRecords, question: Future[Any]) -> bool:
         """Check the topic's id, store the positions, and commit; on a mismatch, roll back.
 
         Returns:
@@ -393,11 +393,11 @@ class Reader:
         transaction.end()
         self._transaction = None
         for partition, position in fetched.positions.items():
-            self._ours.held[partition] = Held(position, self._ours.held[partition].generation)
+            self._ours.held[partition] = HeldPartition(position, self._ours.held[partition].generation)
         self._watched_at = time.monotonic()
         return True
 
-    def _range(self, fetched: Fetched) -> str:
+    def _range(self, fetched: FetchedRecords) -> str:
         return ", ".join(
             f"partition {partition} offsets {self._ours.held[partition].position.next} to {position.next - 1}"
             for partition, position in fetched.positions.items()

@@ -48,7 +48,7 @@ _FILL_S: Final = 0.02
 
 
 @dataclass(slots=True)
-class Fetched:
+class FetchedRecords:
     """Fetched records in the order of offsets, with the next position of each partition."""
 
     events: list[Event] = field(default_factory=list)
@@ -146,7 +146,7 @@ class Source:
         )
         self._next = {partition: position.next for partition, position in positions.items()}
 
-    def fetch(self, most: int, wait_s: float) -> Fetched:
+    def fetch(self, most: int, wait_s: float) -> FetchedRecords:
         """Return the next records.
 
         Args:
@@ -164,14 +164,14 @@ class Source:
         following, self._next = self._next, {}
         first = self._consumer.poll(wait_s)
         if self._has_new_assignment():
-            return Fetched()  # the partitions are taken over again, and read from the database's positions
+            return FetchedRecords()  # the partitions are taken over again, and read from the database's positions
         self._refuse_stuck(following)
         if first is None:
             self._next = following
-            return Fetched()
+            return FetchedRecords()
         messages = [first, *(self._consumer.consume(most - 1, _FILL_S) if most > 1 else ())]
         if self._has_new_assignment():
-            return Fetched()
+            return FetchedRecords()
         fetched = self._read(messages, following)
         self._next = following
         return fetched
@@ -205,9 +205,9 @@ class Source:
             if 0 <= begin <= position < end:
                 raise self._unread(partition, position, end)
 
-    def _read(self, messages: Sequence[Message], following: dict[int, int]) -> Fetched:
+    def _read(self, messages: Sequence[Message], following: dict[int, int]) -> FetchedRecords:
         """Convert messages to events, and update `following`, the next offset of each partition."""
-        fetched = Fetched()
+        fetched = FetchedRecords()
         last: dict[int, Message | None] = {}
         """The record before the position; None: it is a marker of a transaction."""
         append = fetched.events.append
@@ -215,7 +215,7 @@ class Source:
             error = message.error()
             if error is not None:
                 if error.code() != END_OF_PARTITION:
-                    self._look_at(message, error, following)
+                    self._handle_error(message, error, following)
                 elif message.offset() > following.get(message.partition(), 2**63):
                     # The last record of a partition may be a marker of a transaction, which is never delivered. Its
                     # leader epoch may be a later one than the last record's.
@@ -237,8 +237,8 @@ class Source:
             fetched.positions[partition] = Position(following[partition], NO_EPOCH if epoch is None else epoch)
         return fetched
 
-    def _look_at(self, message: Message, error: KafkaError, following: dict[int, int]) -> None:
-        """Raise an error that ends reading; log other errors."""
+    def _handle_error(self, message: Message, error: KafkaError, following: dict[int, int]) -> None:
+        """Raise the error of a message if it ends reading; log it otherwise."""
         code, partition = error.code(), message.partition()
         where = f"topic {self._topic!r} partition {partition}"
         if code in _LOST:

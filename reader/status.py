@@ -19,7 +19,7 @@ LOOKING = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReaderProgress:
     """Progress of one reader in one partition."""
 
     stored: StoredPosition
@@ -55,7 +55,10 @@ class Standing:
         if not self.has_leader:
             return "no-leader", f"{place}: the partition has no leader. Bring a replica back"
         if end is None:
-            return "topic-missing", f"{place}: the topic or the partition does not exist. Was it deleted?"
+            return "topic-missing", (
+                f"{place}: the topic or the partition does not exist. Restore it; or create the topic again, and "
+                "choose where to go on with `ratchet reader resume`"
+            )
         if self.is_other_topic:
             return "halted", (
                 f"{place}: the topic was deleted and created again. Choose where to go on with `ratchet reader resume`"
@@ -98,7 +101,7 @@ class Standing:
         }
 
 
-def standings(store: Store, options: Options, timeout_s: float) -> list[Standing]:
+def standings(store: Store, options: Options, timeout_s: float) -> list[ReaderProgress]:
     """Return the progress of every reader in a database, without fencing any.
 
     Args:
@@ -107,7 +110,7 @@ def standings(store: Store, options: Options, timeout_s: float) -> list[Standing
         timeout_s: longest wait for Kafka's answer, in seconds.
 
     Raises:
-        ReaderError: no reader has used this database.
+        ReaderError: the table of positions cannot be read; for example, no reader has used this database.
         DatabaseUnavailable, BrokerUnavailable: no answer.
     """
     database = store.connect(LOOKING)
@@ -115,8 +118,8 @@ def standings(store: Store, options: Options, timeout_s: float) -> list[Standing
         rows = stored(database)
     except Exception as error:
         raise ReaderError(
-            f"{store.where}: no reader has used this database: its table {TABLE} cannot be read "
-            f"({str(error).strip()}). Check the database"
+            f"{store.where}: table {TABLE} cannot be read ({str(error).strip()}). If the table is missing, no reader "
+            "has used this database: check its address. Otherwise check the connection and this user's rights"
         ) from error
     finally:
         database.close()
@@ -127,7 +130,7 @@ def standings(store: Store, options: Options, timeout_s: float) -> list[Standing
         try:
             shape = reading.shape()
         except TopicMissing:
-            found += [Standing(row, None, is_other_topic=False) for row in of_topic]
+            found += [ReaderProgress(row, None, is_other_topic=False) for row in of_topic]
             continue
         away = reading.leaderless()
         led = [number for number in range(shape.partitions) if number not in away]
@@ -136,7 +139,7 @@ def standings(store: Store, options: Options, timeout_s: float) -> list[Standing
         recent = reading.since(led, int((time.time() - STALLED_AFTER_S) * 1000))
         ends = {partition: max(high[partition], end) for partition, end in stable.items()}
         found += [
-            Standing(
+            ReaderProgress(
                 row,
                 ends.get(row.partition),
                 row.topic_id != shape.id,
@@ -219,6 +222,6 @@ def _offsets(reading: TopicReading, source: str, partitions: int) -> dict[int, i
         if not beginnings[partition] <= offset <= ends[partition]:
             raise SettingsError(
                 f"--from {source}: the offset is not in partition {partition}, which holds offsets "
-                f"{beginnings[partition]} to {ends[partition]}"
+                f"{beginnings[partition]} to {ends[partition]}. Write one of these"
             )
     return offsets

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 INTERVAL_MS: Final = 2_500
-"""Milliseconds between two statistics of librdkafka."""
+"""Milliseconds between two reports of librdkafka's statistics."""
 REQUESTS: Final = 8
 """Number of answers in a row without a record, after which a partition counts as stuck. Slow or throttled requests have
 no answer."""
@@ -41,7 +41,7 @@ class StuckPartitions:
         self._stuck: dict[int, Standstill] = {}
 
     def take(self, statistics: str) -> None:
-        """Find stuck partitions by comparing statistics with earlier ones. statistics: librdkafka's, as JSON."""
+        """Find stuck partitions by comparing a report with the earlier ones. statistics: the report, as JSON."""
         found = json.loads(statistics)
         now = found["ts"] / 1e6
         leaders = {each["nodeid"]: each for each in found["brokers"].values()}
@@ -62,7 +62,7 @@ class StuckPartitions:
         self._stuck = {number: each for number, each in self._stuck.items() if seen.get(number) == each}
 
     def at(self, positions: Mapping[int, int]) -> tuple[int, Standstill] | None:
-        """Return a stuck partition and its standstill at one of these positions; None without one."""
+        """Return a partition stuck at one of these positions, with its standstill; None: there is none."""
         return next((each for each in self._stuck.items() if positions.get(each[0]) == each[1].offset), None)
 
 

@@ -98,7 +98,7 @@ class TopicReading:
         return self._require_id(TopicShape(self.topic, str(answer.topic_id), len(answer.partitions)), topic_id)
 
     def same_shape(self, topic_id: str) -> TopicShape:
-        """Return the topic's shape if it still has this id; raises the errors of `confirm`."""
+        """Return the topic's id and partition count if it still has this id; raises the errors of `confirm`."""
         return self._require_id(self.shape(), topic_id)
 
     def _require_id(self, shape: TopicShape, topic_id: str) -> TopicShape:

@@ -91,7 +91,7 @@ def _shown(text: str) -> str:
 
 
 def table_names(table: str) -> tuple[str, ...]:
-    """Split `schema.table` at its points; names between double quotes may hold points.
+    """Split `schema.table` at its dots. A dot between double quotes belongs to a name.
 
     Raises:
         SettingsError: a quote is not closed, or a name is empty.

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 FEW: Final = 20_000
-"""Number of offsets below which librdkafka reads faster than the compiled code can be loaded."""
+"""Number of offsets below which `batches_between` is not worth its start-up.
+
+librdkafka has read them before the compiled code is loaded.
+"""
 
 AHEAD: Final = 2
 """Maximum number of batches that wait for the caller."""

@@ -1,4 +1,7 @@
-"""Texts of whole columns, the same as module `values` makes: regular values all at once, others singly."""
+"""Texts of whole columns, equal to those that module `values` makes of single values.
+
+Most values are converted all at once, and unusual ones one by one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_ratchet.app.compare.side import Rows, Wanted
+from kafka_ratchet.app.compare.side import RequestedValues, Rows
 from kafka_ratchet.app.compare.values import (
     NULL,
     SEPARATOR,
@@ -59,7 +62,7 @@ LATEST: Final = pa.scalar(datetime.max.replace(tzinfo=UTC), UTC_TIME)
 """Bounds of the times that Python holds in UTC."""
 
 
-def rows_of(columns: Sequence[Column], wanted: Wanted) -> Rows:
+def rows_of(columns: Sequence[Column], wanted: RequestedValues) -> Rows:
     """Return the identity and content texts of rows.
 
     Args:
@@ -227,7 +230,7 @@ def _of_times(column: pa.Array) -> pa.Array:
 
 
 def _of_time_texts(texts: pa.Array, singly: Callable[[pa.Array], list[str | None]]) -> pa.Array:
-    """Return texts of times, given as texts. singly: converter for times in other forms than `TIME`."""
+    """Bring texts of times into one form. singly: converts texts that do not match `TIME`."""
     is_plain = pc.match_substring_regex(texts, TIME)
     plain = pc.if_else(is_plain, texts, pa.scalar(None, pa.string()))
     in_zone = pc.if_else(pc.match_substring_regex(plain, ZONE), plain, pc.binary_join_element_wise(plain, "Z", ""))

@@ -22,7 +22,7 @@ OF_RECORD: Final = ("key", "value", "partition", "offset", "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ValueLocation:
     """Place of a value in a topic's record or a table's row.
 
     kind: "column" is a column of a table; "field" is a path in a record's value; the others are parts of the record
@@ -36,7 +36,7 @@ class Place:
     path: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, text: str, side: Address) -> Place:
+    def parse(cls, text: str, side: Address) -> ValueLocation:
         """Parse `field:PATH`, `header:NAME`, `key`, `partition`, `offset`, `timestamp`, or a column's name.
 
         Raises:
@@ -57,11 +57,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ValuePair:
     """Places of one value on both sides of a comparison."""
 
-    source: Place
-    target: Place
+    source: ValueLocation
+    target: ValueLocation
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ class Pair:
         return self.target.name or str(self.target)
 
 
-def pairs(given: str | Sequence[str], source: Address, target: Address, option: str) -> list[Pair]:
+def pairs(given: str | Sequence[str], source: Address, target: Address, option: str) -> list[ValuePair]:
     """Parse `LEFT=RIGHT` pairs of places; a single name stands for both sides.
 
     Args:
@@ -82,15 +82,17 @@ def pairs(given: str | Sequence[str], source: Address, target: Address, option: 
         SettingsError: a part is empty or given twice.
     """
     texts = [given] if isinstance(given, str) else list(given)
-    found: list[Pair] = []
+    found: list[ValuePair] = []
     for part in (part for text in texts for part in PARTS.split(text)):
         left, *right = EQUALS.split(part.strip(), maxsplit=1)
         if not left or (right and not right[0]):
             raise SettingsError(f"{option} {part!r}: write NAME for both sides, or SOURCE=TARGET such as field:id=id")
         bare = left.partition(":")[2] if left.startswith(("field:", "header:")) and not target.is_topic else left
-        found.append(Pair(Place.parse(left, source), Place.parse(right[0] if right else bare, target)))
-    if len(set(found)) < len(found):
-        raise SettingsError(f"{option}: a part is given twice. Give it once")
+        found.append(
+            ValuePair(ValueLocation.parse(left, source), ValueLocation.parse(right[0] if right else bare, target))
+        )
+    if (twice := next((pair for pair in found if found.count(pair) > 1), None)) is not None:
+        raise SettingsError(f"{option}: {twice.name} is given twice. Give it once")
     return found
 
 

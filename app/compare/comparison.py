@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from kafka_ratchet.app.compare.address import Address
 from kafka_ratchet.app.compare.bounds import Bound, seconds
-from kafka_ratchet.app.compare.columns import Pair, pairs
-from kafka_ratchet.app.compare.engine import VERDICTS, Engine, Found, Name, Terms
+from kafka_ratchet.app.compare.columns import ValuePair, pairs
+from kafka_ratchet.app.compare.engine import VERDICTS, Engine, Name, RowFinding, RunConditions
 from kafka_ratchet.app.compare.formats import decoder
-from kafka_ratchet.app.compare.side import Wanted
+from kafka_ratchet.app.compare.side import RequestedValues
 from kafka_ratchet.app.compare.table import TableSide, open_table
 from kafka_ratchet.app.compare.topic import TopicSide
 from kafka_ratchet.app.compare.values import Kind, common, content_parts, exact, shown_identity
@@ -253,8 +253,8 @@ class Comparer:
     def run(self, progress: Progress | None = None) -> Comparison:
         """Read both sides and compare them.
 
-        The target is read up to an earlier moment than the source, so that the source has the record of each row in
-        the target. Records that came to a topic in between count as in flight.
+        The target is read up to an earlier moment than the source, so that the source has the record of each row in the
+        target. Records that came to the source between these moments count as in flight.
 
         Raises:
             SourceError: a side cannot be read.
@@ -277,7 +277,7 @@ class Comparer:
             ends: dict[Name, dict[int, int]] = {}
             sides: tuple[tuple[Name, TopicSide | TableSide], ...] = (("target", target), ("source", source))
             for name, side in sides:
-                wanted = Wanted(_places(self._by, name, by), _places(self._compared, name, compared))
+                wanted = RequestedValues(_places(self._by, name, by), _places(self._compared, name, compared))
                 self._keep(name, side, wanted, progress)
                 result.unread += side.unread
                 if isinstance(side, TopicSide):
@@ -285,7 +285,7 @@ class Comparer:
                     result.notes += side.notes()
             self._engine.commit(ends)
             self._name_absent(result, source, target)
-            terms = Terms(
+            terms = RunConditions(
                 as_is=self._options.as_is,
                 contents=bool(self._compared),
                 since=since,
@@ -333,7 +333,10 @@ class Comparer:
                 )
 
     def _name_absent(self, result: Comparison, source: TopicSide | TableSide, target: TopicSide | TableSide) -> None:
-        """Note the places that no row has, because null on both sides counts as equal."""
+        """Add a note about each compared place that no row has.
+
+        Such a place is null on both sides, and two nulls count as equal.
+        """
         absent = {"source": self._absent("source", source), "target": self._absent("target", target)}
         for number, pair in enumerate(self._compared):
             if number in absent["source"] and number in absent["target"]:
@@ -367,7 +370,8 @@ class Comparer:
         Returns (source, target, ends of the partitions of a topic as source; None for a table as source).
 
         A topic is read up to an end that is fixed when it is read, a table as of its opening. So a table as source is
-        opened last, once the target's end is fixed. Otherwise it would lack rows that came to both sides in between.
+        opened last, once the target's end is fixed. Otherwise it would lack rows that came to both sides after its
+        opening.
         """
         if self._source.is_topic:
             source = self._open("source")
@@ -392,7 +396,9 @@ class Comparer:
             return open_table(address, options.source_options, options.timestamp)
         return open_table(address, options.target_options, None)
 
-    def _kinds(self, source: TopicSide | TableSide, target: TopicSide | TableSide, chosen: list[Pair]) -> list[Kind]:
+    def _kinds(
+        self, source: TopicSide | TableSide, target: TopicSide | TableSide, chosen: list[ValuePair]
+    ) -> list[Kind]:
         left = source.kinds([each.source for each in chosen])
         right = target.kinds([each.target for each in chosen])
         return [common(a, b) for a, b in zip(left, right, strict=True)]
@@ -414,7 +420,9 @@ class Comparer:
             )
         self._engine.keep("types", types)
 
-    def _keep(self, name: Name, side: TopicSide | TableSide, wanted: Wanted, progress: Progress | None) -> None:
+    def _keep(
+        self, name: Name, side: TopicSide | TableSide, wanted: RequestedValues, progress: Progress | None
+    ) -> None:
         """Read one side and store its rows in the engine."""
         if not isinstance(side, TopicSide):
             self._engine.forget(name)
@@ -435,7 +443,7 @@ class Comparer:
         """Continue reading a topic at the offsets of the last run, if there was one.
 
         Raises:
-            TopicReplaced: the topic was deleted and created again in between.
+            TopicReplaced: the topic was deleted and created again since the last run.
             LogTruncated: the topic has lost records already read.
         """
         kept = self._engine.kept(f"id of {name}")
@@ -452,7 +460,7 @@ class Comparer:
                 "read them; their records are not compared"
             )
 
-    def _shown(self, found: Found, source: TopicSide | TableSide, target: TopicSide | TableSide) -> dict[str, Any]:
+    def _shown(self, found: RowFinding, source: TopicSide | TableSide, target: TopicSide | TableSide) -> dict[str, Any]:
         shown: dict[str, Any] = {
             "finding": found.kind,
             "identity": shown_identity(found.identity),
@@ -467,7 +475,7 @@ class Comparer:
         return shown
 
 
-def _no_common_identity(result: Comparison, findings: Sequence[Found]) -> str:
+def _no_common_identity(result: Comparison, findings: Sequence[RowFinding]) -> str:
     """Return a sentence for two sides without a common identity; often they write it in two forms."""
     first = {each.kind: each.identity for each in reversed(findings)}
     ours, theirs = first.get("lost", first.get("in_flight")), first.get("unexpected")
@@ -487,11 +495,11 @@ def _edges(source: TopicSide | TableSide) -> dict[int, int] | None:
     return {number: span.end for number, span in source.ends().items()}
 
 
-def _names(chosen: Sequence[Pair]) -> list[str]:
+def _names(chosen: Sequence[ValuePair]) -> list[str]:
     return [each.name for each in chosen]
 
 
-def _places(chosen: Sequence[Pair], name: str, kinds: Sequence[Kind]) -> list[tuple[Any, Kind]]:
+def _places(chosen: Sequence[ValuePair], name: str, kinds: Sequence[Kind]) -> list[tuple[Any, Kind]]:
     return [(getattr(each, name), kind) for each, kind in zip(chosen, kinds, strict=True)]
 
 

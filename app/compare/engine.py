@@ -212,7 +212,7 @@ GROUP BY chosen.identity, chosen.part, chosen.position ORDER BY place
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RunConditions:
     """Conditions of one run of a comparison.
 
     as_is: True if the target has to hold each identity as often as the source.
@@ -236,7 +236,7 @@ class Terms:
 
 
 @dataclass(slots=True)
-class Counted:
+class ComparisonCounts:
     """Counts of a comparison, and the listed findings.
 
     lost, in_flight: number of records of the source; doubled, altered, unexpected: number of rows of the target
@@ -254,7 +254,7 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RowFinding:
     """Finding of a comparison, with the places of its rows.
 
     source, targets: (part, position) of each row
@@ -301,9 +301,8 @@ class Engine:
             self._folder = Path(tempfile.mkdtemp(prefix="ratchet-verify-", dir=folder))
         except OSError as error:
             place = "TMPDIR" if state is None else f"--state {state}"
-            raise SourceError(
-                f"{place}: no folder for temporary files can be made: {error}. Name another place"
-            ) from None
+            other = "Set TMPDIR to another folder" if state is None else "Name a file in another folder"
+            raise SourceError(f"{place}: no folder for temporary files can be made: {error}. {other}") from None
         self._sorted = self._folder / "sorted.duckdb"
         try:
             self._db = duckdb.connect(
@@ -502,7 +501,7 @@ class Engine:
 
     # -- comparison
 
-    def compare(self, terms: Terms) -> tuple[Counted, list[Found]]:
+    def compare(self, terms: RunConditions) -> tuple[ComparisonCounts, list[RowFinding]]:
         """Compare both sides, bucket by bucket.
 
         Raises:
@@ -542,10 +541,10 @@ class Engine:
             self._memory_mb = share_mb
             self._db.execute(f"SET memory_limit = '{share_mb}MB'")
 
-    def _compare(self, terms: Terms, buckets: int) -> tuple[Counted, list[Found]]:
+    def _compare(self, terms: RunConditions, buckets: int) -> tuple[ComparisonCounts, list[RowFinding]]:
         conditions = {"inside": _inside(terms), **_young(terms)}
         rows = f"SELECT count(*) FROM source WHERE identity IS NOT NULL AND {conditions['inside']}"  # noqa: S608
-        counted, found = Counted(looked_for=int(self._one(rows)[0])), dict[str, list[Found]]()
+        counted, found = ComparisonCounts(looked_for=int(self._one(rows)[0])), dict[str, list[RowFinding]]()
         view = SORTED_ROWS_OF_BUCKET if buckets >= SORTED_FROM and self._sort(buckets) else ROWS_OF_BUCKET
         for bucket in range(buckets):
             for side in get_args(Name):
@@ -590,7 +589,7 @@ class Engine:
         for name in TEMPORARY:
             self._db.execute(f"DROP TABLE IF EXISTS {name}")
 
-    def _count(self, counted: Counted) -> None:
+    def _count(self, counted: ComparisonCounts) -> None:
         lost, flying, surplus, alien, oldest = self._one(
             "SELECT sum(missing), sum(flying), sum(surplus), sum(alien), min(ms) FILTER (flying > 0) FROM placed"
         )
@@ -601,7 +600,7 @@ class Engine:
         if oldest is not None and oldest != UNKNOWN_MS:
             counted.oldest_ms = int(oldest) if counted.oldest_ms is None else min(counted.oldest_ms, int(oldest))
 
-    def _listed(self, sample: int, found: Mapping[str, list[Found]]) -> Iterator[Found]:
+    def _listed(self, sample: int, found: Mapping[str, list[RowFinding]]) -> Iterator[RowFinding]:
         for kind, column in LISTED:
             left = sample - len(found.get(kind, ()))
             if left <= 0:
@@ -613,9 +612,9 @@ class Engine:
             for identity, place, count, targets in self._db.execute(CHOSEN).fetchall():
                 shown = targets[:PLACES_MOST] if kind in ("doubled", "unexpected") else []
                 places = [(each["part"], each["position"]) for each in shown]
-                yield Found(kind, identity, _place(place), places, int(count))
+                yield RowFinding(kind, identity, _place(place), places, int(count))
 
-    def _altered(self, left: int) -> Iterator[Found]:
+    def _altered(self, left: int) -> Iterator[RowFinding]:
         if left <= 0:
             return
         self._db.execute(
@@ -623,7 +622,7 @@ class Engine:
         )
         for identity, found, target, expected, source in self._db.execute(ALTERED_CHOSEN).fetchall():
             targets = [(target["part"], target["position"])]
-            yield Found("altered", identity, _place(source), targets, 1, expected, found)
+            yield RowFinding("altered", identity, _place(source), targets, 1, expected, found)
 
     def _one(self, query: str) -> tuple[Any, ...]:
         (row,) = self._db.execute(query).fetchall()  # all: an open result blocks the connection
@@ -653,7 +652,7 @@ def _resident_mb() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") // 2**20
 
 
-def _inside(terms: Terms) -> str:
+def _inside(terms: RunConditions) -> str:
     """Return the SQL condition for records to compare. Only numbers are inserted into the text."""
     conditions = ["TRUE"]
     for bound, sign in ((terms.since, ">="), (terms.until, "<")):
@@ -669,7 +668,7 @@ def _inside(terms: Terms) -> str:
     return "(" + " AND ".join(conditions) + ")"
 
 
-def _young(terms: Terms) -> dict[str, str]:
+def _young(terms: RunConditions) -> dict[str, str]:
     """Return the SQL condition for records that may be in flight, and the join that it needs."""
     in_time = f"ms BETWEEN {terms.cutoff_ms:d} AND {terms.latest_ms:d}"
     if not terms.edges:

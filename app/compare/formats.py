@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args
 from kafka_ratchet.app.compare.record_columns import UNREADABLE, Decode, from_json
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.extras import require_package
-from kafka_ratchet.spark_sink.rows.registry.client import NUMBERS
+from kafka_ratchet.spark_sink.rows.registry.client import NUMBERS, TIMEOUT_S
 
 Format = Literal["json", "avro", "protobuf", "json-schema", "bytes"]
 
@@ -43,7 +43,7 @@ def decoder(name: str, topic: str, registry: str | None, options: Mapping[str, s
 
     try:
         client = SchemaRegistryClient(
-            {"url": registry, **{name: _option(name, text) for name, text in options.items()}}
+            {"timeout": TIMEOUT_S, "url": registry, **{name: _option(name, text) for name, text in options.items()}}
         )
     except (ValueError, TypeError, OSError) as error:
         raise SettingsError(f"--schema-registry, --registry-option: {error}") from None

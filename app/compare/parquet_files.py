@@ -57,8 +57,29 @@ def require_plain_files(files: FileSystem, path: str, address: object) -> None:
     """
     for folder in (PurePosixPath(path), *PurePosixPath(path).parents):
         for name, why in OTHER_TABLES.items():
-            if str(folder) not in ("/", ".") and files.get_file_info(str(folder / name)).type.name == "Directory":
+            if _has_folder(files, folder, name):
                 raise SettingsError(f"{address} {why}")
+
+
+def require_no_list(files: FileSystem, paths: Iterable[str], address: object) -> None:
+    """Refuse paths in a folder of Spark's file sink.
+
+    The list of committed files is not read for such a path.
+
+    Raises:
+        SettingsError: a path or a folder above it has the list.
+    """
+    for folder in {folder for path in paths for folder in (PurePosixPath(path), *PurePosixPath(path).parents)}:
+        if _has_folder(files, folder, SPARK_LOG):
+            raise SettingsError(
+                f"{address}: Spark's file sink lists its committed files in {folder / SPARK_LOG}, and other files "
+                "there may be left over from a crash. Give the local path of the sink's folder, without a "
+                "pattern; a sink in object storage cannot be compared"
+            )
+
+
+def _has_folder(files: FileSystem, folder: PurePosixPath, name: str) -> bool:
+    return str(folder) not in ("/", ".") and bool(files.get_file_info(str(folder / name)).type.name == "Directory")
 
 
 def committed_names(folder: Path, address: object) -> set[str] | None:

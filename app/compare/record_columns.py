@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from kafka_ratchet.app.compare.columns import Place
+from kafka_ratchet.app.compare.columns import ValueLocation
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -148,7 +148,7 @@ class ColumnsReader:
         decode: decoder of values; None: JSON.
     """
 
-    def __init__(self, places: Sequence[Place], decode: Decode | None) -> None:
+    def __init__(self, places: Sequence[ValueLocation], decode: Decode | None) -> None:
         self._places, self._decode = places, decode or from_json
         paths = [place.path for place in places if place.kind == "field"]
         self._fields = None
@@ -174,7 +174,7 @@ class ColumnsReader:
         return read
 
 
-def _of_record(records: Records, place: Place) -> list[Any]:
+def _of_record(records: Records, place: ValueLocation) -> list[Any]:
     if place.kind == "header":
         return records.header(place.name)
     if place.kind == "timestamp":
@@ -247,7 +247,7 @@ def _json_fields(paths: Sequence[tuple[str, ...]]) -> Fields:
 
 
 def from_json(value: bytes | None) -> Any:
-    """Parse JSON with Python's parser, which accepts more; `UNREADABLE` if the value is not JSON."""
+    """Parse JSON with Python's parser, which accepts more than msgspec; return `UNREADABLE` for other values."""
     if value is None:
         return UNREADABLE
     try:
@@ -266,7 +266,7 @@ def at(value: Any, path: Sequence[str]) -> Any:
 
 
 def has(value: Any, path: Sequence[str]) -> bool:
-    """Return True if a path of nested objects exists, be it with null."""
+    """Return True if a path of nested objects exists, even if its value is null."""
     for name in path:
         if not isinstance(value, Mapping) or name not in value:
             return False

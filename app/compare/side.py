@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kafka_ratchet.app.compare.columns import Place
+from kafka_ratchet.app.compare.columns import ValueLocation
 from kafka_ratchet.app.compare.values import Kind, content_of, converter, identity_of
 
 UNKNOWN_MS = -1
@@ -40,23 +40,23 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedValues:
     """Values to read from each row, with the types that determine their texts.
 
     by: places of the identity's parts, each with the type under which both sides are compared
     compared: places of the content's parts, likewise
     """
 
-    by: Sequence[tuple[Place, Kind]]
-    compared: Sequence[tuple[Place, Kind]] = ()
+    by: Sequence[tuple[ValueLocation, Kind]]
+    compared: Sequence[tuple[ValueLocation, Kind]] = ()
 
     @property
-    def parts(self) -> list[tuple[Place, Kind]]:
+    def parts(self) -> list[tuple[ValueLocation, Kind]]:
         """Return all places with their types, those of the identity first."""
         return [*self.by, *self.compared]
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[ValueLocation]:
         """Return all places, those of the identity first."""
         return [place for place, _ in self.parts]
 
@@ -84,14 +84,14 @@ class Side(Protocol):
     present: set[int]
     """Indexes of the wanted places that a row has, even if its value is null; complete once `rows` was read."""
 
-    def kinds(self, places: Sequence[Place]) -> list[Kind]:
+    def kinds(self, places: Sequence[ValueLocation]) -> list[Kind]:
         """Return the type that this side declares for each place.
 
         Raises:
             SettingsError: the table lacks a column.
         """
 
-    def rows(self, wanted: Wanted) -> Iterator[Rows]:
+    def rows(self, wanted: RequestedValues) -> Iterator[Rows]:
         """Read all rows once.
 
         Raises:

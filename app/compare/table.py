@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 from kafka_ratchet.app.compare import parquet_files
 from kafka_ratchet.app.compare.address import Address, table_names
-from kafka_ratchet.app.compare.columns import Place
-from kafka_ratchet.app.compare.side import UNKNOWN_MS, Rows, Wanted
+from kafka_ratchet.app.compare.columns import ValueLocation
+from kafka_ratchet.app.compare.side import UNKNOWN_MS, RequestedValues, Rows
 from kafka_ratchet.app.compare.values import Kind
 from kafka_ratchet.errors import SettingsError, SourceError
 
@@ -100,7 +100,7 @@ class TableSide:
 
     # --
 
-    def kinds(self, places: Sequence[Place]) -> list[Kind]:
+    def kinds(self, places: Sequence[ValueLocation]) -> list[Kind]:
         """Return the types of the columns.
 
         Raises:
@@ -112,7 +112,7 @@ class TableSide:
             found.append("any" if rest else self._types[column])
         return found
 
-    def _column(self, place: Place) -> tuple[str, Sequence[str]]:
+    def _column(self, place: ValueLocation) -> tuple[str, Sequence[str]]:
         """Return the column of a place, and the path within the column's objects."""
         if place.name in self._types:
             return place.name, ()
@@ -126,7 +126,7 @@ class TableSide:
     def _no_column(self, name: str) -> str:
         return f"{self.address} has no column {name!r}; its columns are {', '.join(self._types)}"
 
-    def rows(self, wanted: Wanted) -> Iterator[Rows]:
+    def rows(self, wanted: RequestedValues) -> Iterator[Rows]:
         """Read all rows of the snapshot."""
         from kafka_ratchet.app.compare.column_texts import rows_of
 
@@ -315,6 +315,9 @@ class ParquetSide(TableSide):
         made = dataset.dataset(found if len(found) > 1 else found[0], format=_parquet_format(self.address))
         parquet_files.require_plain_files(files or made.filesystem, path, self.address)
         committed = parquet_files.committed_names(Path(path), self.address) if files is None else None
+        if committed is None:
+            places = [path] if files is not None else [str(Path(name).absolute()) for name in found]
+            parquet_files.require_no_list(files or made.filesystem, places, self.address)
         self._fragments = [
             each for each in made.get_fragments() if committed is None or PurePosixPath(each.path).name in committed
         ]
@@ -378,7 +381,7 @@ def _parquet_options() -> Any:
 
 
 def _slowly(address: Address) -> dict[str, Any]:
-    """Return options under which Arrow reads a file no further ahead than the caller has read."""
+    """Return options for Arrow that keep it from reading ahead of the caller."""
     from pyarrow.dataset import ParquetFragmentScanOptions
 
     return {
@@ -503,20 +506,27 @@ class CsvSide(TableSide):
 
     def _open(self) -> None:
         import duckdb
+        from pyarrow.fs import LocalFileSystem
 
         place = self.address.place
         path = Path(place)
+        committed = parquet_files.committed_names(path, self.address)
         if path.is_dir():
             self._names = sorted(
                 str(each)
                 for pattern in ("*.csv", "*.csv.gz")
                 for each in path.rglob(pattern)
                 if not any(part.startswith(("_", ".")) for part in each.relative_to(path).parts)
+                and (committed is None or each.name in committed)
             )
         else:
             self._names = sorted(glob.glob(place)) or ([place] if path.is_file() else [])
         if not self._names:
-            raise SourceError(f"{self.address}: the file does not exist. Correct the path")
+            lack = "the folder has no CSV files to read" if path.is_dir() else "the file does not exist"
+            raise SourceError(f"{self.address}: {lack}. Correct the path")
+        if committed is None:
+            places = [str(Path(name).absolute()) for name in self._names]
+            parquet_files.require_no_list(LocalFileSystem(), places, self.address)
         self._files = list(self._names)
         self._db = duckdb.connect()
         self._stack.callback(self._db.close)

@@ -10,9 +10,9 @@ from confluent_kafka import KafkaException
 
 from kafka_ratchet.app.compare.address import Address
 from kafka_ratchet.app.compare.batches import batches_between, reads_batches
-from kafka_ratchet.app.compare.columns import Place
+from kafka_ratchet.app.compare.columns import ValueLocation
 from kafka_ratchet.app.compare.record_columns import BatchRecords, ColumnsReader, Decode, Messages, Records
-from kafka_ratchet.app.compare.side import Rows, Wanted
+from kafka_ratchet.app.compare.side import RequestedValues, Rows
 from kafka_ratchet.app.compare.values import Kind
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import LogTruncated, SettingsError, TopicMissing, TopicReplaced
@@ -138,8 +138,9 @@ class TopicSide:
             LogTruncated: a partition ends before its offset.
         """
         assert self._ends is not None  # noqa: S101 - the caller has fixed the end
-        self.begins = dict(begins)
-        for number, begin in begins.items():
+        # A partition added since the last run is read from offset 0; an empty mapping is a first run.
+        self.begins = {**dict.fromkeys(self._ends, 0), **begins} if begins else {}
+        for number, begin in self.begins.items():
             span = self._ends.get(number, OffsetRange(0, 0))
             if span.end < begin:
                 raise LogTruncated(
@@ -170,7 +171,7 @@ class TopicSide:
             )
         return found
 
-    def kinds(self, places: Sequence[Place]) -> list[Kind]:
+    def kinds(self, places: Sequence[ValueLocation]) -> list[Kind]:
         """Return the type `any` for each place, because a topic declares no types."""
         return ["any" for _ in places]
 
@@ -178,7 +179,7 @@ class TopicSide:
         """Return topic, partition and offset."""
         return {"topic": self.topic, "partition": part, "offset": position}
 
-    def rows(self, wanted: Wanted) -> Iterator[Rows]:
+    def rows(self, wanted: RequestedValues) -> Iterator[Rows]:
         """Read the records of all partitions up to the fixed end."""
         from kafka_ratchet.app.compare.column_texts import rows_of
 

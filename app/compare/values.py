@@ -48,7 +48,7 @@ PLAIN_DIGITS: Final = 40
 NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?\Z", re.ASCII)
 
 LEADING_ZERO: Final = re.compile(r"[+-]?0\d|\+")
-"""Beginning of digits that are a text, such as 00501: as a number they lose their zeros."""
+"""Beginning of digits to treat as text, such as 00501. As a number they would lose their zeros."""
 
 MIDNIGHT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]00:00(?::00(?:\.0+)?)?(?:Z|[+-]\d\d(?::?\d\d)?)?\Z", re.ASCII)
 
@@ -319,7 +319,7 @@ def _as_boolean(value: Any) -> str | None:
 
 
 def bounded(text: str) -> str:
-    """Return a text; a long one as its beginning and a digest."""
+    """Return a short text unchanged, and a long one as its beginning and a digest."""
     if len(text) <= TEXT_MOST:
         return text
     return f"{text[:BEGINNING]}... ({len(text)} characters, {_digest(text)})"

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 EVERY_LEAST_S: Final = 1.0
 
+FAILED: Final = 2
+"""Exit code if the last run failed with an error, as without `--every`."""
+
 HELP: Final[Mapping[Verdict, str]] = {
     "lost": "Records of the source that are not in the target.",
     "doubled": "Surplus rows of the target, with an identity that it has already.",
@@ -53,14 +56,16 @@ class Gauges:
         self._counts = {name: gauge(name, HELP[name]) for name in VERDICTS}
         self._oldest = gauge("oldest_in_flight_seconds", "Age of the oldest record in flight; 0: there is none.")
         self._ran = gauge("last_run_timestamp_seconds", "Time of the last comparison that ended.")
-        self._readable = gauge("complete", "1 where both sides were read to their end, else 0.")
+        self._readable = gauge(
+            "complete", "1 if the last run read both sides whole and every row has the identity, else 0."
+        )
 
     def show(self, result: Comparison) -> None:
         """Set the gauges from a comparison's result."""
         for name, gauge in self._counts.items():
             gauge.labels(**self._labels).set(getattr(result, name))
         self._oldest.labels(**self._labels).set(result.oldest_in_flight_s or 0)
-        self._readable.labels(**self._labels).set(0 if result.unread else 1)
+        self._readable.labels(**self._labels).set(0 if result.unread or any(result.without_identity.values()) else 1)
         self._ran.labels(**self._labels).set(time.time())
 
     def fail(self) -> None:
@@ -98,6 +103,7 @@ def watch(
             raise
         except RatchetError as error:
             comparer.roll_back()
+            code = FAILED
             fail(error)
         else:
             code = result.exit_code

@@ -79,7 +79,7 @@ class Store(Protocol):
     """Name of the database for messages, without a password."""
 
     def connect(self, owner: str) -> Database:
-        """Connect once.
+        """Connect, without a second attempt.
 
         Args:
             owner: 32 hexadecimal digits, id of this process.

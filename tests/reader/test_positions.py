@@ -14,7 +14,7 @@ from faults.pgbouncer import HOW_TO_INSTALL, Pgbouncer, find_pgbouncer, run_pgbo
 from faults.postgres import PostgresServer
 from kafka_ratchet.errors import PositionNotStored, ReaderFenced, SettingsError
 from kafka_ratchet.reader import Postgres, Reader, Sqlite
-from kafka_ratchet.reader.positions import TABLE, Held, Position, Positions
+from kafka_ratchet.reader.positions import TABLE, HeldPartition, Position, Positions
 from kafka_ratchet.reader.stores.database import Database, Store
 from tests.reader.conftest import Fill, copy, rows
 
@@ -68,7 +68,7 @@ def of(store: Store, owner: str = OWNER) -> tuple[Database, Positions]:
     return database, positions
 
 
-def taken(database: Database, positions: Positions) -> dict[int, Held]:
+def taken(database: Database, positions: Positions) -> dict[int, HeldPartition]:
     database.begin()
     try:
         positions.add(database, {0: 5, 1: 5}, "id")

@@ -25,7 +25,7 @@ from kafka_ratchet.errors import (
 from kafka_ratchet.producers import create_topic
 from kafka_ratchet.reader import AsyncReader, Reader, Sqlite, Transaction
 from kafka_ratchet.reader.reader import Reader as ReaderClass
-from kafka_ratchet.reader.source import Fetched, Source
+from kafka_ratchet.reader.source import FetchedRecords, Source
 from kafka_ratchet.reader.stores.sqlite import SqliteDatabase
 from tests.reader.conftest import Fill, copy, rows
 
@@ -213,6 +213,28 @@ def test_a_topic_made_again_is_noticed(
     assert rows(bill) == list(range(10))
 
 
+@pytest.mark.parametrize("group", [None, "billing"])
+def test_a_topic_made_again_with_more_partitions_is_not_read_before_the_decision(
+    new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str], group: str | None
+) -> None:
+    topic = new_topic(1)
+    fill(topic, 10, partitions=1)
+    with reader_of(topic, bill, options, group=group) as reader:
+        copy(reader)
+    admin = AdminClient(options)
+    admin.delete_topics([topic])[topic].result()
+    create_topic(admin, topic, partitions=2, timeout_s=60, say=print)
+    fill(topic, 30, partitions=2, first=100)
+    with (
+        pytest.raises(TopicReplaced, match="ratchet reader resume billing"),
+        reader_of(topic, bill, options, group=group),
+    ):
+        pass
+    with sqlite3.connect(bill) as database:
+        assert database.execute("SELECT kafka_partition FROM ratchet_reader_positions").fetchall() == [(0,)]
+    assert rows(bill) == list(range(10))
+
+
 def test_a_topic_made_again_while_it_is_read_is_noticed_before_the_commit(
     broker: str, new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str]
 ) -> None:
@@ -237,7 +259,7 @@ def test_a_batch_that_is_not_read_may_be_of_another_topic_of_the_name(
     fill(topic, 10, partitions=1)
     admin = AdminClient(options)
 
-    def stand_still(source: Source, most: int, wait_s: float) -> Fetched:
+    def stand_still(source: Source, most: int, wait_s: float) -> FetchedRecords:
         raise source._unread(0, 11, 31)
 
     with reader_of(topic, bill, options) as reader:

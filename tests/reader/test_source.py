@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, Message
 from kafka_ratchet.errors import PositionLost, ReaderError
 from kafka_ratchet.producers import END_OF_PARTITION
 from kafka_ratchet.reader.positions import NO_EPOCH, Position
-from kafka_ratchet.reader.source import Fetched, Source
+from kafka_ratchet.reader.source import FetchedRecords, Source
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def message(offset: int, *, epoch: int = -1, error: int | None = None, partition
     return found
 
 
-def taken(source: Source, messages: list[Message]) -> Fetched:
+def taken(source: Source, messages: list[Message]) -> FetchedRecords:
     """Return the fetched records for messages of the client."""
 
     class Client:

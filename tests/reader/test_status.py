@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 
 from kafka_ratchet.reader.positions import StoredPosition
-from kafka_ratchet.reader.status import Standing
+from kafka_ratchet.reader.status import ReaderProgress
 
 
-def standing(*, next: int = 5, owner: str = "ab" * 16, silent_s: int | None = None, **changed: Any) -> Standing:
+def standing(*, next: int = 5, owner: str = "ab" * 16, silent_s: int | None = None, **changed: Any) -> ReaderProgress:
     """A reader at offset 5 of 9, with an old record there. silent_s: since its last commit; None: it made none."""
     committed_ms = 0 if silent_s is None else int((time.time() - silent_s) * 1000)
     row = StoredPosition("billing", "orders", 0, next, 1, owner, "id", committed_ms)
     given = {"end": 9, "is_other_topic": False, "stable_end": 9, "beginning": 0, "waits_long": True, **changed}
-    return Standing(row, **given)
+    return ReaderProgress(row, **given)
 
 
 @pytest.mark.parametrize(
     ("given", "cause", "words"),
     [
         ({"end": None, "has_leader": False}, "no-leader", "the partition has no leader"),
-        ({"end": None}, "topic-missing", "Was it deleted?"),
+        ({"end": None}, "topic-missing", "does not exist. Restore it; or create the topic again"),
         ({"is_other_topic": True}, "halted", "created again. Choose where to go on with `ratchet reader resume`"),
         ({"beginning": 7}, "halted", "offset 5 is to be read next, but the topic holds 7 to 9"),
         ({"next": 12}, "halted", "offset 12 is to be read next, but the topic holds 0 to 9"),

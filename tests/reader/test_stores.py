@@ -186,7 +186,7 @@ def test_a_program_that_commits_by_itself_is_told(
     with Reader(topic, store=Duckdb(tmp_path / "x.duckdb"), name="b", options=options) as reader:
         found = reader.transactions(until_end=True)
         next(found).connection.commit()
-        with pytest.raises(ReaderMisused, match="partition 0 offsets 0 to 9"):
+        with pytest.raises(ReaderMisused, match=r"partition 0 offsets 0 to (9|10)\)"):
             next(found)
     with Reader(topic, store=Postgres(server), name="b", options=options) as reader:
         found = reader.transactions(until_end=True)
@@ -194,7 +194,7 @@ def test_a_program_that_commits_by_itself_is_told(
         with pytest.raises(psycopg.ProgrammingError, match="commit"):
             connection.commit()
         connection.execute("COMMIT AND CHAIN")
-        with pytest.raises(ReaderMisused, match="partition 0 offsets 0 to 9"):
+        with pytest.raises(ReaderMisused, match=r"partition 0 offsets 0 to (9|10)\)"):
             next(found)
 
 

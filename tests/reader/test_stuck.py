@@ -104,6 +104,6 @@ def test_an_offset_out_of_range_is_lost_only_where_kafka_has_not_got_it(
     try:
         source._consumer = cast(Any, SimpleNamespace(get_watermark_offsets=lambda *_, **__: held))
         with pytest.raises(error):
-            source._look_at(message, refused, {0: 151})
+            source._handle_error(message, refused, {0: 151})
     finally:
         real.close()

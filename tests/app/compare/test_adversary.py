@@ -6,6 +6,7 @@ import csv
 import datetime as dt
 import gzip
 import json
+import shutil
 import time
 import unicodedata
 import uuid
@@ -351,29 +352,42 @@ def test_times_of_spark_have_all_years(tmp_path: Path) -> None:
     assert compare(source, f"parquet:{tmp_path}/int96.parquet", "id", "at").ok
 
 
-def test_files_that_spark_has_not_committed_are_no_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_files_that_spark_has_not_committed_are_no_rows(kind: str, tmp_path: Path) -> None:
     """Readers in Spark take the files listed in the folder's log; others are left by a crash."""
     sink, log = tmp_path / "sink dir", tmp_path / "sink dir" / "_spark_metadata"
     log.mkdir(parents=True)
 
     def write(name: str, *entries: tuple[str, str]) -> None:
         lines = [
-            json.dumps({"path": (sink / f"{file}.parquet").as_uri(), "size": 1, "action": action})
+            json.dumps({"path": (sink / f"{file}.{kind}").as_uri(), "size": 1, "action": action})
             for file, action in entries
         ]
         (log / name).write_text("\n".join(["v1", *lines]))
 
+    def file(place: Path, number: int) -> None:
+        if kind == "csv":
+            place.with_suffix(".csv").write_text(f"id\n{number}\n")
+        else:
+            parquet(place.with_suffix(".parquet"), id=[number])
+
     for number in range(5):
-        parquet(sink / f"f{number}.parquet", id=[number])
+        file(sink / f"f{number}", number)
     write("0", ("gone", "add"))
     write("1", ("f0", "add"))
     write("1.compact", ("f0", "add"), ("f4", "add"))
     write("2", ("f1", "add"), ("f4", "delete"))
     (log / ".2.crc").write_text("x")
-    assert compare(parquet(tmp_path / "s.parquet", id=[0, 1]), f"parquet:{sink}", "id").ok
+    assert compare(parquet(tmp_path / "s.parquet", id=[0, 1]), f"{kind}:{sink}", "id").ok
+    (sink / "day=1").mkdir()
+    file(sink / "day=1" / "f9", 9)
+    for place in (f"{sink}/*.{kind}", f"{sink}/day=1", f"{sink}/f0.{kind}", *([sink.as_uri()] * (kind == "parquet"))):
+        with pytest.raises(SettingsError, match="lists its committed files in"):
+            compare(parquet(tmp_path / "s.parquet", id=[0, 1]), f"{kind}:{place}", "id")
+    shutil.rmtree(sink / "day=1")
     (log / "3").write_text("v2\n{}")
     with pytest.raises(SourceError, match="in version 'v2' of Spark's list"):
-        compare(parquet(tmp_path / "s.parquet", id=[0, 1]), f"parquet:{sink}", "id")
+        compare(parquet(tmp_path / "s.parquet", id=[0, 1]), f"{kind}:{sink}", "id")
 
 
 @pytest.mark.parametrize("mark", ["_delta_log", ".hoodie"])

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from kafka_ratchet.app.compare import engine as engine_module
-from kafka_ratchet.app.compare.engine import ROWS_AT_ONCE, Counted, Engine, Found, Terms
+from kafka_ratchet.app.compare.engine import ROWS_AT_ONCE, ComparisonCounts, Engine, RowFinding, RunConditions
 from kafka_ratchet.app.compare.side import Rows
 from kafka_ratchet.errors import SourceError
 
@@ -53,7 +53,7 @@ def test_rows_of_a_run_that_was_cut_off_do_not_count(tmp_path: Path) -> None:
         assert engine.progress("source") == {0: 10, 1: 3}
         engine.add("source", rows(10, 5))
         engine.commit({"source": {0: 15, 1: 3}})
-        counted, _ = engine.compare(Terms())
+        counted, _ = engine.compare(RunConditions())
         assert (engine.count("source"), counted.lost) == (18, 15)  # 0 to 2 are in both partitions
 
 
@@ -70,7 +70,7 @@ def test_a_comparison_in_want_of_memory_takes_fewer_rows_at_a_time(monkeypatch: 
     taken = []
     compare = Engine._compare
 
-    def watched(engine: Engine, terms: Terms, buckets: int) -> tuple[Counted, list[Found]]:
+    def watched(engine: Engine, terms: RunConditions, buckets: int) -> tuple[ComparisonCounts, list[RowFinding]]:
         taken.append(buckets)
         return compare(engine, terms, buckets)
 
@@ -83,7 +83,7 @@ def test_a_comparison_in_want_of_memory_takes_fewer_rows_at_a_time(monkeypatch: 
             engine.add("target", rows(first + 7, ROWS_AT_ONCE))
         engine.commit({})
         engine._db.execute("SET memory_limit = '24MB'")
-        counted, found = engine.compare(Terms())
+        counted, found = engine.compare(RunConditions())
     assert (counted.lost, counted.unexpected, len(found)) == (7, 7, 14)
     assert taken[:2] == [1, 4]
 
@@ -98,7 +98,7 @@ def test_a_process_that_has_grown_leaves_less_to_a_comparison(
         engine.add("source", rows(0, 50))
         engine.add("target", rows(7, 50))
         engine.commit({})
-        counted, _ = engine.compare(Terms())
+        counted, _ = engine.compare(RunConditions())
         (limit,) = engine._one("SELECT value FROM duckdb_settings() WHERE name = 'memory_limit'")
     assert (counted.lost, counted.unexpected) == (7, 7)
     assert abs(float(limit.split()[0]) * 2**20 / 10**6 - share_mb) < 6  # in MiB; its own part is some MB

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -21,7 +23,10 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
-from kafka_ratchet.errors import SettingsError, SourceError
+from kafka_ratchet.app.compare.comparison import Comparison
+from kafka_ratchet.app.compare.formats import decoder
+from kafka_ratchet.app.compare.watch import Gauges, watch
+from kafka_ratchet.errors import BrokerUnavailable, RatchetError, SettingsError, SourceError
 from kafka_ratchet.verify import compare
 from tests.spark_sink.schema_registries import OurRegistry
 
@@ -95,6 +100,19 @@ def test_values_of_a_registry(
         compare(f"kafka:{topic}", f"csv:{tmp_path}/t.csv", "id", **options, registry_options={"max.retries": "0"})
 
 
+def test_a_registry_that_never_answers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafka_ratchet.app.compare.formats.TIMEOUT_S", 0.2)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        for form in ("avro", "protobuf"):
+            decode = decoder(form, "t", url, {"max.retries": "0"})
+            assert decode is not None
+            with pytest.raises(SourceError, match="the schema registry does not answer"):
+                decode(b"\0\0\0\0\1\0\2")
+
+
 def test_bytes_have_no_fields(broker: str, new_topic: Callable[..., str], tmp_path: Path) -> None:
     topic, producer = new_topic(1), Producer({"bootstrap.servers": broker, "log_level": 0})
     for number in range(5):
@@ -140,3 +158,32 @@ def test_again_and_again_with_metrics(broker: str, new_topic: Callable[..., str]
             pass
         watched.send_signal(signal.SIGTERM)
         assert watched.wait(60) == 0
+
+
+def test_the_code_of_a_watch_whose_last_run_fails_is_that_of_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafka_ratchet.app.compare.watch.EVERY_LEAST_S", 0.0)
+    stop, codes, errors = threading.Event(), list[int](), list[RatchetError]()
+
+    class Stub:
+        def run(self) -> Comparison:
+            if codes:
+                stop.set()
+                raise BrokerUnavailable("Kafka is away")
+            return Comparison("s", "t", ["id"], [])
+
+        def roll_back(self) -> None:
+            """Roll nothing back."""
+
+    comparer: Any = Stub()
+    assert watch(comparer, 0.0, lambda result: codes.append(result.exit_code), errors.append, stop) == 2
+    assert (codes, len(errors)) == ([0], 1)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "complete"),
+    [({}, 1), ({"without_identity": {"source": 5, "target": 0}}, 0), ({"unread": ["an open transaction"]}, 0)],
+)
+def test_a_comparison_that_left_rows_out_is_not_complete(outcome: dict[str, Any], complete: int) -> None:
+    gauges = Gauges("s", "t")
+    gauges.show(Comparison("s", "t", ["id"], [], **outcome))
+    assert gauges.registry.get_sample_value("ratchet_verify_complete", {"from": "s", "to": "t"}) == complete

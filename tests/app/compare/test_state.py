@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 from deltalake import DeltaTable, write_deltalake
 
 from kafka_ratchet.app.compare.comparison import Comparer, Comparison, Options
@@ -21,6 +21,7 @@ from kafka_ratchet.app.compare.table import TableSide
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import LogTruncated, SettingsError, TopicReplaced
 from kafka_ratchet.producers import create_topic
+from tests.topic_config import wait_for_partitions
 
 Compared = Callable[..., Comparison]
 
@@ -112,6 +113,26 @@ def test_records_deleted_between_two_runs_are_named_in_all_later_runs(
         assert (result.source_rows, result.lost, result.unexpected, result.exit_code) == (5, 0, 0, 3)
         (why,) = result.unread
         assert f"{topic}, partition 0: offsets 3 to 7 were deleted" in why
+
+
+def test_records_deleted_from_an_added_partition_are_named(
+    broker: str, new_topic: Callable[..., str], tmp_path: Path, compared: Compared
+) -> None:
+    topic = new_topic(1)
+    produce(broker, topic, range(3))
+    table = write(tmp_path / "t.csv", range(3))
+    assert compared(f"kafka:{topic}", table).ok
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+    wait_for_partitions(broker, topic, 2)
+    produce(broker, topic, range(3, 10), partition=1)
+    admin.delete_records([TopicPartition(topic, 1, 5)])[TopicPartition(topic, 1)].result(30)
+    write(tmp_path / "t.csv", [*range(3), 8, 9])
+    for _ in range(2):
+        result = compared(f"kafka:{topic}", table)
+        assert (result.lost, result.unexpected, result.exit_code) == (0, 0, 3)
+        (why,) = result.unread
+        assert f"{topic}, partition 1: offsets 0 to 4 were deleted" in why
 
 
 def test_records_deleted_after_they_were_read_are_no_gap(

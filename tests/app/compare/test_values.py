@@ -15,8 +15,8 @@ import pytest
 from kafka_ratchet.app.compare.address import Address, table_names
 from kafka_ratchet.app.compare.bounds import Bound, seconds
 from kafka_ratchet.app.compare.column_texts import rows_of, texts_of, values_of
-from kafka_ratchet.app.compare.columns import Place, pairs
-from kafka_ratchet.app.compare.side import Wanted
+from kafka_ratchet.app.compare.columns import ValueLocation, pairs
+from kafka_ratchet.app.compare.side import RequestedValues
 from kafka_ratchet.app.compare.values import (
     Kind,
     common,
@@ -30,7 +30,7 @@ from kafka_ratchet.app.compare.values import (
 from kafka_ratchet.errors import SettingsError
 
 KAFKA, TABLE = Address.parse("kafka:t"), Address.parse("csv:t.csv")
-PLACE = Place("column", "x")
+PLACE = ValueLocation("column", "x")
 ZONE = timezone(timedelta(hours=2))
 
 
@@ -168,7 +168,7 @@ def test_a_whole_column_has_the_texts_of_its_values(number: int, kind: Kind) -> 
     expected = [converter(kind)(value) for value in values_of(column)]
     assert texts_of(column, kind).to_pylist() == expected
     assert texts_of(values_of(column), kind).to_pylist() == expected
-    for wanted in (Wanted([(PLACE, kind)]), Wanted([(PLACE, kind)] * 2, [(PLACE, kind)] * 2)):
+    for wanted in (RequestedValues([(PLACE, kind)]), RequestedValues([(PLACE, kind)] * 2, [(PLACE, kind)] * 2)):
         both = [wanted.texts()([value] * len(wanted.places)) for value in values_of(column)]
         rows = rows_of([column] * len(wanted.places), wanted)
         assert list(zip(rows.identities.to_pylist(), rows.contents.to_pylist(), strict=True)) == both
@@ -194,7 +194,7 @@ def test_lists_of_values_have_the_texts_of_their_values(values: list[Any], kind:
 
 
 def test_lone_surrogates_are_kept_apart() -> None:
-    wanted = Wanted([(PLACE, "any")])
+    wanted = RequestedValues([(PLACE, "any")])
     texts = ["\ud800", "\ud801", "\\ud800", "a\0", "a\\x00"]
     found = rows_of([texts], wanted).identities
     assert len(set(found)) == len(texts)
