@@ -9,7 +9,16 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.app.survey import kernels, seen
 from kafka_ratchet.app.survey.json_check import field_readers, parse_odd
-from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate, Candidates, Place, joined, joined_paths
+from kafka_ratchet.app.survey.places import (
+    KEY,
+    PARTITION,
+    WHOLE,
+    Candidate,
+    Candidates,
+    RecordPart,
+    joined,
+    joined_paths,
+)
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES
 from kafka_ratchet.rule.parts import GUESS, TEXT, VARINT_BYTE_MOST, find_headers
 from kafka_ratchet.transport.batch import kernels as records
@@ -19,12 +28,15 @@ SLOTS_LEAST: Final = 1 << 12
 SLOT_BYTES: Final = 8 * seen.COLUMNS
 FULL: Final = 0.7
 SEVERAL_SHARE: Final = 4
-"""Largest size of the main table divided by that of the table of identities in several partitions."""
+"""Number of times that the main table is larger than the table of identities in several partitions.
+
+Both are at their largest size.
+"""
 
 FUTURE_MS: Final = 86_400_000
-"""Milliseconds ahead of the present; a later timestamp is ignored.
+"""Maximum milliseconds of a timestamp ahead of the present. A later timestamp is ignored.
 
-Otherwise the partition's clock, its highest timestamp so far, would stay there.
+Otherwise it would stay the highest timestamp of its partition, which is the partition's clock.
 """
 
 
@@ -56,12 +68,12 @@ class Table:
         return used
 
 
-class Seen:
+class CandidateCounts:
     """Counts of a survey for one candidate identity.
 
     Attributes:
         level: level of the sample: one of 2^level identities is counted
-        counts, groups, ages, distances, largest, examples: results of `kafka_ratchet.app.survey.seen.judge`
+        counts, groups, ages, distances, largest, examples: results of `kafka_ratchet.app.survey.seen.classify`
         without: number of records that lack the identity
     """
 
@@ -77,7 +89,7 @@ class Seen:
         self.largest = np.full(2, -1, np.int64)
         self.examples = np.full((2, seen.EXAMPLES, 4), -1, np.int64)
 
-    def judge(
+    def classify(
         self,
         hashes: NDArray[np.uint64],
         values: NDArray[np.uint64],
@@ -85,14 +97,14 @@ class Seen:
         offsets: NDArray[np.int64],
         partition: int,
     ) -> NDArray[np.uint8]:
-        """Judge a batch's records against those seen before; return the verdicts, uint8[records].
+        """Classify a batch's records against those seen before; return the verdicts, uint8[records].
 
-        The arguments are those of `kafka_ratchet.app.survey.seen.judge`.
+        The arguments are those of `kafka_ratchet.app.survey.seen.classify`.
         """
         verdicts = np.empty(len(hashes), np.uint8)
         at = 0
         while True:
-            at = seen.judge(
+            at = seen.classify(
                 hashes,
                 values,
                 clocks,
@@ -135,7 +147,7 @@ class Seen:
         return round(2 * float(np.sqrt(seen.GROUPS * groups.var(ddof=1)))) if groups.any() else 0
 
 
-class Order:
+class OrderCounts:
     """Counts about the order of each identity's numbers.
 
     Attributes:
@@ -186,10 +198,13 @@ class Order:
             self._used[0] = self._table.refill(self.level, grow=self._table.may_grow)
 
 
-class Found:
-    """Hashes and numbers read from one batch, by place. They need no table, so batches are read in parallel."""
+class BatchHashes:
+    """Hashes and numbers read from one batch, for each header and field.
 
-    def __init__(self, batch: RecordBatch, reader: PlaceReader) -> None:
+    They need no table, so batches are read in parallel.
+    """
+
+    def __init__(self, batch: RecordBatch, reader: PartReader) -> None:
         self.partition = batch.partition
         # Numba compiles for each kind of array separately: a truncated chunk has columns with gaps.
         batch.columns = np.ascontiguousarray(batch.columns)
@@ -200,14 +215,14 @@ class Found:
         wholes = np.empty(batch.count, np.uint64)
         kernels.hash_records(batch.data, batch.columns, reader.seed, self.values, wholes)
         self.hashes = {WHOLE: wholes}
-        self.sizes: dict[Place, NDArray[np.int64]] = {}
-        self.numbers: dict[Place, NDArray[np.int64]] = {}
+        self.sizes: dict[RecordPart, NDArray[np.int64]] = {}
+        self.numbers: dict[RecordPart, NDArray[np.int64]] = {}
         self.broken = 0
         self._add(batch, reader)
 
-    def _add(self, batch: RecordBatch, reader: PlaceReader) -> None:
+    def _add(self, batch: RecordBatch, reader: PartReader) -> None:
         data = batch.data
-        spans: dict[Place, tuple[NDArray[np.int64], NDArray[np.int64]]] = {
+        spans: dict[RecordPart, tuple[NDArray[np.int64], NDArray[np.int64]]] = {
             KEY: (batch.columns[records.KEY], batch.columns[records.KEY_LENGTH])
         }
         if reader.headers:
@@ -233,8 +248,11 @@ class Found:
         if PARTITION in reader.identities:
             self.hashes[PARTITION] = np.full(batch.count, np.uint64(self.partition + 1))
 
-    def joined(self, identity: tuple[Place, ...], seed: np.uint64) -> NDArray[np.uint64]:
-        """Return hashes of an identity, uint64[records]; 0 if a part is missing, or all together are too long."""
+    def joined(self, identity: tuple[RecordPart, ...], seed: np.uint64) -> NDArray[np.uint64]:
+        """Return the hash of an identity in each record, uint64[records].
+
+        The hash is 0 if a part is missing, or if all parts together are too long.
+        """
         hashes = self.hashes[identity[0]]
         for place in identity[1:]:
             joint = np.empty(len(hashes), np.uint64)
@@ -246,13 +264,16 @@ class Found:
         return hashes
 
 
-class PlaceReader:
-    """Reader of the candidates' places in each record. seed: seed of all hashes, against planned collisions."""
+class PartReader:
+    """Reader of the candidates' headers and fields in each record.
+
+    seed: secret number in all hashes, against planned collisions
+    """
 
     def __init__(self, candidates: Candidates, seed: int) -> None:
         self.seed = np.uint64(seed)
-        self.headers = [Place("header", name) for name in candidates.headers]
-        self.fields = [Place("field", path) for path in candidates.fields]
+        self.headers = [RecordPart("header", name) for name in candidates.headers]
+        self.fields = [RecordPart("field", path) for path in candidates.fields]
         self.header_names, self.field_paths = joined(candidates.headers), joined_paths(candidates.fields)
         self.field_readers = field_readers(candidates.fields)
         self.masks = np.zeros(kernels.DEPTH_MOST + 1, np.uint64)
@@ -266,20 +287,20 @@ class Count:
 
     def __init__(self, candidate: Candidate, slots_most: int) -> None:
         self.candidate = candidate
-        self.seen = Seen(slots_most)
-        self.order = None if candidate.sequence is None else Order(max(SLOTS_LEAST, slots_most // SEVERAL_SHARE))
+        self.seen = CandidateCounts(slots_most)
+        self.order = None if candidate.sequence is None else OrderCounts(max(SLOTS_LEAST, slots_most // SEVERAL_SHARE))
 
-    def add(self, found: Found, clocks: NDArray[np.int64], seed: np.uint64, is_whole: bool) -> None:
+    def add(self, found: BatchHashes, clocks: NDArray[np.int64], seed: np.uint64, is_whole: bool) -> None:
         """Count the records of a batch.
 
-        found: its hashes and numbers; clocks: int64[records], ms, clock of its partition at each record; seed: seed of
-        the hashes; is_whole: True if its partition is read from the very first record on
+        found: hashes and numbers of the batch; clocks: int64[records], ms, clock of its partition at each record; seed:
+        seed of the hashes; is_whole: True if its partition is read from the very first record on
         """
         hashes = owners = found.joined(self.candidate.identity, seed)
         if self.candidate.sequence is not None:
             hashes = np.empty(len(owners), np.uint64)
             kernels.join_numbers(owners, found.numbers[self.candidate.sequence], seed, hashes)
-        verdicts = self.seen.judge(hashes, found.values, clocks, found.offsets, found.partition)
+        verdicts = self.seen.classify(hashes, found.values, clocks, found.offsets, found.partition)
         if self.order is not None and self.candidate.sequence is not None:
             numbers = found.numbers[self.candidate.sequence]
             self.order.follow(owners, numbers, verdicts, found.partition, is_whole, self.seen.level)
@@ -302,7 +323,7 @@ class Counts:
     ) -> None:
         """Start without counts. whole: numbers of the partitions read from their very first record on."""
         self._whole = whole
-        self.reader = PlaceReader(candidates, seed)
+        self.reader = PartReader(candidates, seed)
         slots = slots_most(memory_bytes, len(candidates.chosen))
         self.of = [Count(candidate, slots) for candidate in candidates.chosen]
         self.records = self.bytes = self.broken = self.future = 0
@@ -311,7 +332,7 @@ class Counts:
         self._clocks: dict[int, int] = {}
         self._latest_ms = now_ms + FUTURE_MS
 
-    def add(self, found: Found) -> None:
+    def add(self, found: BatchHashes) -> None:
         """Count the records of a batch. Batches of a partition must come in order."""
         if not len(found.offsets):
             return
@@ -322,7 +343,7 @@ class Counts:
         for count in self.of:
             count.add(found, clocks, self.reader.seed, found.partition in self._whole)
 
-    def _clock(self, found: Found) -> NDArray[np.int64]:
+    def _clock(self, found: BatchHashes) -> NDArray[np.int64]:
         """Return the clock at each record, int64[records], ms: the highest timestamp of its partition so far.
 
         A record's own timestamp may be lower, as it may be sent late, or sent again.

@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from typing import Final
 
-from kafka_ratchet.app.survey.looking import PRESENT_LEAST, Sample
-from kafka_ratchet.app.survey.places import KEY, PARTITION, PRODUCER, SEQUENCE, Place
-from kafka_ratchet.rule.form_look import FormLook
+from kafka_ratchet.app.survey.looking import PRESENT_LEAST, TopicSample
+from kafka_ratchet.app.survey.places import KEY, PARTITION, PRODUCER, SEQUENCE, RecordPart
+from kafka_ratchet.rule.form_look import FormFinder
 from kafka_ratchet.rule.identity import SEQUENCE_MAX
 from kafka_ratchet.rule.number_forms import is_hexadecimal
 
@@ -18,7 +18,7 @@ NUMBERED: Final = re.compile(
 """Pattern of usual names of headers and fields with a sequence."""
 OWNERS: Final = (PRODUCER, KEY, PARTITION)
 ALIKE_LEAST: Final = 0.9
-"""Minimum share of a place's values that must have the same form."""
+"""Minimum share of the values of a header or field that must have the same form."""
 EIGHT: Final = 8
 
 TEXTS: Final = (
@@ -38,30 +38,30 @@ UNITS: Final = (("seconds", 1), ("milliseconds", 10**3), ("microseconds", 10**6)
 FIRST_YEAR, LAST_YEAR = 2001 - 1970, 2100 - 1970
 
 
-def written_forms(sample: Sample) -> tuple[tuple[str, str], ...]:
-    """Return each place with numbers in a form that a stream cannot read, with a sentence about it."""
+def written_forms(sample: TopicSample) -> tuple[tuple[str, str], ...]:
+    """Return each header or field with numbers in a form that a stream cannot read, with a sentence about it."""
     present = Counter(place for row in sample.rows for place in row.places)
     usual = sorted(place for place, count in present.items() if count >= PRESENT_LEAST * len(sample.rows))
     found = ((str(place), _form(sample, place)) for place in usual if place.kind in ("header", "field"))
     return tuple((place, why) for place, why in found if why is not None)
 
 
-def _form(sample: Sample, place: Place) -> str | None:
+def _form(sample: TopicSample, place: RecordPart) -> str | None:
     values = [row.places[place] for row in sample.rows if place in row.places]
     is_named = place == SEQUENCE or NUMBERED.search(place.name) is not None
     is_binary = all(len(value) == EIGHT for value in values) and not all(value.isascii() for value in values)
-    if place.kind == "header" and (is_named or is_binary) and (why := _doubt(sample, place)) is not None:
+    if place.kind == "header" and (is_named or is_binary) and (why := _halting_error(sample, place)) is not None:
         return why
     return _text(values) or _time(values) if is_named else None
 
 
-def _doubt(sample: Sample, place: Place) -> str | None:
-    """Return the error text that would halt a worker at the numbers of a place; None without an error.
+def _halting_error(sample: TopicSample, place: RecordPart) -> str | None:
+    """Return the error text that would halt a worker which reads these numbers as sequences; None without an error.
 
-    Each usual identity is tried as the owner of the numbers.
+    place: place of the numbers. Each usual identity is tried with them.
     """
     for owner in OWNERS:
-        looks: dict[int, FormLook] = {}
+        looks: dict[int, FormFinder] = {}
         last: dict[tuple[int, bytes], int] = {}
         for offset, row in enumerate(sample.rows):
             text = row.places.get(place)
@@ -69,7 +69,7 @@ def _doubt(sample: Sample, place: Place) -> str | None:
             if text is None or own is None:
                 continue
             of = row.partition, own
-            looks.setdefault(row.partition, FormLook(place.name)).add(offset, text, last.get(of, -1))
+            looks.setdefault(row.partition, FormFinder(place.name)).add(offset, text, last.get(of, -1))
             number = _number(text)
             if number is not None:
                 last[of] = max(number, last.get(of, -1))

@@ -1,4 +1,4 @@
-"""Check of JSON values in a survey, as the compiled reader of fields handles only plain ones.
+"""Check of JSON values in a survey. The compiled reader of fields handles only plain values.
 
 `find_odd` finds the other values; `parse_odd` reads them with the worker's own parser.
 """
@@ -26,7 +26,7 @@ OBJECT, OBJECT_END, LIST, LIST_END = 123, 125, 91, 93
 SPACE = 32
 
 BROKEN = -1
-"""Position returned for a text that is not plain."""
+"""Position returned for JSON text that is not plain, or not JSON."""
 
 
 @compiled(inline="always")
@@ -194,7 +194,10 @@ def is_plain(data: U8, at: int, end: int, opened: U8) -> bool:
 
 @compiled()
 def _to_value(data: U8, at: int, end: int) -> int:
-    """Return the position of the value after the name at `at`; BROKEN without a plain name."""
+    """Return the position of the value that follows the member name at `at`.
+
+    Return BROKEN if the name is not a plain string, or if no colon and value follow it.
+    """
     if data[at] != QUOTE:
         return BROKEN
     at = _after_string(data, at + 1, end, True)

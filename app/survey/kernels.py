@@ -241,10 +241,10 @@ def hash_records(data: U8, columns: I64, seed: np.uint64, values: U64, wholes: U
 
 @compiled()
 def hash_spans(data: U8, starts: I64, lengths: I64, least: int, most: int, seed: np.uint64, hashes: U64) -> None:
-    """Hash the contents of one place into `hashes`, uint64[records].
+    """Hash the contents of one header or field into `hashes`, uint64[records].
 
-    data: uint8[bytes]; starts, lengths: int64[records], positions of the place in each record. The hash is 0 if the
-    place is missing, or its length is not from `least` to `most`.
+    data: uint8[bytes]; starts, lengths: int64[records], its positions in the records. The hash is 0 if a record lacks
+    it, or if its length is not from `least` to `most`.
     """
     for i in range(len(starts)):
         is_one = least <= lengths[i] <= most
@@ -263,15 +263,15 @@ def join_hashes(first: U64, second: U64, seed: np.uint64, hashes: U64) -> None:
 
 
 def read_numbers(data: U8, starts: I64, lengths: I64, form: int, numbers: I64) -> None:
-    """Read one place's numbers into `numbers`, int64[records], as a worker does; NO_NUMBER without a number.
+    """Read the numbers in one header or field into `numbers`, int64[records], as a worker does.
 
-    starts, lengths: int64[records], positions of the place in each record
+    A record without a number gets NO_NUMBER. starts, lengths: int64[records], positions of the header or field
     """
     read_sequences(data, starts, lengths, _ONCE, form, numbers, np.empty(len(starts), np.uint8))
 
 
 def parse_number(text: bytes, form: int) -> int:
-    """Return the number in the bytes of one place, as a worker reads it; NO_NUMBER without a number."""
+    """Return the number in the bytes of a header or field, as a worker reads it; NO_NUMBER without a number."""
     numbers = np.empty(1, np.int64)
     read_numbers(np.frombuffer(text, np.uint8), _ZERO, np.array([len(text)]), form, numbers)
     return int(numbers[0])

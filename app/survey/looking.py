@@ -20,7 +20,7 @@ from kafka_ratchet.app.survey.places import (
     WHOLE,
     Candidate,
     Candidates,
-    Place,
+    RecordPart,
 )
 from kafka_ratchet.rule.identity import path_of
 from kafka_ratchet.rule.nesting import decoded, is_too_deep
@@ -37,7 +37,7 @@ FIELDS_MOST: Final = 64
 NAMES_MOST: Final = 2_000
 """Maximum number of different names of headers and fields, so that invented names do not fill the memory."""
 UNNAMED_MOST: Final = 20
-"""Maximum number of different fields counted that no path can name."""
+"""Maximum number of fields to count that no path of the settings can name."""
 NAME_MOST: Final = 249
 """Maximum number of characters of the name of a header or field."""
 BEHIND_REGISTRY_BYTES: Final = (
@@ -47,31 +47,34 @@ BEHIND_REGISTRY_BYTES: Final = (
 )
 
 PRESENT_LEAST: Final = 0.25
-"""Minimum share of the records that must have a place."""
+"""Minimum share of the records that must have a header or field to make it a candidate."""
 DISTINCT_LEAST: Final = 0.5
 """Minimum share of different values for a field without the usual name of an id."""
 REPEATED_MOST, OTHERS_MOST = 0.5, 0.5
-"""Shares of repeats, and of repeats with another value, above which a place is no identity.
+"""Largest shares of repeats, and of repeats with another value, that an identity may have.
 
-Such a place identifies the subject of an event, such as a customer, and not the event.
+A header or field with more repeats identifies the subject of an event, such as a customer, and not the event.
 """
 IDENTITIES_MOST: Final = 8
 FIELDS_CHOSEN_MOST: Final = 4
 
 NUMBERS_MOST, OWNERS_MOST, SEQUENCES_MOST = 6, 10, 3
 NUMBERS_LEAST: Final = 0.9
-"""Minimum share of a place's values that must be numbers."""
+"""Minimum share of the values of a header or field that must be numbers."""
 RISES_LEAST: Final = 0.7
 """Minimum share of new records that must have a number above their identity's last."""
 PER_OWNER_LEAST: Final = 3
 """Minimum average number of records per identity. Fewer records show no order."""
 
 PAIRS: Final = (
-    (Place("header", "ce_source"), Place("header", "ce_id")),
-    (Place("header", "ce-source"), Place("header", "ce-id")),
-    (Place("field", "source"), Place("field", "id")),
+    (RecordPart("header", "ce_source"), RecordPart("header", "ce_id")),
+    (RecordPart("header", "ce-source"), RecordPart("header", "ce-id")),
+    (RecordPart("field", "source"), RecordPart("field", "id")),
 )
-"""Pairs of places that identify an event only together: the id of a CloudEvent is unique within its source."""
+"""Pairs of headers or fields that identify an event only together.
+
+The id of a CloudEvent is unique only within its source.
+"""
 
 USUAL_ID: Final = re.compile(
     r"(^|[._-])(id|uuid|guid|ulid|key|e?tag|nonce|jti)$|"
@@ -84,15 +87,15 @@ TIMELIKE: Final = re.compile(r"time|date|(^|[._-])(ts|at)([._-]ms)?$|_at$|[a-z]A
 
 
 class Row(NamedTuple):
-    """Record of the sample. places: content by place; value: hash of the whole value."""
+    """Record of the sample. places: content of each header or field; value: hash of the whole value."""
 
     partition: int
-    places: dict[Place, bytes]
+    places: dict[RecordPart, bytes]
     value: int
 
 
 @dataclass(slots=True)
-class Sample:
+class TopicSample:
     """Sample of the topic's records. Those of a partition are in order."""
 
     rows: list[Row] = field(default_factory=list)
@@ -100,7 +103,7 @@ class Sample:
     """Number of records by name of a field that no path can name."""
     of_registry: int = 0
     """Number of records with JSON after the five bytes of a Schema Registry."""
-    _names: set[Place] = field(default_factory=set)
+    _names: set[RecordPart] = field(default_factory=set)
 
     def add(self, batch: RecordBatch, most: int) -> int:
         """Add the first records of a batch, at most `most`; return the number added."""
@@ -110,13 +113,13 @@ class Sample:
 
     def _row(self, batch: RecordBatch, index: int) -> Row:
         value = batch.value(index)
-        places: dict[Place, bytes] = {}
+        places: dict[RecordPart, bytes] = {}
         key = batch.key(index)
         if key is not None:
             places[KEY] = key
-        several: set[Place] = set()
+        several: set[RecordPart] = set()
         for header in batch.headers(index)[:FIELDS_MOST]:
-            place = Place("header", header.name)
+            place = RecordPart("header", header.name)
             if place in places:
                 several.add(place)
             if header.value and self._knows(place):
@@ -130,7 +133,7 @@ class Sample:
                 path = path_of(names)
                 if path is None:
                     self._note_unnamed(names)
-                elif self._knows(place := Place("field", path)):
+                elif self._knows(place := RecordPart("field", path)):
                     places[place] = text
         return Row(batch.partition, places, hash(value))
 
@@ -139,7 +142,7 @@ class Sample:
         if len(name) <= NAME_MOST and (name in self.unnamed or len(self.unnamed) < UNNAMED_MOST):
             self.unnamed[name] += 1
 
-    def _knows(self, place: Place) -> bool:
+    def _knows(self, place: RecordPart) -> bool:
         if place in self._names:
             return True
         if len(self._names) >= NAMES_MOST or not place.name.isprintable() or not 0 < len(place.name) <= NAME_MOST:
@@ -173,7 +176,7 @@ def _scalars(value: bytes) -> Iterator[tuple[tuple[str, ...], bytes]]:
             yield names, b"%d" % inner if abs(inner) < 1 << 64 else b"large"
 
 
-def choose(sample: Sample, named: tuple[Candidate, ...] = ()) -> Candidates:
+def choose(sample: TopicSample, named: tuple[Candidate, ...] = ()) -> Candidates:
     """Choose the candidates to try on all records: those in `named`, and about a dozen from the sample."""
     places = _Places(sample)
     chosen = [Candidate((WHOLE,)), *named]
@@ -186,7 +189,7 @@ def choose(sample: Sample, named: tuple[Candidate, ...] = ()) -> Candidates:
         left_out.append(("value", BEHIND_REGISTRY_BYTES))
     pairs = [pair for pair in PAIRS if all(places.is_usual(place) for place in pair)]
     for pair in pairs:
-        if pair[0].kind == "header" or places.is_usual(Place("field", "specversion")):
+        if pair[0].kind == "header" or places.is_usual(RecordPart("field", "specversion")):
             chosen.append(Candidate(pair))
     fields = 0
     for place in places.ranked():
@@ -203,14 +206,14 @@ def choose(sample: Sample, named: tuple[Candidate, ...] = ()) -> Candidates:
 
 
 class _Places:
-    """Statistics of the sample by place."""
+    """Statistics of the sample for each header and field."""
 
-    def __init__(self, sample: Sample) -> None:
+    def __init__(self, sample: TopicSample) -> None:
         self._records = max(len(sample.rows), 1)
-        self._present: Counter[Place] = Counter()
-        self._others: Counter[Place] = Counter()
-        self._numbers: Counter[Place] = Counter()
-        values: dict[Place, dict[bytes, int]] = {}
+        self._present: Counter[RecordPart] = Counter()
+        self._others: Counter[RecordPart] = Counter()
+        self._numbers: Counter[RecordPart] = Counter()
+        values: dict[RecordPart, dict[bytes, int]] = {}
         for row in sample.rows:
             for place, text in row.places.items():
                 self._present[place] += 1
@@ -219,16 +222,16 @@ class _Places:
         self.distinct = {place: len(seen) for place, seen in values.items()}
         self._repeated = {place: count - self.distinct[place] for place, count in self._present.items()}
 
-    def is_usual(self, place: Place) -> bool:
-        """Return True if enough records have the place."""
+    def is_usual(self, place: RecordPart) -> bool:
+        """Return True if enough records have this header or field."""
         return self._present[place] >= PRESENT_LEAST * self._records
 
-    def ranked(self) -> list[Place]:
-        """Return the places in enough records, those with the usual names of an identity first."""
+    def ranked(self) -> list[RecordPart]:
+        """Return the headers and fields that enough records have. Those with usual names of an identity come first."""
         usual = [place for place in self._present if self.is_usual(place)]
         return sorted(usual, key=lambda place: (self._rank(place), -self.distinct[place], place))
 
-    def _rank(self, place: Place) -> int:
+    def _rank(self, place: RecordPart) -> int:
         if place == KEY:
             return 0
         if USUAL_ID.search(place.words):
@@ -237,8 +240,8 @@ class _Places:
             return 5
         return 3 if place.kind == "header" else 4
 
-    def no_identity(self, place: Place) -> str | None:
-        """Return why a place does not identify events, as far as the sample shows; None if it may."""
+    def no_identity(self, place: RecordPart) -> str | None:
+        """Return the reason why a header or field does not identify events in the sample; None if it may."""
         present, distinct, repeated = self._present[place], self.distinct[place], self._repeated[place]
         if distinct == 1 and present > 1:
             return "it is the same in all records"
@@ -248,8 +251,8 @@ class _Places:
             return f"{distinct:,} values in {present:,} records"
         return None
 
-    def numbers(self) -> list[Place]:
-        """Return the places with numbers; those with the names of a time come last."""
+    def numbers(self) -> list[RecordPart]:
+        """Return the headers and fields with numbers. Those with usual names of a time come last."""
         found = [
             place
             for place, count in self._numbers.items()
@@ -258,8 +261,11 @@ class _Places:
         ]
         return sorted(found, key=lambda place: (TIMELIKE.search(place.words) is not None, self._rank(place), place))
 
-    def owners(self) -> list[Place]:
-        """Return the places that may own a rising number, since their values come often enough."""
+    def owners(self) -> list[RecordPart]:
+        """Return the headers and fields that may be the identity of a rising number.
+
+        Their values come often enough in the sample.
+        """
         found = [
             place
             for place in self._present
@@ -269,8 +275,8 @@ class _Places:
         return sorted(found, key=lambda place: (owner_rank(place), place))
 
 
-def owner_rank(place: Place) -> int:
-    """Return the rank of a place as the owner of a number, 0 for the best.
+def owner_rank(place: RecordPart) -> int:
+    """Return the rank of a header or field as the identity of a rising number, 0 for the best.
 
     A producer's own counter is best, since it stays right with a second producer.
     """
@@ -282,7 +288,7 @@ def owner_rank(place: Place) -> int:
 
 
 @lru_cache(1 << 17)  # every owner asks for the same numbers
-def _number(place: Place, text: bytes) -> int | None:
+def _number(place: RecordPart, text: bytes) -> int | None:
     found = parse_number(text, GUESS if place.kind == "header" else TEXT)
     return None if found < 0 else found
 
@@ -293,7 +299,7 @@ class _Rising(NamedTuple):
     candidate: Candidate
 
 
-def _sequences(sample: Sample, places: _Places) -> list[Candidate]:
+def _sequences(sample: TopicSample, places: _Places) -> list[Candidate]:
     """Return candidates with a rising number, the best first."""
     found: list[_Rising] = []
     numbers = places.numbers()[:NUMBERS_MOST]
@@ -312,7 +318,7 @@ def _sequences(sample: Sample, places: _Places) -> list[Candidate]:
     return chosen
 
 
-def _rising(sample: Sample, owner: Place, number: Place) -> _Rising | None:
+def _rising(sample: TopicSample, owner: RecordPart, number: RecordPart) -> _Rising | None:
     last: dict[tuple[int, bytes], int] = {}
     seen: set[tuple[int, bytes, int]] = set()
     rises = late = repeats = 0

@@ -17,7 +17,7 @@ PLACES_MOST: Final = 60
 """Maximum number of headers, and of fields, of all candidates: the compiled pass has a 64-bit word for fields."""
 
 
-class Place(NamedTuple):
+class RecordPart(NamedTuple):
     """Part of a record. name: name of the header, or path of the field in the JSON value."""
 
     kind: Literal["whole", "partition", "key", "header", "field"]
@@ -32,22 +32,22 @@ class Place(NamedTuple):
         return self.name.replace('"', "") if self.kind == "field" else self.name
 
 
-WHOLE: Final = Place("whole")
-PARTITION: Final = Place("partition")
-KEY: Final = Place("key")
-PRODUCER: Final = Place("header", "ratchet-producer")
-SEQUENCE: Final = Place("header", "ratchet-sequence")
+WHOLE: Final = RecordPart("whole")
+PARTITION: Final = RecordPart("partition")
+KEY: Final = RecordPart("key")
+PRODUCER: Final = RecordPart("header", "ratchet-producer")
+SEQUENCE: Final = RecordPart("header", "ratchet-sequence")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Candidate for recognising a duplicate: the places of an identity, and of its number, if any.
+    """Headers and fields that may recognise a duplicate: those of an identity and, if any, of its rising number.
 
     With a number, a record is a duplicate if identity and number were seen before; without one, if the identity was.
     """
 
-    identity: tuple[Place, ...]
-    sequence: Place | None = None
+    identity: tuple[RecordPart, ...]
+    sequence: RecordPart | None = None
 
     def __str__(self) -> str:
         names = " + ".join(map(str, self.identity))
@@ -80,15 +80,15 @@ def candidate_of(text: str) -> Candidate:
             raise SettingsError(
                 f"--identity {text!r}: a survey reads fields at most {DEPTH_MOST} levels deep. Name a shorter path"
             )
-        places.append(PRODUCER if part.kind == "producer" else Place(part.kind, part.name))
+        places.append(PRODUCER if part.kind == "producer" else RecordPart(part.kind, part.name))
     return Candidate(tuple(places))
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Candidates to search in all records.
+    """Candidates that a survey counts in all records.
 
-    left_out: places of the sample that are no candidates, with reasons
+    left_out: headers and fields in the sample that do not become candidates, each with the reason
     """
 
     chosen: tuple[Candidate, ...]
@@ -96,12 +96,12 @@ class Candidates:
 
     @cached_property
     def headers(self) -> tuple[str, ...]:
-        """Names of the headers to find."""
+        """Names of all headers in the candidates' identities and numbers, for the search in each record."""
         return self._names("header")
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        """Paths of the fields to find."""
+        """Paths of all JSON fields in the candidates' identities and numbers, for the search in each record."""
         return self._names("field")
 
     def _names(self, kind: str) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ class Candidates:
         return tuple(dict.fromkeys(place.name for place in places if place.kind == kind))[:PLACES_MOST]
 
 
-class Names(NamedTuple):
+class HeaderNames(NamedTuple):
     """Names of headers for the compiled pass: all bytes, and start and end of each name."""
 
     data: NDArray[np.uint8]
@@ -117,19 +117,20 @@ class Names(NamedTuple):
     ends: NDArray[np.int64]
 
 
-def joined(names: tuple[str, ...]) -> Names:
+def joined(names: tuple[str, ...]) -> HeaderNames:
     """Return names in the form that the compiled pass needs."""
     parts = [name.encode() for name in names]
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
     starts = ends - np.array([len(part) for part in parts], np.int64)
-    return Names(np.frombuffer(b"".join(parts), np.uint8), starts, ends)
+    return HeaderNames(np.frombuffer(b"".join(parts), np.uint8), starts, ends)
 
 
 class Paths(NamedTuple):
-    """Paths of fields for the compiled pass.
+    """Paths of fields for the compiled pass. A path has several parts, such as `user.id`.
 
-    data: bytes of all parts; starts, ends: int64[places, DEPTH_MOST], of each part in `data`; parts: int64[places],
-    number of parts
+    data: names of all parts, one after the other
+    starts, ends: int64[places, DEPTH_MOST], begin and end of each part in `data`
+    parts: int64[places], number of parts of each path
     """
 
     data: NDArray[np.uint8]

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.survey.looking import TIMELIKE, USUAL_ID
-from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate, Place
-from kafka_ratchet.app.survey.report import WINDOW_MOST, Finding, Numbers, Report
+from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate, RecordPart
+from kafka_ratchet.app.survey.report import WINDOW_MOST, Finding, NumberOrder, Report
 
 RECORDS_LEAST: Final = 1_000
 PRESENT_LEAST: Final = 0.99
@@ -148,8 +148,8 @@ def _best(report: Report) -> Finding | None:
     return min((each for each in known if not _lost(each)), key=_tier, default=None)
 
 
-def _misread(report: Report, sequence: Place) -> str | None:
-    """Return why a place's numbers need the setting sequence_form; None if they do not."""
+def _misread(report: Report, sequence: RecordPart) -> str | None:
+    """Return why the numbers in this header or field need the setting sequence_form; None if they do not."""
     why = dict(report.forms).get(str(sequence))
     return None if why is None or "sequence_form" not in why else f"{sequence}: {why}"
 
@@ -189,6 +189,8 @@ def _is_good(report: Report, each: Finding) -> bool:
     if each.conflicts + each.across_conflicts > CONFLICTS_MOST * repeats or repeats > REPEATED_MOST * each.records:
         return False
     numbers = each.numbers
+    if numbers is not None and each.across + each.across_conflicts:
+        return False  # a repartition mixes the partitions in any order, and a worker drops lower numbers
     return numbers is None or numbers.late <= LATE_MOST * (numbers.rises + numbers.late)
 
 
@@ -209,6 +211,14 @@ def _why_none(report: Report, whole: Finding) -> str:
             f"{each.conflicts + each.across_conflicts:,} of the {repeats:,} repeats of {each.candidate} have another "
             f"value: they may be events of their own, or the value differs with each sending.{example} "
             "State that identity if you know that it is one"
+        )
+    held = [each for each in report.findings[1:] if each.records >= PRESENT_LEAST * report.records]
+    if mixed := [each for each in held if each.numbers is not None and each.across]:
+        each = max(mixed, key=lambda finding: finding.across)
+        return (
+            f"{each.across:,} repeats of {each.candidate} came in another partition than the first. An internal stream "
+            "brings them together in any order, and a worker would then drop new records with a lower number. "
+            "Have the sender give each event an id, or write each identity to one partition"
         )
     if whole.equal + whole.across:
         return (
@@ -239,8 +249,12 @@ def _identity(report: Report, each: Finding) -> list[Line]:
     return [*lines, Line("sequence", str(each.candidate.sequence), what)]
 
 
-def _window(numbers: Numbers) -> tuple[int, int]:
-    """Return the smallest window that accepts all late numbers, else the largest, and how many it accepts."""
+def _window(numbers: NumberOrder) -> tuple[int, int]:
+    """Return the smallest window that accepts all late numbers, or else the largest window.
+
+    Returns:
+        (window, number of late records that it accepts)
+    """
     windows = numbers.windows
     return next(((size, passes) for size, passes in windows if passes >= numbers.late), windows[-1])
 

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import structlog
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from kafka_ratchet.app.survey.counting import Counts, Found
-from kafka_ratchet.app.survey.looking import SAMPLE_MOST, Sample
+from kafka_ratchet.app.survey.counting import BatchHashes, Counts
+from kafka_ratchet.app.survey.looking import SAMPLE_MOST, TopicSample
 from kafka_ratchet.app.survey.places import Candidate
-from kafka_ratchet.errors import BrokerUnavailable, SettingsError, TopicMissing
+from kafka_ratchet.errors import SettingsError, TopicMissing
 from kafka_ratchet.spark_sink.log_lines import announced
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.kernels import COLUMNS
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
-from kafka_ratchet.transport.client.partition_reader import Fetching, PartitionReader, Place
+from kafka_ratchet.transport.client.partition_reader import (
+    FetchOptions,
+    PartitionAddress,
+    PartitionReader,
+    answered,
+)
 
 FETCH_BYTES: Final = 4 << 20
 FETCH_WAIT_MS: Final = 500
 SAMPLE_BYTES: Final = 1 << 20
 SAMPLE_PARTITIONS_MOST: Final = 16
 SAMPLE_PLACES: Final = 3
-"""Number of places to sample in a partition, evenly spread. The form of its records may have changed."""
+"""Number of offsets in a partition where a sample begins, evenly spread.
+
+The form of the records may have changed from one to the next.
+"""
 SAMPLE_FETCHES_MOST: Final = 4
-"""Maximum number of fetches from each place of the sample, as values may be large."""
+"""Maximum number of fetches at each of these offsets, as values may be large."""
 CONNECTION: Final = "survey"
 COMPILING: Final = "compiling the parsing of record batches, once on each machine and after each update"
 
@@ -59,7 +67,7 @@ class Range:
 
 
 @dataclass(slots=True)
-class Wanted:
+class ReadRange:
     """Part of the topic to read.
 
     partitions: numbers; None: all. limit: number of last offsets to read, over all partitions; None: all.
@@ -91,8 +99,8 @@ class Topic:
     log_append_time: bool | None = None
     deleted: int = 0
 
-    async def choose(self, wanted: Wanted) -> None:
-        """Set the ranges to read.
+    async def choose(self, wanted: ReadRange) -> None:
+        """Choose the offset range to read of each partition.
 
         Raises:
             SettingsError: a requested partition does not exist.
@@ -124,9 +132,9 @@ class Topic:
         """Return the offset after the last one to read in a partition."""
         return next(each.end for each in self.ranges if each.partition == partition)
 
-    async def sample(self) -> tuple[Sample, RecordBatch | None]:
+    async def sample(self) -> tuple[TopicSample, RecordBatch | None]:
         """Read a sample from several places of several partitions; return it with its first batch, if any."""
-        sample = Sample()
+        sample = TopicSample()
         first: RecordBatch | None = None
         held = [each for each in self.ranges if each.end > each.begin]
         step = max(1, len(held) // SAMPLE_PARTITIONS_MOST)
@@ -181,8 +189,8 @@ class Topic:
             yield await self._next_batch(reader, each)
 
     def _reader(self, each: Range, position: int, most: int, connection: str) -> PartitionReader:
-        place = Place(self.name, each.partition, self.id)
-        fetching = Fetching(connection, most, FETCH_WAIT_MS, self.batch_most, in_thread=True)
+        place = PartitionAddress(self.name, each.partition, self.id)
+        fetching = FetchOptions(connection, most, FETCH_WAIT_MS, self.batch_most, in_thread=True)
         return PartitionReader(self.cluster, place, position, fetching)
 
     async def _next_batch(self, reader: PartitionReader, each: Range) -> RecordBatch:
@@ -203,22 +211,6 @@ class Topic:
             if batch.next > batch.start:
                 batch.start = start
                 return _before(batch, each.end)
-
-
-async def answered(request: Coroutine[Any, Any, Item], where: str, timeout_s: float) -> Item:
-    """Await a request that has no time limit of its own, for at most `timeout_s`.
-
-    Raises:
-        BrokerUnavailable: Kafka has not answered within the limit.
-    """
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await request
-    except TimeoutError:
-        raise BrokerUnavailable(
-            f"{where}: Kafka has sent nothing within {timeout_s:g} s. Check that it runs, and that this user may read "
-            "the topic (docs/guide/rights.md)"
-        ) from None
 
 
 def _none(topic: str, each: Range, start: int) -> RecordBatch:
@@ -293,10 +285,10 @@ async def count_all(topic: Topic, counts: Counts, moved: Callable[[int, int], No
         moved: function called after each batch with its numbers of offsets and records
     """
 
-    async def taken_apart() -> AsyncGenerator[tuple[RecordBatch, Found], None]:
+    async def taken_apart() -> AsyncGenerator[tuple[RecordBatch, BatchHashes], None]:
         async with aclosing(topic.batches()) as batches:
             async for batch in batches:
-                yield batch, await asyncio.to_thread(Found, batch, counts.reader)
+                yield batch, await asyncio.to_thread(BatchHashes, batch, counts.reader)
 
     async with aclosing(ahead(taken_apart())) as ready:
         async for batch, found in ready:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.survey import seen
-from kafka_ratchet.app.survey.counting import Count, Counts, Order
+from kafka_ratchet.app.survey.counting import Count, Counts, OrderCounts
 from kafka_ratchet.app.survey.places import Candidate, Candidates
 from kafka_ratchet.app.survey.reading import Range, Topic
 
@@ -43,7 +43,8 @@ def buckets(counts: NDArray[np.int64]) -> list[Bucket]:
 class Example:
     """Example of a duplicate.
 
-    partition, offset: its place; before: offset of the record that it repeats; age_ms: time between them; -1: unknown
+    partition, offset: those of the duplicate; before: offset of the record that it repeats; age_ms: time between the
+    two; -1: unknown
     """
 
     partition: int
@@ -53,7 +54,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers(Document):
+class NumberOrder(Document):
     """Order of a candidate's numbers, compared with the highest number of their identity so far.
 
     identities: number of identities with numbers, counted in each partition; rises: records above the highest; steps:
@@ -81,7 +82,7 @@ class Numbers(Document):
     lates: list[Bucket]
 
     @classmethod
-    def of(cls, order: Order) -> Numbers:
+    def of(cls, order: OrderCounts) -> NumberOrder:
         """Make the numbers from the counts of a survey."""
         rises, steps, late, before, identities = (int(order.counts[kind]) for kind in range(seen.ORDERS))
         return cls(identities, rises, steps, late, int(order.largest[0]), before, buckets(order.lates))
@@ -101,7 +102,7 @@ class Numbers(Document):
 
     @property
     def named_windows(self) -> list[dict[str, int]]:
-        """Windows for JSON."""
+        """Possible reorder windows and the late records that each would accept, for JSON."""
         return [{"reorder_window": size, "passes": passes} for size, passes in self.windows]
 
 
@@ -114,7 +115,8 @@ class Finding(Document):
         without: number of records that lack it.
         distinct: number of identities, over all partitions.
         equal, conflicts: repeats of an identity seen in the same partition, with the same value, and with another.
-        across, across_conflicts: repeats of an identity seen only in other partitions, in the same way.
+        across, across_conflicts: repeats of an identity seen only in other partitions, with the same value, and with
+            another.
         one_of: size of the sample: one of this many identities was followed, with all of its records; 1: all.
         errors: twice the standard error of each sampled count, by name of the count.
         mistaken: expected number of pairs of identities confused because of equal hashes.
@@ -164,7 +166,7 @@ class Finding(Document):
     distance_most: int
     examples: list[Example]
     conflict_examples: list[Example]
-    numbers: Numbers | None
+    numbers: NumberOrder | None
 
     @classmethod
     def of(cls, count: Count, records: int) -> Finding:
@@ -197,7 +199,7 @@ class Finding(Document):
             int(of.largest[1]),
             equals,
             others,
-            None if count.order is None else Numbers.of(count.order),
+            None if count.order is None else NumberOrder.of(count.order),
         )
 
     @property
@@ -207,7 +209,7 @@ class Finding(Document):
 
     @property
     def sequence_text(self) -> str | None:
-        """Place of the sequence as text; None without one."""
+        """Header or field of the sequence as text; None without one."""
         return None if self.candidate.sequence is None else str(self.candidate.sequence)
 
     @property
@@ -230,8 +232,8 @@ class Report(Document):
 
     Attributes:
         findings: results by candidate; the first candidate is the whole record.
-        left_out: places of the sample that are no candidates, with reasons.
-        forms: places of the sample with numbers in a form that a stream cannot read, with reasons.
+        left_out: headers and fields in the sample that do not become candidates, with reasons.
+        forms: headers and fields in the sample with numbers in a form that a stream cannot read, with reasons.
         broken: number of values other than JSON objects; 0 if no field was searched.
         deleted: number of offsets that retention deleted during the survey.
         future: number of timestamps more than a day ahead, which were ignored.
@@ -337,10 +339,10 @@ class Report(Document):
 
     @property
     def form_reasons(self) -> list[dict[str, str]]:
-        """Places with numbers that a stream cannot read, for JSON."""
+        """Places with numbers in a form that a stream cannot read, each with the reason, for JSON."""
         return [{"place": place, "why": why} for place, why in self.forms]
 
     @property
     def left_out_reasons(self) -> list[dict[str, str]]:
-        """Places without a candidate, for JSON."""
+        """Places in the sample without a candidate, each with the reason, for JSON."""
         return [{"place": place, "why": why} for place, why in self.left_out]

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.survey.counting import Counts, Found
+from kafka_ratchet.app.survey.counting import BatchHashes, Counts
 from kafka_ratchet.app.survey.forms import written_forms
 from kafka_ratchet.app.survey.looking import choose
-from kafka_ratchet.app.survey.reading import Wanted, count_all, open_topic
+from kafka_ratchet.app.survey.reading import ReadRange, count_all, open_topic
 from kafka_ratchet.app.survey.report import Report
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.transport.client.cluster import Cluster
@@ -36,7 +36,7 @@ def survey(
     settings: Settings,
     bootstrap: str,
     topic: str,
-    wanted: Wanted,
+    wanted: ReadRange,
     begun: Begun,
     memory_mb: int,
     seed: int | None = None,
@@ -64,7 +64,7 @@ def survey(
 
 
 async def _survey(
-    settings: Settings, bootstrap: str, name: str, wanted: Wanted, begun: Begun, memory_mb: int, seed: int
+    settings: Settings, bootstrap: str, name: str, wanted: ReadRange, begun: Begun, memory_mb: int, seed: int
 ) -> Report:
     cluster = Cluster(client_options(bootstrap, settings.kafka))
     async with AsyncExitStack() as stack:
@@ -78,7 +78,7 @@ async def _survey(
         if batch is not None:
             # Numba compiles missing functions on this machine.
             tried = Counts(candidates, 0, now_ms, seed)
-            await asyncio.to_thread(lambda: tried.add(Found(batch, tried.reader)))
+            await asyncio.to_thread(lambda: tried.add(BatchHashes(batch, tried.reader)))
         whole = frozenset(each.partition for each in topic.ranges if each.begin == 0)
         counts = Counts(candidates, memory_mb << 20, now_ms, seed, whole)
         moved = begun(topic.offsets)

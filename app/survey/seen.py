@@ -1,4 +1,4 @@
-"""Compiled judgement of a survey's records: repeated identities, their age, and their values.
+"""Compiled classification of a survey's records: repeated identities, their age, and their values.
 
 A table uses open addressing with linear probing, int64[slots, 4], so that a look-up takes one cache line.
 Columns of a slot:
@@ -84,7 +84,7 @@ def _in_partition(wanted: np.uint64, partition: int) -> np.uint64:
 
 
 @compiled()
-def judge(
+def classify(
     hashes: U64,
     values: U64,
     clocks: I64,
@@ -104,14 +104,14 @@ def judge(
     largest: I64,
     examples: I64,
 ) -> int:
-    """Judge records of one partition by one candidate, until a table is full.
+    """Classify records of one partition by one candidate, until a table is full.
 
     Args:
         hashes: uint64[records], hashes of the identity; 0: none.
         values: uint64[records], hashes of the values.
         clocks: int64[records], clock of the partition in ms, which never falls.
         offsets: int64[records], offsets of the records.
-        begin: index of the first record to judge.
+        begin: index of the first record to classify.
         partition: number of the partition.
         table: int64[slots, COLUMNS], table of all identities.
         several: int64[slots, COLUMNS], table of identities in several partitions.
@@ -128,7 +128,7 @@ def judge(
             before, age.
 
     Returns:
-        index of the first record not judged: the number of records, or less if a table must grow.
+        index of the first record not classified: the number of records, or less if a table must grow.
     """
     weight = np.int64(1) << np.int64(level)
     outside = np.uint64(weight - 1)
@@ -250,7 +250,7 @@ def order(
     Args:
         owners: uint64[records], hashes of the identities; 0: none.
         numbers: int64[records]; negative: none.
-        verdicts: uint8[records], verdicts of `judge` on identity and number together.
+        verdicts: uint8[records], verdicts of `classify` on identity and number together.
         begin: index of the first record to follow.
         partition: number of the partition.
         is_whole: True if the partition is read from its very first record on.

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ratchet.app.survey.counting import Counts, Found, Table, slots_most
-from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate, Candidates, Place
+from kafka_ratchet.app.survey.counting import BatchHashes, Counts, Table, slots_most
+from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate, Candidates, RecordPart
 from kafka_ratchet.app.survey.report import Bucket, Finding
 from tests.app.survey.batches import batch_of
 from tests.app.survey.plain_count import PlainCount, PlainRecord, plain_count, plain_order
@@ -21,8 +21,8 @@ NOW_MS = 1_800_000_000_000
 ENOUGH = 1 << 26
 BATCH_MOST = 2_000
 SEEDS = 12
-SOURCE, ID = Place("header", "ce_source"), Place("header", "ce_id")
-FIELD, NUMBER = Place("field", "a.id"), Place("field", "n")
+SOURCE, ID = RecordPart("header", "ce_source"), RecordPart("header", "ce_id")
+FIELD, NUMBER = RecordPart("field", "a.id"), RecordPart("field", "n")
 
 
 def header(record: PlainRecord, name: str) -> bytes | None:
@@ -83,10 +83,10 @@ def counted(
     batch: list[PlainRecord] = []
     for record in records:
         if batch and (batch[-1].partition != record.partition or len(batch) == BATCH_MOST):
-            counts.add(Found(batch_of(batch), counts.reader))
+            counts.add(BatchHashes(batch_of(batch), counts.reader))
             batch = []
         batch.append(record)
-    counts.add(Found(batch_of(batch), counts.reader))
+    counts.add(BatchHashes(batch_of(batch), counts.reader))
     assert counts.records == len(records)
     return [Finding.of(count, counts.records) for count in counts.of]
 
@@ -188,7 +188,7 @@ def test_a_topic_that_is_read_from_its_first_record_on_knows_that_a_lower_number
     records = [PlainRecord(0, n, 1, b"k", b'{"n":%d}' % number) for n, number in enumerate((5, 3, 4, 3, 6))]
     for whole, expected in ((frozenset[int](), (0, 2)), (frozenset({0}), (2, 0))):
         counts = Counts(Candidates((Candidate((KEY,), NUMBER),)), ENOUGH, NOW_MS, 1, whole)
-        counts.add(Found(batch_of(records), counts.reader))
+        counts.add(BatchHashes(batch_of(records), counts.reader))
         numbers = Finding.of(counts.of[0], 5).numbers
         assert numbers is not None
         assert (numbers.late, numbers.before) == expected
@@ -247,7 +247,7 @@ def test_a_time_far_ahead_does_not_stop_the_clock() -> None:
     times = [1_000, 253_402_300_799_000, 3_000, -1, 9_000]
     records = [PlainRecord(0, n, time, b"k", b"v") for n, time in enumerate(times)]
     counts = Counts(Candidates((Candidate((KEY,)),)), ENOUGH, NOW_MS, 1)
-    counts.add(Found(batch_of(records), counts.reader))
+    counts.add(BatchHashes(batch_of(records), counts.reader))
     found = Finding.of(counts.of[0], 5)
     assert counts.future == 1
     assert (counts.first_ms, counts.last_ms) == (1_000, 9_000)

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from kafka_ratchet.app.survey.forms import written_forms
-from kafka_ratchet.app.survey.looking import Sample
+from kafka_ratchet.app.survey.looking import TopicSample
 from tests.app.survey.batches import batch_of
 from tests.app.survey.plain_count import PlainRecord
 
@@ -15,7 +15,7 @@ NOW_S = 1_763_000_000
 
 
 def forms(values: list[bytes], name: str = "ratchet-sequence", value: bytes = b"v") -> dict[str, str]:
-    sample = Sample()
+    sample = TopicSample()
     for at in range(0, len(values), 500):
         records = [
             PlainRecord(0, at + n, 1, b"k", value, (("ratchet-producer", b"p"), (name, text)))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kafka_ratchet.app.survey.looking import NAMES_MOST, Sample, choose
-from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate, Candidates, Place, candidate_of
+from kafka_ratchet.app.survey.looking import NAMES_MOST, TopicSample, choose
+from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate, Candidates, RecordPart, candidate_of
 from tests.app.survey.batches import batch_of
 from tests.app.survey.plain_count import PlainRecord
 
@@ -18,19 +18,19 @@ Row = tuple[bytes | None, bytes | None, Headers]
 
 
 def chosen(rows: list[Row]) -> Candidates:
-    sample = Sample()
+    sample = TopicSample()
     for at in range(0, len(rows), 500):
         records = [PlainRecord(0, at + n, 1, *row) for n, row in enumerate(rows[at : at + 500])]
         assert sample.add(batch_of(records), 500) == len(records)
     return choose(sample)
 
 
-def header(name: str) -> Place:
-    return Place("header", name)
+def header(name: str) -> RecordPart:
+    return RecordPart("header", name)
 
 
-def field(path: str) -> Place:
-    return Place("field", path)
+def field(path: str) -> RecordPart:
+    return RecordPart("field", path)
 
 
 def some_uuid(number: int) -> str:
@@ -133,7 +133,7 @@ def test_what_strangers_write_is_bounded_and_never_an_error() -> None:
     rows += [
         (b"k", json.dumps({f"made-up-{n}-{m}": m for m in range(50)}).encode(), ((f"h{n}", b"1"),)) for n in range(200)
     ]
-    sample = Sample()
+    sample = TopicSample()
     for n, row in enumerate(rows):
         sample.add(batch_of([PlainRecord(0, n, 1, *row)]), 1)
     assert len({place for row in sample.rows for place in row.places}) <= NAMES_MOST + 1
@@ -144,4 +144,4 @@ def test_what_strangers_write_is_bounded_and_never_an_error() -> None:
 
 
 def test_nothing_at_all_is_a_sample_too() -> None:
-    assert choose(Sample()).chosen == (Candidate((WHOLE,)),)
+    assert choose(TopicSample()).chosen == (Candidate((WHOLE,)),)

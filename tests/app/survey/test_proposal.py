@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from kafka_ratchet.app.settings import StreamSettings
-from kafka_ratchet.app.survey.places import KEY, WHOLE, Candidate, Place
+from kafka_ratchet.app.survey.places import KEY, WHOLE, Candidate, RecordPart
 from kafka_ratchet.app.survey.proposal import Proposal, busiest, propose, rounded_up, span_text, stream_name, two_digits
 from kafka_ratchet.app.survey.reading import Range
-from kafka_ratchet.app.survey.report import Bucket, Example, Finding, Numbers, Report
+from kafka_ratchet.app.survey.report import Bucket, Example, Finding, NumberOrder, Report
 
-ID, EVENT = Place("field", "id"), Place("header", "ce_id")
+ID, EVENT = RecordPart("field", "id"), RecordPart("header", "ce_id")
 HOUR_MS = 3_600_000
 
 
-def finding(*identity: Place, sequence: Place | None = None, **more: Any) -> Finding:
+def finding(*identity: RecordPart, sequence: RecordPart | None = None, **more: Any) -> Finding:
     """100,000 records, of which 1,000 are duplicates that came within a minute or two."""
     usual: dict[str, Any] = {
         "records": 100_000,
@@ -43,7 +43,7 @@ def finding(*identity: Place, sequence: Place | None = None, **more: Any) -> Fin
     return Finding(Candidate(identity, sequence), **{**usual, **more})
 
 
-def numbers(**more: Any) -> Numbers:
+def numbers(**more: Any) -> NumberOrder:
     usual: dict[str, Any] = {
         "identities": 40,
         "rises": 98_900,
@@ -53,7 +53,7 @@ def numbers(**more: Any) -> Numbers:
         "before": 0,
         "lates": [],
     }
-    return Numbers(**{**usual, **more})
+    return NumberOrder(**{**usual, **more})
 
 
 def proposed(*findings: Finding, whole: Finding | None = None, **more: Any) -> Proposal:
@@ -99,21 +99,21 @@ def test_ids_are_remembered_for_twice_the_oldest_duplicate_and_as_many_as_came_i
 
 
 def test_a_pair_is_a_list_and_names_of_strangers_are_quoted() -> None:
-    odd = Place("header", "a\"b'\\ü #]")
+    odd = RecordPart("header", "a\"b'\\ü #]")
     assert values(proposed(finding(odd, EVENT)))["identity"] == [str(odd), "header:ce_id"]
 
 
 def test_a_counter_comes_before_an_id_that_finds_the_same_and_a_time_does_not() -> None:
-    counter = finding(KEY, sequence=Place("header", "n"), numbers=numbers())
+    counter = finding(KEY, sequence=RecordPart("header", "n"), numbers=numbers())
     assert values(proposed(finding(ID), counter))["sequence"] == "header:n"
     assert "inactive_after_s" not in values(proposed(counter))
     for name, steps in (("created_at", 98_000), ("order", 500)):
-        rising = finding(KEY, sequence=Place("field", name), numbers=numbers(steps=steps))
+        rising = finding(KEY, sequence=RecordPart("field", name), numbers=numbers(steps=steps))
         assert values(proposed(rising, finding(ID)))["identity"] == "field:id"
 
 
 def test_of_two_that_find_the_same_the_one_without_conflicts_is_taken() -> None:
-    counter = finding(KEY, sequence=Place("header", "n"), numbers=numbers(), conflicts=30)
+    counter = finding(KEY, sequence=RecordPart("header", "n"), numbers=numbers(), conflicts=30)
     assert values(proposed(counter, finding(ID)))["identity"] == "field:id"
     assert values(proposed(finding(ID, conflicts=30)))["conflicts"] == "count"
 
@@ -131,14 +131,14 @@ def test_an_id_that_loses_nothing_comes_before_a_counter_whose_late_numbers_no_w
     far = numbers(rises=94_900, late=4_000, late_most=10**6, lates=[Bucket(1 << 19, (1 << 20) - 1, 4_000)])
     some = numbers(late=50, late_most=10**6, lates=[Bucket(32, 63, 45), Bucket(1 << 19, (1 << 20) - 1, 5)])
     for lossy in (far, some):
-        counter = finding(Place("header", "device"), sequence=Place("header", "seq"), numbers=lossy)
-        for other in (finding(Place("header", "event-id")), finding(ID, equal=500), finding(ID, conflicts=30)):
+        counter = finding(RecordPart("header", "device"), sequence=RecordPart("header", "seq"), numbers=lossy)
+        for other in (finding(RecordPart("header", "event-id")), finding(ID, equal=500), finding(ID, conflicts=30)):
             section = values(proposed(counter, other))
             assert (section["identity"], section["sequence"]) == (str(other.candidate.identity[0]), "none")
         # An id that finds no duplicate at all is none of those that came twice.
         assert values(proposed(counter, finding(ID, equal=0)))["identity"] == "header:device"
     near = numbers(late=50, late_most=60, lates=[Bucket(32, 63, 50)])
-    passed = finding(KEY, sequence=Place("header", "n"), numbers=near)
+    passed = finding(KEY, sequence=RecordPart("header", "n"), numbers=near)
     assert values(proposed(finding(ID), passed))["sequence"] == "header:n"
 
 
@@ -167,6 +167,18 @@ def test_duplicates_in_other_partitions_ask_for_a_repartition() -> None:
     assert values(proposal)["repartition_by"] == "identity"
     # The oldest of them counts as well.
     assert values(proposal)["inactive_after_s"] == 2 * HOUR_MS / 1_000
+
+
+def test_a_number_is_not_proposed_for_an_identity_that_comes_in_several_partitions() -> None:
+    device, number = RecordPart("field", "device"), RecordPart("field", "n")
+    counter = finding(device, sequence=number, across=200, numbers=numbers())
+    section = values(proposed(finding(RecordPart("field", "event_id"), across=200), counter))
+    assert (section["identity"], section["sequence"]) == ("field:event_id", "none")
+    assert section["repartition_by"] == "identity"
+    assert values(proposed(finding(ID), replace(counter, across=0)))["sequence"] == "field:n"
+    refused = proposed(counter).refused
+    assert refused is not None
+    assert refused.startswith(f"200 repeats of {counter.candidate} came in another partition than the first")
 
 
 @pytest.mark.parametrize(
@@ -227,7 +239,7 @@ def test_without_a_duplicate_only_a_usual_name_is_proposed() -> None:
         0,
         1,
         {},
-        [whole, finding(Place("field", "colour"), **nothing)],
+        [whole, finding(RecordPart("field", "colour"), **nothing)],
         (),
     )
     assert (
@@ -247,18 +259,18 @@ def test_without_a_duplicate_a_key_is_no_id() -> None:
 
     key = finding(KEY, **nothing)
     # It was asked for, and no part of it is named as an id.
-    pair = finding(KEY, Place("field", "source.lsn"), **nothing)
-    lossy = finding(KEY, sequence=Place("header", "n"), numbers=late, **nothing)
+    pair = finding(KEY, RecordPart("field", "source.lsn"), **nothing)
+    lossy = finding(KEY, sequence=RecordPart("header", "n"), numbers=late, **nothing)
     for others in ((), (pair,), (lossy,)):
         refused = without(key, *others).refused
         assert refused is not None
         assert refused.startswith("no record came twice, and no key did. These records do not show")
-    for named in (finding(ID, **nothing), finding(Place("field", "source"), ID, **nothing)):
+    for named in (finding(ID, **nothing), finding(RecordPart("field", "source"), ID, **nothing)):
         [line] = [line for line in without(key, named).lines if line.setting == "identity"]
         assert line.value == named.candidate.setting
         assert line.reason == "by its name; no record came twice among 100,000"
     # A counter is known by how it counts.
-    counter = finding(KEY, sequence=Place("header", "n"), numbers=numbers(), **nothing)
+    counter = finding(KEY, sequence=RecordPart("header", "n"), numbers=numbers(), **nothing)
     [line] = [line for line in without(key, counter).lines if line.setting == "identity"]
     assert line.reason == "by its number, which counts by one; no record came twice among 100,000"
 

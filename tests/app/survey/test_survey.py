@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient
 from kafka_ratchet.app.cli import run
 from kafka_ratchet.app.settings import StreamSettings
 from kafka_ratchet.app.survey.counting import Counts
-from kafka_ratchet.app.survey.looking import Sample, choose
-from kafka_ratchet.app.survey.reading import Wanted, count_all, open_topic
+from kafka_ratchet.app.survey.looking import TopicSample, choose
+from kafka_ratchet.app.survey.reading import ReadRange, count_all, open_topic
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
@@ -252,12 +252,12 @@ async def test_what_retention_deletes_meanwhile_is_counted_and_left_out(
             sent.send(0, NOW_MS, b"%d" % number, None, [])
         sent.send(1, NOW_MS, b"x", None, [])
         sent.flush()
-        await topic.choose(Wanted())
+        await topic.choose(ReadRange())
         admin = AdminClient({"bootstrap.servers": broker})
         for partition, before in ((0, 40), (1, 1)):
             [done] = admin.delete_records([TopicPartition(name, partition, before)]).values()
             done.result(60)
-        counts = Counts(choose(Sample()), 1 << 20, NOW_MS, 1)
+        counts = Counts(choose(TopicSample()), 1 << 20, NOW_MS, 1)
         moved = []
         await count_all(topic, counts, lambda offsets, records: moved.append(offsets))
         assert (counts.records, topic.deleted, sum(moved)) == (20, 41, 61)
