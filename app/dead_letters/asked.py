@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from kafka_ratchet.app.dead_letters.reading import Wanted, connected
-from kafka_ratchet.app.dead_letters.replay import Options, Outcome, Replay
+from kafka_ratchet.app.dead_letters.reading import LetterFilter, connected
+from kafka_ratchet.app.dead_letters.replay import Options, Replay, ReplayResult
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import SettingsError
 
 MOST: Final = 2**63 - 1
 
 
-def wanted_of(reason: str | None, partition: str | None, offset: str | None, limit: str | None) -> Wanted:
+def wanted_of(reason: str | None, partition: str | None, offset: str | None, limit: str | None) -> LetterFilter:
     """Return a selection of dead letters, parsed from the texts of options; None: option not given.
 
     Raises:
@@ -21,19 +21,19 @@ def wanted_of(reason: str | None, partition: str | None, offset: str | None, lim
     """
     if offset is not None and partition is None:
         raise SettingsError("--offset names a record of one partition, but --partition is missing. Add --partition")
-    return Wanted(reason, _number("partition", partition), _number("offset", offset), _number("limit", limit))
+    return LetterFilter(reason, _number("partition", partition), _number("offset", offset), _number("limit", limit))
 
 
 def replay_letters(
-    settings: Settings, bootstrap: str, name: str, wanted: Wanted, options: Options, *, dry_run: bool
-) -> Outcome:
+    settings: Settings, bootstrap: str, name: str, wanted: LetterFilter, options: Options, *, dry_run: bool
+) -> ReplayResult:
     """Send the selected dead letters of a stream to its input again; with `dry_run`, only count them.
 
     Raises:
         RatchetError: Kafka does not answer, or refuses the request.
     """
 
-    async def run() -> Outcome:
+    async def run() -> ReplayResult:
         async with connected(settings, bootstrap, name) as letters:
             work = Replay(letters, wanted, options, bootstrap)
             return await (work.plan() if dry_run else work.execute())
@@ -41,7 +41,7 @@ def replay_letters(
     return asyncio.run(run())
 
 
-def sentences(outcome: Outcome) -> list[str]:
+def sentences(outcome: ReplayResult) -> list[str]:
     """Return the result of a replay as sentences for display."""
     counts = outcome.counts
     if outcome.dry_run:

@@ -8,15 +8,15 @@ from typing import Final, NamedTuple
 from kafka_ratchet.tables.replays import REPLAYS
 from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
-from kafka_ratchet.transport.client.partition_reader import Fetching, PartitionReader, Place
+from kafka_ratchet.transport.client.partition_reader import FetchOptions, PartitionAddress, PartitionReader, answered
 from kafka_ratchet.transport.delivery import LETTER_AGENTS, LETTER_APP, LETTER_EVENT
 
 APPENDED: Final = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset")
 """Names of the headers at the end of every dead letter, in this order."""
 MOST_DIGITS: Final = 19
-"""Most digits of an offset, which has 64 bits."""
+"""Maximum number of digits of an offset, which has 64 bits."""
 REPLAYS_DIGITS: Final = 4
-"""Most digits of the header with the number of replays. A longer or malformed number counts as 9,999 replays."""
+"""Maximum number of digits of the header with the number of replays. A longer or malformed one counts as 9,999."""
 CONNECTION: Final = "dead-letters"
 FETCH_BYTES: Final = 8 << 20
 FETCH_WAIT_MS: Final = 500
@@ -25,7 +25,7 @@ OF_AGENTS: Final = ("agent ", "value does not decode: ")
 """Prefixes of the reasons that agents give. The worker judged such a record new, so its sequence counts as seen."""
 
 
-class Origin(NamedTuple):
+class LetterOrigin(NamedTuple):
     """Input record that became a dead letter: its place, and the reason."""
 
     reason: str
@@ -54,7 +54,7 @@ class Letter(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
-    origin: Origin | None
+    origin: LetterOrigin | None
     replays: int
     headers: list[Header]
     agents: bytes | None = None
@@ -84,14 +84,14 @@ def letter_at(batch: RecordBatch, index: int) -> Letter:
     return Letter(*where, origin, _replays(own), own, agents, app, event)
 
 
-def _origin(headers: list[Header]) -> Origin | None:
+def _origin(headers: list[Header]) -> LetterOrigin | None:
     appended = headers[-len(APPENDED) :]
     if tuple(name for name, _ in appended) != APPENDED:
         return None
     reason, topic, partition, offset = (value or b"" for _, value in appended)
     if not all(number.isdigit() and len(number) <= MOST_DIGITS for number in (partition, offset)):
         return None
-    return Origin(_text(reason), _text(topic), int(partition), int(offset))
+    return LetterOrigin(_text(reason), _text(topic), int(partition), int(offset))
 
 
 def _text(value: bytes) -> str:
@@ -106,7 +106,7 @@ def _replays(headers: list[Header]) -> int:
 
 
 async def read_committed(
-    cluster: Cluster, topic: str, topic_id: bytes, partition: int, most: int, start: int = 0
+    cluster: Cluster, topic: str, topic_id: bytes, partition: int, most: int, timeout_s: float, start: int = 0
 ) -> AsyncGenerator[RecordBatch, None]:
     """Yield the committed batches of a partition, up to its end at the time of the call.
 
@@ -115,16 +115,22 @@ async def read_committed(
         topic: name of the topic
         topic_id: id of the topic, 16 bytes.
         partition: number of the partition.
-        most: most bytes of one batch after decompression.
+        most: maximum number of bytes of one batch after decompression.
+        timeout_s: how long to wait for each answer from Kafka.
         start: first offset to read; reading begins later if retention has deleted it
 
     Raises:
+        BrokerUnavailable: Kafka does not answer in time.
         RatchetError: see `PartitionReader.batches`.
     """
-    end = await cluster.offset(topic, partition, LATEST, CONNECTION)
-    position = max(start, await cluster.offset(topic, partition, EARLIEST, CONNECTION))
-    fetching = Fetching(CONNECTION, FETCH_BYTES, FETCH_WAIT_MS, most)
-    async for batch in PartitionReader(cluster, Place(topic, partition, topic_id), position, fetching).batches(end):
+    end, first = [
+        await answered(cluster.offset(topic, partition, which, CONNECTION), f"{topic} partition {partition}", timeout_s)
+        for which in (LATEST, EARLIEST)
+    ]
+    fetching = FetchOptions(CONNECTION, FETCH_BYTES, FETCH_WAIT_MS, most, timeout_s=timeout_s)
+    async for batch in PartitionReader(
+        cluster, PartitionAddress(topic, partition, topic_id), max(start, first), fetching
+    ).batches(end):
         yield batch
 
 

@@ -18,7 +18,7 @@ from kafka_ratchet.transport.delivery import LETTER_EVENT
 MARKS: Final = frozenset(name.encode() for name in (REPLAYS, REPLAYED_FROM, REPLAYED_FOR, LETTER_EVENT))
 
 
-class Original(NamedTuple):
+class OriginalRecord(NamedTuple):
     """Input record of a dead letter, to be sent again.
 
     body: key, value and headers, in Kafka's encoding of a record; where: place of the dead letter, for messages
@@ -31,7 +31,7 @@ class Original(NamedTuple):
 
 def original_of(
     batch: RecordBatch, index: int, letter: str | None, timestamp_ms: int, *, to_all: bool = False
-) -> Original:
+) -> OriginalRecord:
     """Return the input record of a dead letter, byte for byte, with the headers of a replay.
 
     Args:
@@ -53,7 +53,9 @@ def original_of(
         agents = FOR_ALL if said.agents is None and to_all else said.agents
         kept += [] if agents is None else [_header(REPLAYED_FOR, agents)]
     body = batch.data[begin:at].tobytes() + varint(len(kept)) + b"".join(kept)
-    return Original(body, timestamp_ms, f"{batch.topic}, partition {batch.partition}, offset {batch.offsets[index]}")
+    return OriginalRecord(
+        body, timestamp_ms, f"{batch.topic}, partition {batch.partition}, offset {batch.offsets[index]}"
+    )
 
 
 def _header(name: str, value: bytes) -> bytes:
@@ -72,17 +74,17 @@ def _raw_headers(body: bytes) -> Iterator[tuple[bytes, bytes]]:
         yield name, body[begin:at]
 
 
-def encode(originals: list[Original], limit: int) -> Iterator[EncodedBatch]:
+def encode(originals: list[OriginalRecord], limit: int) -> Iterator[EncodedBatch]:
     """Yield record batches with the records in their order, each record with its own timestamp.
 
     Args:
         originals: records for one partition
-        limit: most bytes of a batch, max.message.bytes of the topic
+        limit: maximum number of bytes of a batch, max.message.bytes of the topic
 
     Raises:
         RecordTooLarge: a record does not fit the limit even when compressed.
     """
-    waiting: list[Original] = []
+    waiting: list[OriginalRecord] = []
     size = kernels.HEADER_SIZE
     for each in originals:
         takes = len(each.body) + kernels.RECORD_OVERHEAD
@@ -95,7 +97,7 @@ def encode(originals: list[Original], limit: int) -> Iterator[EncodedBatch]:
         yield _batch(waiting, limit)
 
 
-def _batch(originals: list[Original], limit: int) -> EncodedBatch:
+def _batch(originals: list[OriginalRecord], limit: int) -> EncodedBatch:
     times = [each.timestamp_ms for each in originals]
     records = bytearray(kernels.HEADER_SIZE)
     for delta, each in enumerate(originals):

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from kafka_ratchet.app.dead_letters.letters import Letter, letter_at, read_committed
-from kafka_ratchet.app.dead_letters.replayed import Replayed
+from kafka_ratchet.app.dead_letters.replayed import ReplayedLetters
 from kafka_ratchet.app.names import replayed_topic
 from kafka_ratchet.app.repartition import arrives_in
 from kafka_ratchet.app.settings import Settings, StreamSettings
@@ -21,14 +21,14 @@ from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.client.topic_id import TopicState, id_text
 
 REASONS_MOST: Final = 1_000
-"""Most different reasons counted separately, because an agent's error may have another text for each record."""
+"""Maximum number of reasons counted separately, because an agent's error may have another text for each record."""
 REASON_SHOWN: Final = 200
 """Compared characters of a reason; reasons with the same beginning are counted together."""
 OTHER_REASONS: Final = "(other reasons)"
 NO_LETTER: Final = "(not a dead letter of Ratchet)"
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class LetterFilter(msgspec.Struct, frozen=True):
     """Selection of dead letters; None in a field sets no condition.
 
     reason: beginning of the reason; partition, offset: place in the dead-letter topic; limit: most letters
@@ -108,13 +108,14 @@ class LetterTopic:
         is_ours = letter.app in (None, self.settings.app, of_app)
         return is_ours and letter.origin is not None and letter.origin.topic == self.stream.input
 
-    async def batches(self, wanted: Wanted) -> AsyncIterator[RecordBatch]:
+    async def batches(self, wanted: LetterFilter) -> AsyncIterator[RecordBatch]:
         """Yield the committed batches of the topic, partition by partition.
 
         It may skip partitions and offsets that `wanted` excludes.
 
         Raises:
             TopicError: the topic does not have the selected partition.
+            BrokerUnavailable: Kafka does not answer within kafka_timeout_s.
         """
         state = self.topics[self.topic]
         numbers = range(state.partitions)
@@ -125,27 +126,36 @@ class LetterTopic:
                     "Correct --partition"
                 )
             numbers = range(wanted.partition, wanted.partition + 1)
-        most = self.settings.max_batch_mb << 20
+        most, timeout_s = self.settings.max_batch_mb << 20, self.settings.kafka_timeout_s
         for number in numbers:
             async for batch in read_committed(
-                self.cluster, self.topic, state.id, number, most, start=wanted.offset or 0
+                self.cluster, self.topic, state.id, number, most, timeout_s, start=wanted.offset or 0
             ):
                 yield batch
                 if wanted.offset is not None:
                     break
 
-    async def replayed(self) -> Replayed:
+    async def replayed(self, of_app: str = "") -> ReplayedLetters:
         """Return the set of dead letters that committed replays have sent.
 
+        Args:
+            of_app: application that owned the topics before: its replays count as well. "": none.
+
         Raises:
-            TopicError: an entry of the topic of replays has an unknown format.
+            TopicError: an entry of a topic of replays has an unknown format.
         """
-        name = replayed_topic(self.settings.app, self.name)
-        found, there = Replayed(self.id), await self.cluster.topics([name])
+        found = await self._replayed_by(self.settings.app)
+        if of_app and of_app != self.settings.app:
+            found.add_all(await self._replayed_by(of_app))
+        return found
+
+    async def _replayed_by(self, app: str) -> ReplayedLetters:
+        name = replayed_topic(app, self.name)
+        found, there = ReplayedLetters(self.id), await self.cluster.topics([name])
         if name not in there:
             return found
-        most = self.settings.max_batch_mb << 20
-        async for batch in read_committed(self.cluster, name, there[name].id, 0, most):
+        most, timeout_s = self.settings.max_batch_mb << 20, self.settings.kafka_timeout_s
+        async for batch in read_committed(self.cluster, name, there[name].id, 0, most, timeout_s):
             for index in range(batch.count):
                 if not found.take(batch.key(index), batch.value(index)):
                     raise TopicError(
@@ -170,15 +180,15 @@ async def connected(settings: Settings, bootstrap: str, name: str) -> AsyncItera
         topics = await cluster.topics([stream.input, arrives_in(settings.streams, name), stream.dead_letters])
         if stream.dead_letters not in topics:
             raise TopicMissing(
-                f"stream {name}: the dead-letter topic {stream.dead_letters} does not exist. A worker creates it "
-                "when it starts"
+                f"stream {name}: the dead-letter topic {stream.dead_letters} does not exist. Start a worker, "
+                "which creates it"
             )
         yield LetterTopic(cluster, settings, name, stream, topics)
     finally:
         await cluster.close()
 
 
-async def count_letters(letters: LetterTopic, wanted: Wanted) -> LetterCounts:
+async def count_letters(letters: LetterTopic, wanted: LetterFilter) -> LetterCounts:
     """Return the counts of the stream's selected letters by reason, and of the topic's other records."""
     replayed, others = await letters.replayed(), 0
     counts: dict[str, ReasonCount] = {}
@@ -217,7 +227,7 @@ class LetterView(msgspec.Struct):
     is_replayed: bool
 
 
-async def find_letters(letters: LetterTopic, wanted: Wanted) -> AsyncIterator[LetterView]:
+async def find_letters(letters: LetterTopic, wanted: LetterFilter) -> AsyncIterator[LetterView]:
     """Yield the stream's selected letters, at most `wanted.limit` of them."""
     replayed, left = await letters.replayed(), wanted.limit
     async for batch in letters.batches(wanted):

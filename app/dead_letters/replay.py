@@ -22,9 +22,9 @@ import msgspec
 import structlog
 
 from kafka_ratchet.app.dead_letters.letters import CONNECTION, Letter, letter_at
-from kafka_ratchet.app.dead_letters.original import Original, encode, original_of
-from kafka_ratchet.app.dead_letters.reading import LetterTopic, Wanted
-from kafka_ratchet.app.dead_letters.replayed import Place, Replayed
+from kafka_ratchet.app.dead_letters.original import OriginalRecord, encode, original_of
+from kafka_ratchet.app.dead_letters.reading import LetterFilter, LetterTopic
+from kafka_ratchet.app.dead_letters.replayed import Place, ReplayedLetters
 from kafka_ratchet.app.names import replay_group, replay_id, replayed_topic
 from kafka_ratchet.app.repartition import arrivals_of, arrives_in
 from kafka_ratchet.app.status.cluster_view import lookup
@@ -46,7 +46,7 @@ LETTERS_AT_ONCE: Final = 500
 BYTES_AT_ONCE: Final = 4 << 20
 """Approximate maximum of bytes of the records in one transaction."""
 MOST_REPLAYS: Final = 10
-"""Most replays of a record, even with `again`. Without a limit, a scheduled command would replay it for ever."""
+"""Maximum number of replays of a record, even with `again`. A scheduled command would else replay it for ever."""
 TRIES: Final = 5
 TRIES_TO_ASK: Final = 20
 
@@ -84,7 +84,7 @@ class Counts(msgspec.Struct):
     too_old: int = 0
 
 
-class Outcome(msgspec.Struct):
+class ReplayResult(msgspec.Struct):
     """Result of `ratchet dead-letters replay`."""
 
     stream: str
@@ -95,18 +95,18 @@ class Outcome(msgspec.Struct):
     counts: Counts
 
 
-class Chosen(NamedTuple):
+class ChosenLetter(NamedTuple):
     """Dead letter to replay: its place, the input partition to send to, and the record to send."""
 
     place: Place
     to: int
-    record: Original
+    record: OriginalRecord
 
 
 class Replay:
     """Replay of a stream's dead letters to its input."""
 
-    def __init__(self, letters: LetterTopic, wanted: Wanted, options: Options, bootstrap: str) -> None:
+    def __init__(self, letters: LetterTopic, wanted: LetterFilter, options: Options, bootstrap: str) -> None:
         """Prepare a replay, without reading letters.
 
         Raises:
@@ -129,16 +129,16 @@ class Replay:
         self._in_doubt: list[Place] = []
         """Places of the letters in the last transaction, while its end is unknown."""
 
-    async def plan(self) -> Outcome:
+    async def plan(self) -> ReplayResult:
         """Return the outcome that `execute` would have; change nothing.
 
         Raises:
             TopicTaken: the input is written by another stream or application.
         """
         await asyncio.to_thread(self._refuse_output_of_another)
-        return self._outcome(await self._count(await self._letters.replayed()), dry_run=True)
+        return self._outcome(await self._count(await self._letters.replayed(self._options.of_app)), dry_run=True)
 
-    async def execute(self) -> Outcome:
+    async def execute(self) -> ReplayResult:
         """Send the selected letters to the stream's input, each exactly once.
 
         Raises:
@@ -166,7 +166,7 @@ class Replay:
             try:
                 await producer.initialise()
                 crash_point("fenced")
-                replayed = await letters.replayed()
+                replayed = await letters.replayed(self._options.of_app)
                 self._sent += sum(place in replayed for place in self._in_doubt)
                 self._in_doubt = []
                 if counts is None:
@@ -237,12 +237,18 @@ class Replay:
                 "drop replayed records, or did not answer. Update them, and check that this machine reaches their "
                 "status addresses"
             )
+        if asked.deduplicate is None:
+            raise SettingsError(
+                "nothing was sent: the consumer group "
+                f"{letters.settings.app!r} has members, and none was asked if it supports replayed records, which a "
+                f"worker of an earlier Ratchet would drop. Try again. {' '.join(asked.problems)}".rstrip()
+            )
 
-    def _outcome(self, counts: Counts, *, dry_run: bool) -> Outcome:
+    def _outcome(self, counts: Counts, *, dry_run: bool) -> ReplayResult:
         letters = self._letters
-        return Outcome(letters.name, letters.topic, self._input, dry_run, self._sent, counts)
+        return ReplayResult(letters.name, letters.topic, self._input, dry_run, self._sent, counts)
 
-    async def _count(self, replayed: Replayed) -> Counts:
+    async def _count(self, replayed: ReplayedLetters) -> Counts:
         counts = Counts()
         async for _ in self._choose(replayed, counts, self._wanted.limit):
             pass
@@ -263,7 +269,7 @@ class Replay:
         by_age = "delete" in config["cleanup.policy"] and config["message.timestamp.type"] != "LogAppendTime"
         return time.time_ns() // 1_000_000 - retention if by_age and retention >= 0 else None
 
-    async def _choose(self, replayed: Replayed, counts: Counts, most: int | None) -> AsyncIterator[Chosen]:
+    async def _choose(self, replayed: ReplayedLetters, counts: Counts, most: int | None) -> AsyncIterator[ChosenLetter]:
         """Yield the selected letters to replay, in the order of their topic.
 
         replayed: letters with an earlier replay
@@ -281,9 +287,9 @@ class Replay:
                 counts.too_old += self._oldest_ms is not None and letter.timestamp_ms < self._oldest_ms
                 time_ms = time.time_ns() // 1_000_000 if self._options.now else letter.timestamp_ms
                 record = original_of(batch, index, self._name_of(letter), time_ms, to_all=self._options.unjudged)
-                yield Chosen((letter.partition, letter.offset), self._target(letter, batch.key(index)), record)
+                yield ChosenLetter((letter.partition, letter.offset), self._target(letter, batch.key(index)), record)
 
-    def _may_go(self, letter: Letter, replayed: Replayed, counts: Counts) -> bool:
+    def _may_go(self, letter: Letter, replayed: ReplayedLetters, counts: Counts) -> bool:
         if not self._letters.has_made(letter, self._options.of_app):
             counts.others += 1
         elif (letter.partition, letter.offset) in replayed:
@@ -318,9 +324,9 @@ class Replay:
             return letter.origin.partition
         return partition_of(key, b"%d" % letter.partition, self._partitions)
 
-    async def _send_all(self, producer: TransactionalProducer, replayed: Replayed) -> None:
+    async def _send_all(self, producer: TransactionalProducer, replayed: ReplayedLetters) -> None:
         limits = await self._letters.cluster.message_limits([self._input, self._state], CONNECTION)
-        waiting: list[Chosen] = []
+        waiting: list[ChosenLetter] = []
         size = 0
         most = None if self._wanted.limit is None else self._wanted.limit - self._sent
         async for chosen in self._choose(replayed, Counts(), most):
@@ -334,7 +340,11 @@ class Replay:
             await self._send(producer, replayed, waiting, limits)
 
     async def _send(
-        self, producer: TransactionalProducer, replayed: Replayed, chosen: list[Chosen], limits: dict[str, int]
+        self,
+        producer: TransactionalProducer,
+        replayed: ReplayedLetters,
+        chosen: list[ChosenLetter],
+        limits: dict[str, int],
     ) -> None:
         """Send the chosen letters of one dead-letter partition in one transaction."""
         places = [each.place for each in chosen]

@@ -20,7 +20,7 @@ Place = tuple[int, int]
 """Partition and offset of a dead letter."""
 
 
-class Replayed:
+class ReplayedLetters:
     """Set of the replayed letters of a dead-letter topic."""
 
     def __init__(self, topic_id: str) -> None:
@@ -44,6 +44,12 @@ class Replayed:
         else:
             self._windows[window] = value
         return True
+
+    def add_all(self, other: ReplayedLetters) -> None:
+        """Add the letters of another set of the same dead-letter topic."""
+        for window, bits in other._windows.items():
+            own = self._windows.get(window, bytes(BYTES))
+            self._windows[window] = bytes(one | two for one, two in zip(own, bits, strict=True))
 
     def __contains__(self, place: Place) -> bool:
         """Return True if the letter at that place was replayed."""

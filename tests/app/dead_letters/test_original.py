@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ratchet.app.dead_letters.letters import APPENDED, Origin, letter_at
-from kafka_ratchet.app.dead_letters.original import Original, encode, original_of
+from kafka_ratchet.app.dead_letters.letters import APPENDED, LetterOrigin, letter_at
+from kafka_ratchet.app.dead_letters.original import OriginalRecord, encode, original_of
 from kafka_ratchet.errors import RecordTooLarge
 from kafka_ratchet.rule.reasons import REASONS
 from kafka_ratchet.tables.replays import REPLAYED_FOR, REPLAYED_FROM, REPLAYS
@@ -43,7 +43,7 @@ def test_the_record_is_what_it_was(
     letter = batch(key, value, [*headers, *SAID])
     found = letter_at(letter, 1)
     assert (found.partition, found.offset) == (0, 4)
-    assert found.origin == Origin("why", "orders", 1, 7)
+    assert found.origin == LetterOrigin("why", "orders", 1, 7)
     assert found.headers == headers
     for name in (None, "letters/id/0/4"):
         (encoded,) = encode([original_of(letter, 1, name, 1_700_000_000_000)], 1 << 20)
@@ -103,13 +103,15 @@ def test_names_that_are_not_utf_8_stay_as_they_are() -> None:
 
 
 def test_batches_are_cut_at_the_limit_and_keep_each_records_time() -> None:
-    originals = [Original(varint(-1) + varint(50) + b"x" * 50 + varint(0), 1000 - n, f"letter {n}") for n in range(40)]
+    originals = [
+        OriginalRecord(varint(-1) + varint(50) + b"x" * 50 + varint(0), 1000 - n, f"letter {n}") for n in range(40)
+    ]
     encoded = list(encode(originals, 700))
     assert len(encoded) > 4
     assert all(len(each.buffer) <= 700 for each in encoded)
     times = [int(time) for each in encoded for time in read(each).timestamps]
     assert times == [each.timestamp_ms for each in originals]
-    large = Original(varint(-1) + varint(4000) + b"x" * 4000 + varint(0), 5, "letters, partition 0, offset 4")
+    large = OriginalRecord(varint(-1) + varint(4000) + b"x" * 4000 + varint(0), 5, "letters, partition 0, offset 4")
     (packed,) = encode([large], 700)
     assert read(packed).value(0) == b"x" * 4000
     noise = np.random.default_rng(1).bytes(4000)
@@ -121,12 +123,12 @@ def test_batches_are_cut_at_the_limit_and_keep_each_records_time() -> None:
 
 @pytest.mark.parametrize("reason", REASONS[1:])
 def test_what_judging_rejects_is_not_an_agents(reason: str) -> None:
-    assert not Origin(reason, "orders", 0, 0).is_of_agent
-    assert Origin("agent add_up: raised ValueError", "orders", 0, 0).is_of_agent
-    assert Origin("value does not decode: it is JSON no more", "orders", 0, 0).is_of_agent
+    assert not LetterOrigin(reason, "orders", 0, 0).is_of_agent
+    assert LetterOrigin("agent add_up: raised ValueError", "orders", 0, 0).is_of_agent
+    assert LetterOrigin("value does not decode: it is JSON no more", "orders", 0, 0).is_of_agent
 
 
 def test_a_time_before_all_others_is_kept() -> None:
-    (encoded,) = encode([Original(varint(-1) + varint(-1) + varint(0), each, "") for each in (5, 0, 9)], 1 << 20)
+    (encoded,) = encode([OriginalRecord(varint(-1) + varint(-1) + varint(0), each, "") for each in (5, 0, 9)], 1 << 20)
     assert struct.unpack_from(">qq", encoded.as_fetched(0), 27) == (5, 9)
     assert read(encoded).timestamps.tolist() == [5, 0, 9]

@@ -20,28 +20,30 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.cli import run
 from kafka_ratchet.app.dead_letters import replay
-from kafka_ratchet.app.dead_letters.letters import Letter, Origin
-from kafka_ratchet.app.dead_letters.reading import LetterTopic, Wanted, connected, count_letters
-from kafka_ratchet.app.dead_letters.replay import Options, Outcome, Replay
-from kafka_ratchet.app.dead_letters.replayed import Replayed
+from kafka_ratchet.app.dead_letters.letters import Letter, LetterOrigin
+from kafka_ratchet.app.dead_letters.reading import LetterFilter, LetterTopic, connected, count_letters
+from kafka_ratchet.app.dead_letters.replay import Options, Replay, ReplayResult
+from kafka_ratchet.app.dead_letters.replayed import ReplayedLetters
 from kafka_ratchet.app.names import replayed_topic
 from kafka_ratchet.app.repartition import repartitioned
 from kafka_ratchet.app.settings_sections import StreamSettings
 from kafka_ratchet.app.status.group import Group
+from kafka_ratchet.app.status.model import Lookup
 from kafka_ratchet.app.verify import RecordView
-from kafka_ratchet.app.worker.claims import Claim
-from kafka_ratchet.errors import Fenced, SettingsError, TopicTaken
+from kafka_ratchet.app.worker.claims import WriterClaim
+from kafka_ratchet.errors import BrokerUnavailable, Fenced, SettingsError, TopicTaken
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.testing import Worker
 from kafka_ratchet.topic_log.clients import consumer
 from kafka_ratchet.topic_log.reading import records
+from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.transactions.crash_points import VARIABLE
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from tests.app.written_stream import DEAD, NOW_MS, NewTopic, Stage, record
 
 MakeWorker = Callable[..., Worker]
 LETTERS = 2
-ALL, PLAIN = Wanted(), Options()
+ALL, PLAIN = LetterFilter(), Options()
 FRAGILE = "tests.app.dead_letters.fragile:app"
 
 
@@ -57,8 +59,8 @@ def letter(
     return replace(item, headers=[*item.headers, *zip(DEAD, (reason, *where), strict=True)])
 
 
-def replayed(stage: Stage, wanted: Wanted = ALL, options: Options = PLAIN, *, plan: bool = False) -> Outcome:
-    async def work() -> Outcome:
+def replayed(stage: Stage, wanted: LetterFilter = ALL, options: Options = PLAIN, *, plan: bool = False) -> ReplayResult:
+    async def work() -> ReplayResult:
         async with connected(stage.settings, stage.broker, "events") as letters:
             one = Replay(letters, wanted, options, stage.broker)
             return await (one.plan() if plan else one.execute())
@@ -93,10 +95,10 @@ def test_each_letter_goes_once_whatever_it_dies_of(
     assert numbers(stage) == [[], []]
 
     # A filter first, from the middle: what comes later neither doubles nor skips.
-    assert replayed(stage, Wanted(reason="sequence", limit=4)).replayed == 4
+    assert replayed(stage, LetterFilter(reason="sequence", limit=4)).replayed == 4
     assert numbers(stage) == [[4, 10], [1, 7]]
-    assert replayed(stage, Wanted(partition=0, offset=20)).replayed == 1
-    assert replayed(stage, Wanted(partition=0, offset=20)).counts.done == 1
+    assert replayed(stage, LetterFilter(partition=0, offset=20)).replayed == 1
+    assert replayed(stage, LetterFilter(partition=0, offset=20)).counts.done == 1
 
     die_at = {"fenced": 1, "produced": 2, "logged": 2, "offered": 2, "committed": 1}
     left = [name for name in die_at]
@@ -139,12 +141,32 @@ def test_each_letter_goes_once_whatever_it_dies_of(
 
     async def count() -> Any:
         async with connected(stage.settings, broker, "events") as letters:
-            return await count_letters(letters, Wanted())
+            return await count_letters(letters, LetterFilter())
 
     counts = asyncio.run(count())
     assert (counts.letters, counts.replayed, counts.others) == (30, 30, 2)
     assert {each.reason: each.letters for each in counts.reasons} == {reason.decode(): 10 for reason in reasons}
     assert counts.reasons[0].partitions == {0: 10}
+
+
+@pytest.mark.parametrize("request_name", ["offset", "fetch"])
+def test_letters_that_kafka_does_not_hand_out_end_the_command(
+    broker: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch, request_name: str
+) -> None:
+    stage = Stage(broker, new_topic, 1)
+    stage.write(LETTERS, 0, [letter(stage, 1, b"agent a: x")])
+
+    async def silent(*_: Any, **__: Any) -> None:
+        await asyncio.sleep(60)
+
+    async def count() -> None:
+        async with connected(stage.settings, broker, "events") as letters, asyncio.timeout(30):
+            monkeypatch.setattr(Cluster, request_name, silent)
+            letters.settings = stage.settings.model_copy(update={"kafka_timeout_s": 1.0})
+            await count_letters(letters, LetterFilter())
+
+    with pytest.raises(BrokerUnavailable, match=r"partition 0.*Kafka has sent nothing within 1 s"):
+        asyncio.run(count())
 
 
 @pytest.mark.matrix
@@ -215,7 +237,7 @@ def test_letters_are_never_sent_to_what_another_stream_writes(
     stage.write(LETTERS, 0, [letter(stage, 1, b"agent a: x"), letter(stage, 2, b"sequence-missing")])
     given, words = stage.topics[0], "stream 'orders' of these settings"
     if writer == "application":
-        claim = Claim("shop", "orders", "output", "id")
+        claim = WriterClaim("shop", "orders", "output", "id")
         monkeypatch.setattr(replay, "read_claims", lambda *_: {given: claim})
         words = "application 'shop', stream 'orders', as its output"
     else:
@@ -228,15 +250,21 @@ def test_letters_are_never_sent_to_what_another_stream_writes(
     assert numbers(stage) == [[], []]
 
 
-@pytest.mark.parametrize("there", [Group("Stable", ["http://w:1"], 2, {}), Group("Stable", ["http://w:1"], 1, {})])
+ASKED_NOBODY = Lookup("events", "", None, [], [], [], ["Kafka did not answer."])
+OF_AN_EARLIER_WORKER = replace(ASKED_NOBODY, deduplicate=True, cannot_replay=["w"])
+
+
+@pytest.mark.parametrize(("members", "looked"), [(2, ASKED_NOBODY), (1, OF_AN_EARLIER_WORKER), (1, ASKED_NOBODY)])
 async def test_workers_that_would_drop_the_records_or_do_not_say_are_refused(
-    monkeypatch: pytest.MonkeyPatch, there: Group
+    monkeypatch: pytest.MonkeyPatch, members: int, looked: Lookup
 ) -> None:
+    there = Group("Stable", ["http://w:1"], members, {})
+
     async def described(*_: Any) -> Group:
         return there
 
-    async def answered(*_: Any) -> Any:
-        return SimpleNamespace(cannot_replay=["w"])
+    async def answered(*_: Any) -> Lookup:
+        return looked
 
     monkeypatch.setattr(replay, "describe_group", described)
     monkeypatch.setattr(replay, "lookup", answered)
@@ -258,14 +286,14 @@ def test_letters_of_a_repartitioned_stream_go_to_its_input(monkeypatch: pytest.M
     topics = {"in": state, judged.input: state}
     found = LetterTopic(None, settings, "events", judged, topics)  # type: ignore[arg-type]
     one = Replay(found, ALL, PLAIN, "127.0.0.1:1")
-    of_it = Letter(0, 7, 0, Origin("agent a: x", judged.input, 9, 3), 0, [])
+    of_it = Letter(0, 7, 0, LetterOrigin("agent a: x", judged.input, 9, 3), 0, [])
     counts = replay.Counts()
-    assert one._may_go(of_it, Replayed("id"), counts)
+    assert one._may_go(of_it, ReplayedLetters("id"), counts)
     assert (one._input, one._target(of_it, b"k")) == ("in", 1)
-    assert not one._may_go(of_it._replace(origin=Origin("agent a: x", "in", 1, 3)), Replayed("id"), counts)
+    assert not one._may_go(of_it._replace(origin=LetterOrigin("agent a: x", "in", 1, 3)), ReplayedLetters("id"), counts)
     # Another application reads the same topic, and writes its dead letters to the same one: we have had the record.
-    assert one._may_go(of_it._replace(app="a"), Replayed("id"), counts)
-    assert not one._may_go(of_it._replace(app="b"), Replayed("id"), counts)
+    assert one._may_go(of_it._replace(app="a"), ReplayedLetters("id"), counts)
+    assert not one._may_go(of_it._replace(app="b"), ReplayedLetters("id"), counts)
     assert counts.others == 2
 
 
