@@ -13,7 +13,7 @@ from confluent_kafka.admin import AclOperation, ConfigResource, OffsetSpec, Reso
 
 from kafka_ratchet.app.doctor.findings import Finding, Mark
 from kafka_ratchet.app.names import OWNERS_TOPIC, changelog_name, policy_topic
-from kafka_ratchet.app.repartition import Arrivals
+from kafka_ratchet.app.repartition import RepartitionSettings
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.answers import WorkerStatus
 from kafka_ratchet.app.status.group import describe_commits, describe_group, sentence_of_strangers
@@ -116,7 +116,9 @@ class KafkaChecks:
     def topics(self) -> Iterator[Finding]:
         """Check for each stream that its topics exist and have equal partition counts."""
         for name, stream in self._settings.streams.items():
-            wanted = {*stream.writes, stream.input} - ({stream.output} if isinstance(stream, Arrivals) else set())
+            wanted = {*stream.writes, stream.input} - (
+                {stream.output} if isinstance(stream, RepartitionSettings) else set()
+            )
             there = {topic: len(self.found[topic].partitions) for topic in wanted if topic in self.found}
             if name in self.changelogs:
                 there[self.changelogs[name]] = len(self.found[self.changelogs[name]].partitions)

@@ -12,14 +12,16 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.cluster_view import ClusterView
 from kafka_ratchet.app.status.kafka_view import InputPartition, KafkaView
 from kafka_ratchet.app.status.model import Overview, StreamView
-from kafka_ratchet.app.status.open_transactions import Blocked, ask_about
+from kafka_ratchet.app.status.open_transactions import BlockedRange, ask_about
 from kafka_ratchet.errors import RatchetError
-from kafka_ratchet.transport.stalls import Cause
+from kafka_ratchet.transport.stalls import StallCause
 
-PASSING: Final = frozenset({Cause.NO_WORKER, Cause.REBALANCE, Cause.STARTING, Cause.RESTORING, Cause.AGENT})
+PASSING: Final = frozenset(
+    {StallCause.NO_WORKER, StallCause.REBALANCE, StallCause.STARTING, StallCause.RESTORING, StallCause.AGENT}
+)
 """Causes of a standstill that pass alone or with the start of a worker; doctor only warns of them."""
 SHOWN: Final = 5
-"""Most partitions of one stream with a finding each."""
+"""Maximum number of partitions of one stream that get a finding each."""
 
 
 def progress(settings: Settings, bootstrap: str, *, has_run: bool) -> Iterator[Finding]:
@@ -31,7 +33,7 @@ def progress(settings: Settings, bootstrap: str, *, has_run: bool) -> Iterator[F
         has_run: True if a worker has run before; only then the group is read.
     """
     overview: Overview | None = None
-    blocked: list[Blocked] = []
+    blocked: list[BlockedRange] = []
     try:
         overview = asyncio.run(_overview(settings, bootstrap)) if has_run else None
         positions = KafkaView(bootstrap, settings).read(
@@ -63,7 +65,7 @@ async def _overview(settings: Settings, bootstrap: str) -> Overview:
         return await view.overview()
 
 
-def _blocked(settings: Settings, bootstrap: str, positions: dict[str, list[InputPartition]]) -> list[Blocked]:
+def _blocked(settings: Settings, bootstrap: str, positions: dict[str, list[InputPartition]]) -> list[BlockedRange]:
     ends = {
         (settings.streams[name].input, row.partition): (row.stable_end, row.end)
         for name, rows in positions.items()
@@ -75,10 +77,10 @@ def _blocked(settings: Settings, bootstrap: str, positions: dict[str, list[Input
 
 def _stalled(name: str, view: StreamView | None) -> Iterator[Finding]:
     for row in view.partitions if view is not None else ():
-        if row.stalled is not None and row.stalled.cause != Cause.OPEN_TRANSACTION:
+        if row.stalled is not None and row.stalled.cause != StallCause.OPEN_TRANSACTION:
             mark = Mark.WARNING if row.stalled.cause in PASSING else Mark.ERROR
             yield Finding("progress", mark, f"stream {name}: stands still ({row.stalled.cause}): {row.stalled.text}")
 
 
-def _error(name: str, blocked: Blocked) -> Finding:
+def _error(name: str, blocked: BlockedRange) -> Finding:
     return Finding("progress", Mark.ERROR, f"stream {name}: {blocked}")

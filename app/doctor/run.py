@@ -27,7 +27,7 @@ from kafka_ratchet.transport.owner import FORMAT, KEY, Owner
 AFTER_SETTINGS: Final = ("broker", "rights", "topics", "group", "formats", "clock", "progress", "disk")
 AFTER_BROKER: Final = ("rights", "topics", "group", "formats", "clock", "progress")
 READ_S: Final = 30.0
-"""Most seconds of reading changelogs."""
+"""Maximum seconds of reading changelogs."""
 LITTLE: Final = 1 << 30
 """Bytes of free disk space below which doctor warns."""
 

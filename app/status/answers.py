@@ -84,7 +84,7 @@ class TableStatus:
     """Status of a stream in a worker: its topics, and the partitions that the worker serves or stands by for.
 
     deduplicate: True if deduplication is on, as known to this worker.
-    origin: policy or setting that decides this (`kafka_ratchet.app.worker.policy.Origin`).
+    origin: policy or setting that decides this (`kafka_ratchet.app.worker.policy.PolicyOrigin`).
     problem: sentence for the operator.
     tables: names of the program's tables.
     """
@@ -104,7 +104,7 @@ class TableStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class ForgetEffect:
     """Effect of `ratchet forget` on an identity in one partition.
 
     at: time of the request, ISO 8601, UTC.
@@ -134,7 +134,7 @@ class IdentityStatus:
     persisted: int | None
     pushed: int | None
     verdict: SequenceVerdict | None = None
-    forgotten: list[Forgotten] | msgspec.UnsetType = msgspec.UNSET
+    forgotten: list[ForgetEffect] | msgspec.UnsetType = msgspec.UNSET
     """Operators' requests to forget the identity, the oldest first; unset if there are none."""
 
 

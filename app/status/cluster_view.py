@@ -42,7 +42,7 @@ from kafka_ratchet.app.status.problems import (
     about_programs,
 )
 from kafka_ratchet.app.status.producers import ProducersAnswer, ProducersPage, merge_pages
-from kafka_ratchet.app.status.unserved import Unserved
+from kafka_ratchet.app.status.unserved import StandstillFinder
 from kafka_ratchet.app.status.worker_client import Body, WorkerClient
 from kafka_ratchet.app.streams import STREAM_NAME
 from kafka_ratchet.errors import BrokerUnavailable
@@ -67,7 +67,7 @@ def with_internal(settings: Settings, told: TableStatus) -> Settings | None:
 log = structlog.get_logger(__name__)
 
 FRESH_FOR_S = 1.0
-"""Least seconds between two requests to Kafka and the workers, however many pages are open."""
+"""Minimum seconds between two requests to Kafka and the workers, however many pages are open."""
 
 SLOW_S = 0.15
 """Duration of a request, in seconds, above which pages show the last answer while the next request runs.
@@ -75,7 +75,7 @@ SLOW_S = 0.15
 So the slow answers of a large group do not delay a page."""
 
 STALE_MOST_S = 10.0
-"""Most seconds since an answer for a page to show it; its time is in the field `taken_at`."""
+"""Maximum seconds since an answer for a page to show it; its time is in the field `taken_at`."""
 
 
 class ClusterView:
@@ -104,7 +104,7 @@ class ClusterView:
         self._took_s = 0.0
         self._refreshing: asyncio.Task[Overview] | None = None
         self._workers = WorkerClient()
-        self._unserved = Unserved()
+        self._unserved = StandstillFinder()
 
     async def __aenter__(self) -> ClusterView:
         await self._workers.__aenter__()
@@ -245,7 +245,7 @@ class ClusterView:
         if spec.identity != Identity.PRODUCER:
             raise QueryError(
                 f"the identity of stream {name!r} is the {spec.identity} and not the producer, so its workers keep no "
-                "list of producers"
+                "list of producers. Name another stream"
             )
         overview = await self.overview()
         query = {"stream": name, "limit": str(limit)} | ({} if after is None else {"after": after.hex()})

@@ -42,17 +42,17 @@ from kafka_ratchet.transport.transactions.requests import is_ours, topic_in
 log = structlog.get_logger(__name__)
 
 TIMEOUT_S = 5.0
-"""Most seconds that a page or a command waits for Kafka's answer."""
+"""Maximum seconds that a page or a command waits for Kafka's answer."""
 
 RETRY_S = 0.1
 """Seconds until the next request to a broker that does not coordinate the group yet."""
 
 JOINS_WITHIN_S = 15.0
-"""Most seconds until a refused worker tries again to join the group
+"""Maximum seconds until a refused worker tries again to join the group
 (`kafka_ratchet.transport.assignment.REFUSED_MOST_S`, with a margin)."""
 
 MAX_URL_CHARACTERS = 300
-"""Most characters of a worker's address: http://, the longest host name (253) and a port."""
+"""Maximum number of characters of a worker's address: http://, the longest host name (253) and a port."""
 
 REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance"})
 """States of a rebalance. Kafka hides the members' addresses then, so the last known ones are used."""

@@ -24,20 +24,20 @@ from kafka_ratchet.rule.verdicts import COUNTERS, DUPLICATE, UNJUDGED
 EVERY_S: Final = 10
 """Seconds of each row of a worker's history."""
 ROWS: Final = 8_640
-"""Most rows of a worker's history: a day."""
+"""Maximum number of rows of a worker's history: a day."""
 LAG_EVERY_S: Final = 60
 LAG_ROWS: Final = 1_440
-"""Most rows with the lag of each partition: a day, with one row a minute."""
+"""Maximum number of rows with the lag of each partition: a day, with one row a minute."""
 
 COUNTS: Final = tuple(COUNTERS)
 POINTS_MOST: Final = 2_000
-"""Most steps of time in one answer."""
+"""Maximum number of steps of time in one answer."""
 PARTITIONS_MOST: Final = 200
-"""Most partitions with a lag in one answer."""
+"""Maximum number of partitions with a lag in one answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Points:
+class StreamPoints:
     """Counts of one stream by step of time. Each list has one entry for each step.
 
     times: ascending start times of the steps, in seconds since the epoch; steps without data are omitted.
@@ -65,7 +65,7 @@ class HistoryAnswer:
 
     stream: str
     step_s: int
-    points: Points
+    points: StreamPoints
     lags: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
 
@@ -157,7 +157,7 @@ class History:
     stream: str
     step_s: int
     partitions: int
-    points: Points
+    points: StreamPoints
     missing_s: list[int]
     problems: list[str] = field(default_factory=list)
     lags: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
@@ -184,11 +184,11 @@ def merge_history(
 ) -> History:
     """Return the history of a stream, merged from the workers' answers. partitions: the stream's partition count."""
     usable = [each for each in answers if each.stream == query.stream and each.step_s == query.step_s]
-    rows: dict[int, list[tuple[Points, int]]] = {}
+    rows: dict[int, list[tuple[StreamPoints, int]]] = {}
     for answer in usable:
         for index, moment in enumerate(answer.points.times):
             rows.setdefault(moment, []).append((answer.points, index))
-    merged = Points(counts={name: [] for name in COUNTS})
+    merged = StreamPoints(counts={name: [] for name in COUNTS})
     missing = []
     for moment, told in sorted(rows.items()):
         covered = sum(points.covered[index] for points, index in told)
@@ -226,7 +226,7 @@ def _lags(answers: Iterable[HistoryAnswer]) -> dict[int, list[tuple[int, int]]]:
 
 
 INTERVALS_MOST = 1_000
-"""Most policy intervals in one answer, the newest of each partition first."""
+"""Maximum number of policy intervals in one answer, the newest of each partition first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 from kafka_ratchet.app.partitioner import Partitioner
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import BrokerUnavailable, KafkaRefused, TopicMissing
-from kafka_ratchet.producers import Heard, admin_client
+from kafka_ratchet.producers import RefusalCallback, admin_client
 from kafka_ratchet.topic_log.clients import offsets_at, open_consumer, partition_counts
 
 TIMEOUT_S = 5.0
@@ -54,7 +54,7 @@ class KafkaView:
         self.settings = settings
         self._options = {"bootstrap.servers": bootstrap, **settings.kafka}
         self._admin = admin_client(self._options)
-        self._heard = Heard(self._options)
+        self._heard = RefusalCallback(self._options)
         self.problems: list[str] = []
         """Sentences about the inputs that the last `read` could not read, or not in full."""
         self._leaderless: dict[str, frozenset[int]] = {}
@@ -195,5 +195,7 @@ def partition_of_key(settings: Settings, bootstrap: str, stream: str, key: bytes
     topic = settings.streams[stream].input
     found = partition_counts(admin_client({"bootstrap.servers": bootstrap, **settings.kafka}), [topic])
     if topic not in found:
-        raise TopicMissing(f"stream {stream}: the input topic {topic} does not exist")
+        raise TopicMissing(
+            f"stream {stream}: the input topic {topic} does not exist. Create it, or correct streams.{stream}.input"
+        )
     return partitioner.place(key, found[topic])

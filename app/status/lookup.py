@@ -30,7 +30,7 @@ LIMIT, LIMIT_MOST = 100, 500
 """Default and greatest number of producers in one answer. A worker blocks its event loop while it looks them up."""
 
 MAX_PARAMETERS = 8
-"""Most parameters of a query string; a look-up has at most five."""
+"""Maximum number of parameters of a query string; a look-up has at most five."""
 
 
 class QueryError(RatchetError):
@@ -211,7 +211,7 @@ def verdict_of(
         persisted: last sequence of the identity in a committed transaction; None: none.
         pushed: last sequence of the identity in any transaction, committed or open; None: none.
         window: the stream's `reorder_window`; 0: none.
-        seen: two flags, True if the window below persisted, and that below pushed, has this sequence.
+        seen: True if the sequence was seen in the window below `persisted`; True if in the one below `pushed`.
     """
     found: tuple[tuple[int | None, bool, SequenceVerdict], ...] = (
         (persisted, seen[0], DUPLICATE),

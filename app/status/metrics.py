@@ -144,7 +144,7 @@ def _number(value: float) -> str:
 
 
 def cumulated(found: Histogram) -> list[tuple[str, float]]:
-    """Return for each bound of a histogram, as text, the number of values at or below it, as Prometheus requires."""
+    """Return a histogram in Prometheus's form: for each bound, as text, the number of values up to that bound."""
     total, buckets = 0, []
     for bound, count in zip([*map(str, found.bounds), "+Inf"], found.counts, strict=True):
         total += count

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.settings import Settings, StreamSettings
-from kafka_ratchet.app.status.answers import Forgotten, IdentityStatus, PartitionStatus, TableStatus, WorkerStatus
+from kafka_ratchet.app.status.answers import ForgetEffect, IdentityStatus, PartitionStatus, TableStatus, WorkerStatus
 from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.status.kafka_view import InputPartition
 from kafka_ratchet.app.status.lookup import Answer
@@ -195,7 +196,7 @@ class KnownIdentity:
     persisted: int | None
     pushed: int | None
     verdict: SequenceVerdict | None
-    forgotten: list[Forgotten] | msgspec.UnsetType = msgspec.UNSET
+    forgotten: list[ForgetEffect] | msgspec.UnsetType = msgspec.UNSET
     """Operators' requests to forget the identity, the oldest first; unset if there are none."""
 
     def had_come_to(self, sequence: int) -> bool:
@@ -205,7 +206,7 @@ class KnownIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
+class Lookup(Document):
     """Answer to a query for an identity, from all workers.
 
     identity_hex: the identity of the query, in hex.

@@ -20,11 +20,11 @@ from kafka_ratchet.transport.stalls import STALLED_AFTER_S
 from kafka_ratchet.transport.transactions.open_transactions import OpenTransaction, find_open, named
 
 ASK_S: Final = 10.0
-"""Most seconds for all requests together. Without Kafka's answer, the sentence does not name the producer."""
+"""Maximum seconds for all requests together. Without Kafka's answer, the sentence does not name the producer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Blocked(Document):
+class BlockedRange(Document):
     """Range of a partition's offsets that an open transaction holds back.
 
     start: last stable offset; end: high watermark.
@@ -71,7 +71,7 @@ class Blocked(Document):
         )
 
 
-def ask_about(bootstrap: str, settings: Settings, ends: dict[tuple[str, int], tuple[int, int]]) -> list[Blocked]:
+def ask_about(bootstrap: str, settings: Settings, ends: dict[tuple[str, int], tuple[int, int]]) -> list[BlockedRange]:
     """Return the partitions that an open transaction holds back, with the transaction's producer if Kafka names it.
 
     The call blocks. Call it in a thread without a running event loop.
@@ -86,7 +86,7 @@ def ask_about(bootstrap: str, settings: Settings, ends: dict[tuple[str, int], tu
         return []
     found, unknown = asyncio.run(_ask(bootstrap, settings, waiting))
     return [
-        Blocked(*place, *each, [one for one in found if (one.topic, one.partition) == place], unknown)
+        BlockedRange(*place, *each, [one for one in found if (one.topic, one.partition) == place], unknown)
         for place, each in sorted(waiting.items())
     ]
 

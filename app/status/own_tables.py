@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from kafka_ratchet.app.status.lookup import QueryError, parse_limit
 
 KEY_MOST: Final = 2_000
-"""Most bytes of a key in a list, so that its hex digits fit into a query string. Longer keys are only counted."""
+"""Maximum number of bytes of a listed key, so that its hex digits fit into a query string. Longer ones are counted."""
 
 
 class TableQuery(NamedTuple):

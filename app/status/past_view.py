@@ -26,9 +26,9 @@ SETTLED_S: Final = 12
 RANGES: Final = {"1h": (3_600, 10), "6h": (21_600, 60), "24h": (86_400, 300)}
 """Spans of the page's history by name: (seconds of the span, seconds of a step)."""
 FRESH_FOR_S: Final = {"1h": 5.0, "6h": 30.0, "24h": 60.0}
-"""Least seconds between two requests to the workers, by span, however many pages are open."""
+"""Minimum seconds between two requests to the workers, by span, however many pages are open."""
 KEPT_MOST: Final = 256
-"""Most histories to keep in memory, one for each stream and span."""
+"""Maximum number of histories to keep in memory, one for each stream and span."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from kafka_ratchet.app.status.inputs import never_had_a_record
 from kafka_ratchet.app.status.model import KnownIdentity, Overview, PartitionView, StreamView
 from kafka_ratchet.rule.verdicts import TOO_LATE
 from kafka_ratchet.transport.lane_spec import LaneState
-from kafka_ratchet.transport.stalls import Cause
+from kafka_ratchet.transport.stalls import StallCause
 
 HELD_BACK = "wait for an open transaction"
 """Phrase in each sentence about records held back. `ratchet status` recognises the sentences by it."""
@@ -95,7 +95,10 @@ def about_blocked(rows: Mapping[str, Sequence[PartitionView]], stream: str, part
 
 
 def about_late(rows: Sequence[KnownIdentity], sequence: int | None, window: int) -> list[str]:
-    """Return a sentence for each partition that cannot know if a sequence arrived, since it is below the window."""
+    """Return a sentence for each partition where the sequence is below the window.
+
+    Such a partition cannot tell if the record has arrived.
+    """
     return [
         f"partition {row.partition}: sequence {sequence} is more than {window:,} (reorder_window) below the last one, "
         f"{max(row.persisted or 0, row.pushed or 0)}: it is too late to tell whether it came. Sent again it would "
@@ -119,7 +122,7 @@ def about_invalid(worker: WorkerStatus) -> list[str]:
 
 
 LAG_LONG_S: Final = 60.0
-"""Least time lag in seconds that the page reports as a problem."""
+"""Minimum time lag in seconds that the page reports as a problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,7 @@ def _of_stream(stream: StreamView) -> Iterator[Finding]:
         numbers = _partitions([row.partition for row in retrying])
         yield Finding(f"stream {name}: {numbers} start again: {retrying[0].error}", page=f"{page}?state=retrying")
     for cause in dict.fromkeys(row.stalled.cause for row in stream.partitions if row.stalled is not None):
-        if cause == Cause.HALTED:
+        if cause == StallCause.HALTED:
             continue  # told above, with the command
         rows = [row for row in stream.partitions if row.stalled is not None and row.stalled.cause == cause]
         assert rows[0].stalled is not None  # noqa: S101

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
+from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import SourceError, StateError
 from kafka_ratchet.producers import PROGRESS_TOPIC, Progress
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class Acknowledged(NamedTuple):
+class PublishedProgress(NamedTuple):
     """Published progress of a producer.
 
     sequence: highest sequence such that Kafka has acknowledged it and all lower ones; -1: none
@@ -33,7 +34,7 @@ class Acknowledged(NamedTuple):
     records: int
 
 
-def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, Acknowledged]]:
+def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, PublishedProgress]]:
     """Return the published progress of every producer name, by topic and name, without unreadable entries.
 
     The result takes some 300 bytes of memory for each name.
@@ -43,7 +44,7 @@ def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, 
         TransportError: Kafka refuses to return the records.
     """
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
-    found: dict[str, dict[bytes, Acknowledged]] = {}
+    found: dict[str, dict[bytes, PublishedProgress]] = {}
     timeout_s = settings.kafka_timeout_s
     # As producers read it themselves (docs/decisions/0008): an open transaction of one name hides no other
     # name.
@@ -56,7 +57,9 @@ def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, 
     return found
 
 
-def _take(found: dict[str, dict[bytes, Acknowledged]], key: bytes | None, value: bytes | None, offset: int) -> None:
+def _take(
+    found: dict[str, dict[bytes, PublishedProgress]], key: bytes | None, value: bytes | None, offset: int
+) -> None:
     where = f"{PROGRESS_TOPIC} partition 0 offset {offset}"
     try:
         topic, name = json.loads(key or b"")
@@ -67,7 +70,7 @@ def _take(found: dict[str, dict[bytes, Acknowledged]], key: bytes | None, value:
             names.pop(name.encode(), None)
         else:
             progress = Progress.decode(value, where)
-            names[name.encode()] = Acknowledged(progress.sequence, progress.records)
+            names[name.encode()] = PublishedProgress(progress.sequence, progress.records)
     except (SourceError, ValueError, TypeError, RecursionError) as error:
         log.debug("not a producer's progress; left out", where=where, reason=repr(error)[:200])
 
@@ -76,8 +79,10 @@ def _take(found: dict[str, dict[bytes, Acknowledged]], key: bytes | None, value:
 class ProducerPartition:
     """State of a producer in one partition.
 
+    persisted: last sequence in a committed transaction of a worker; None: there is none.
+    pushed: last sequence that a worker has judged, committed or in an open transaction; None: there is none.
     fresh, duplicate: estimated number of records with each verdict, from a sample of each batch
-    (`kafka_ratchet.tables.activity.Tally`).
+    (`kafka_ratchet.tables.activity.ActivityCounter`).
     since: start of this count: the worker took the partition, or met the name again after it had dropped it.
     last_seen: time of the last record; None: no record since then.
     Times are in ISO 8601, UTC, by the worker's clock.
@@ -118,14 +123,19 @@ class ProducersAnswer:
 
 @dataclass(frozen=True, slots=True)
 class KnownProducer:
-    """Producer name on a topic, with its progress. None in a field: unknown.
+    """Producer name on a topic, with its progress.
 
-    name: text for display; name_hex: the name's bytes, in hex.
-    published, published_records: highest sequence such that Kafka has acknowledged it and all lower ones, and the
-    number of acknowledged records, as the producer has stored them (`kafka_ratchet.producers.Progress`).
-    persisted, pushed: the highest persisted and pushed sequence of all partitions.
-    persisted_lowest: the lowest persisted sequence of all partitions; higher ones may be in flight in a slow partition.
-    last_seen, since: the latest last_seen and the earliest since of all partitions.
+    name: text for display.
+    name_hex: the name's bytes, in hex.
+    stream: stream that reads the topic; None: no stream does.
+    published: highest sequence such that Kafka has acknowledged it and all lower ones, as the producer has stored it
+    (`kafka_ratchet.producers.Progress`); None: unknown, or nothing is acknowledged.
+    published_records: number of acknowledged records, from the same place; None: unknown.
+    persisted, pushed: maximum over the partitions, see `ProducerPartition`; None: no partition has one.
+    persisted_lowest: minimum of persisted over the partitions with one. In a slow partition, higher sequences may
+    be in flight.
+    last_seen: time of the newest record in any partition; None: no partition has one.
+    since: earliest start of a partition's count; None: no partition counts.
     fresh, duplicate: sums over all partitions.
     """
 
@@ -146,7 +156,7 @@ class KnownProducer:
 
 
 @dataclass(frozen=True, slots=True)
-class ProducersPage:
+class ProducersPage(Document):
     """Page of a topic's producers, in the order of their names' bytes.
 
     next: `after` of the following page, in hex; None: this page is the last.
@@ -197,7 +207,7 @@ def merge_pages(
 
 
 def with_published(
-    page: ProducersPage, published: Mapping[bytes, Acknowledged], after: bytes | None, limit: int
+    page: ProducersPage, published: Mapping[bytes, PublishedProgress], after: bytes | None, limit: int
 ) -> ProducersPage:
     """Return the page with the published progress added, and with the names that only the progress has.
 
@@ -243,7 +253,7 @@ def _producer(name: bytes, topic: str, stream: str | None, partitions: list[Prod
     )
 
 
-def _with(told: KnownProducer, own: Acknowledged) -> KnownProducer:
+def _with(told: KnownProducer, own: PublishedProgress) -> KnownProducer:
     return KnownProducer(
         **{name: getattr(told, name) for name in KnownProducer.__slots__ if not name.startswith("published")},
         published=own.sequence if own.sequence >= 0 else None,

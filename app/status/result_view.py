@@ -13,7 +13,7 @@ import structlog
 from kafka_ratchet.app.event_loop import in_thread
 from kafka_ratchet.app.extras import missing_extra
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.open_transactions import ask_about
+from kafka_ratchet.app.status.open_transactions import BlockedRange, ask_about
 from kafka_ratchet.app.status.results import (
     access_of,
     place_of,
@@ -33,16 +33,19 @@ from kafka_ratchet.spark_sink.secrets import hidden
 log = structlog.get_logger(__name__)
 
 KAFKA_TIMEOUT_S = 5.0
-"""Most seconds to wait for Kafka, as in the rest of the page."""
+"""Maximum seconds to wait for Kafka, as in the rest of the page."""
 
 FRESH_FOR_S = 5.0
-"""Least seconds between two requests to the store, which may be a busy database, however many pages are open."""
+"""Minimum seconds between two requests to the store, which may be a busy database, however many pages are open."""
 
 STALE_MOST_S = 10.0
-"""Most seconds since an answer for the page to show it, with its time, while the next request runs."""
+"""Maximum seconds since an answer for the page to show it, with its time, while the next request runs."""
 
 PATIENCE_S = 1.0
-"""Most seconds that a page waits for the store's answer; the page, fetched again every two seconds, shows it later."""
+"""Maximum seconds that a page waits for the store's answer.
+
+The browser fetches the page again every two seconds, and so shows a later answer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +68,10 @@ class ResultPartition:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Sink of the settings with its progress.
+    """Progress of one sink that the settings define, as the status page shows it.
 
     taken_at: time of the store's answer, ISO 8601, UTC; None: no answer yet.
-    error: sentence for the operator; None: no error.
+    error: error text for the operator; None: no error.
     name: name of the section [sinks.NAME]; for [sink], the job's name.
     command: command that starts the job.
     """
@@ -176,12 +179,9 @@ class ResultsView:
         try:
             _, stream = result_stream(self.settings)
             topic = topic_of(self.settings, stream)
-            spec = spec_of(self.settings, topic, self._bootstrap)
             if self._planner is None:
                 self._planner = planner_of(self._bootstrap, self.settings, topic, KAFKA_TIMEOUT_S)
-            access, topic_id = access_of(self.settings), self._planner.topic_id()
-            startable = partial(require_startable_of, spec, access, topic_id)
-            found = sink_status(store_of(spec, access, topic_id), self._planner, startable)
+            found = read_progress(self.settings, self._bootstrap, topic, self._planner)
         except (SinkError, SettingsError) as error:
             return replace(self._last, error=hidden(str(error)))
         except ModuleNotFoundError as error:
@@ -189,10 +189,36 @@ class ResultsView:
         except Exception:  # of a store's own library; its text may have anything in it
             log.exception("results_failed")
             return replace(self._last, error=f"store {kept.store} does not answer; the log of this page says why")
-        stable, high = found.offset_range.end, found.offset_range.top
-        ends = {(topic, number): (stable[number], high[number]) for number in found.offset_range.blocked}
-        waits = [str(each) for each in ask_about(self._bootstrap, self.settings, ends) if each.is_old]
+        waits = [str(each) for each in old_transactions(self.settings, self._bootstrap, topic, found)]
         return replace(_results(self._last, topic, found), waits=waits or msgspec.UNSET)
+
+
+def read_progress(settings: Settings, bootstrap: str, topic: str, planner: TopicPlanner) -> SinkStatus:
+    """Read the progress of a sink from its store and Kafka, for commands and the page.
+
+    Raises:
+        SinkError: store or Kafka does not answer, or the settings contradict each other.
+        SettingsError: with `from_input`, no stream of the settings has that input.
+    """
+    spec = spec_of(settings, topic, bootstrap)
+    access, topic_id = access_of(settings), planner.topic_id()
+    startable = partial(require_startable_of, spec, access, topic_id)
+    return sink_status(store_of(spec, access, topic_id), planner, startable)
+
+
+def old_transactions(settings: Settings, bootstrap: str, topic: str, found: SinkStatus) -> list[BlockedRange]:
+    """Return the offsets of a sink's topic that open transactions hold back.
+
+    The transactions of workers are left out, because they end within a moment.
+    """
+    stable, high = found.offset_range.end, found.offset_range.top
+    ends = {(topic, number): (stable[number], high[number]) for number in found.offset_range.blocked}
+    return [each for each in ask_about(bootstrap, settings, ends) if each.is_old]
+
+
+def standstill_sentence(trouble: str) -> str:
+    """Return the sentence about a job that cannot continue. trouble: the reason."""
+    return f"the job does not go on: {hidden(trouble)}"
 
 
 def _results(last: Results, topic: str, found: SinkStatus) -> Results:
@@ -220,7 +246,7 @@ def _results(last: Results, topic: str, found: SinkStatus) -> Results:
         found.total_lag,
         tenths(found.total_lag_s),
         datetime.now(UTC).isoformat(timespec="milliseconds"),
-        f"the job does not go on: {hidden(found.trouble)}" if found.trouble else None,
+        standstill_sentence(found.trouble) if found.trouble else None,
         name=last.name,
         command=last.command,
     )

@@ -127,7 +127,7 @@ def _shown(text: str) -> str:
 
 
 def sinks_of(settings: Settings, stream: str) -> list[Settings]:
-    """Return the settings once for each sink that reads the stream's output, each with that sink alone."""
+    """Return a copy of the settings for each sink that reads the stream's output, with no other sink in it."""
     found = [settings.of_sink(name) for name in settings.every_sink()] or [settings]
     judged = judging(settings.streams)
     only = next(iter(judged)) if len(judged) == 1 else None

@@ -30,13 +30,13 @@ from kafka_ratchet.tables.values.committed import WINDOWS_MOST
 from kafka_ratchet.tables.values.windows import START_BYTES, WindowCodec, WindowKey
 
 LONG_KEYS_MOST: Final = 1_000
-"""Most overlong keys to skip for one page."""
+"""Maximum number of overlong keys to skip for one page."""
 LISTED_MOST: Final = 500
-"""Most bytes of JSON for a value in a list; of a longer value, only the beginning is shown."""
+"""Maximum bytes of JSON for a value in a list. Only the beginning of a longer value is shown."""
 VALUE_MOST: Final = 64 << 10
-"""Most bytes of JSON for a value of a requested key; of a longer value, only the beginning is shown."""
+"""Maximum bytes of JSON for a value of a requested key. Only the beginning of a longer value is shown."""
 ANSWER_MOST: Final = 6 << 20
-"""Approximate most bytes of an answer; a page with longer values has fewer keys."""
+"""Approximate maximum number of bytes of an answer; a page with longer values has fewer keys."""
 ROW_BYTES: Final = 150
 """Estimated bytes of a row in an answer, without its key and value."""
 DEPTH_MOST: Final = 100
@@ -45,7 +45,7 @@ DEPTH_MOST: Final = 100
 Shown = tuple[Any, str | None, int]
 
 
-class Part(Protocol):
+class TablePart(Protocol):
     """Interface of a table's partition for queries. `CommittedTable` has it, and a partition of a global table."""
 
     codec: Codec
@@ -64,7 +64,7 @@ class Part(Protocol):
         """Yield key and value bytes after a key, in the order of the keys' bytes (None: from the first)."""
 
 
-def read_table(partitions: Mapping[int, tuple[Part, int]], query: TableQuery) -> TableAnswer:
+def read_table(partitions: Mapping[int, tuple[TablePart, int]], query: TableQuery) -> TableAnswer:
     """Return a worker's answer to a query of a table.
 
     Args:
@@ -88,7 +88,7 @@ def read_table(partitions: Mapping[int, tuple[Part, int]], query: TableQuery) ->
     return TableAnswer(_found(tables, codec, _keys_of(codec, query)), asked)
 
 
-def _found(tables: Mapping[int, Part], codec: Codec, keys: Iterable[Any]) -> list[TableEntry]:
+def _found(tables: Mapping[int, TablePart], codec: Codec, keys: Iterable[Any]) -> list[TableEntry]:
     entries = []
     for kept in keys:
         found = {number: value for number, table in tables.items() if (value := table.get(kept)) is not None}
@@ -98,7 +98,7 @@ def _found(tables: Mapping[int, Part], codec: Codec, keys: Iterable[Any]) -> lis
 
 
 def _in_windows(
-    tables: Mapping[int, Part], codec: WindowCodec, query: TableQuery
+    tables: Mapping[int, TablePart], codec: WindowCodec, query: TableQuery
 ) -> tuple[list[TableEntry], list[str]]:
     """Return the values of a key in its newest windows, and sentences about omitted windows."""
     keys, entries = _keys_of(codec.inner, query), list[TableEntry]()
@@ -137,11 +137,13 @@ def _keys_of(codec: Codec, query: TableQuery) -> list[Any]:
         if found not in kept:
             kept.append(found)
     if not kept:
-        raise QueryError(f"table {codec.table} cannot have such a key: its keys are {codec.key_type}, written as JSON")
+        raise QueryError(
+            f"table {codec.table} cannot have such a key: its keys are {codec.key_type}. Write such a key as JSON"
+        )
     return kept
 
 
-def _listed(tables: Mapping[int, Part], asked: list[AskedPartition], query: TableQuery) -> TableAnswer:
+def _listed(tables: Mapping[int, TablePart], asked: list[AskedPartition], query: TableQuery) -> TableAnswer:
     codec = next(iter(tables.values())).codec
     entries: list[TableEntry] = []
     size, left_out, reached = 0, 0, query.after
@@ -167,11 +169,11 @@ def _listed(tables: Mapping[int, Part], asked: list[AskedPartition], query: Tabl
 
 
 def _by_key(
-    tables: Mapping[int, Part], after: bytes | None
+    tables: Mapping[int, TablePart], after: bytes | None
 ) -> Generator[tuple[bytes, list[tuple[int, bytes]]], None, None]:
     """Yield each key, in byte order, with its value in each partition."""
 
-    def of(number: int, table: Part) -> Iterator[tuple[bytes, int, bytes]]:
+    def of(number: int, table: TablePart) -> Iterator[tuple[bytes, int, bytes]]:
         return ((key, number, value) for key, value in table.entries(after))
 
     rows = merge(*(of(number, table) for number, table in tables.items()), key=itemgetter(0, 1))

@@ -24,14 +24,14 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from kafka_ratchet.app.status.http import bind, json_refusal, reachable_host, request_checks
 
 HEALTH_WITHIN_S: Final = 0.8
-"""Most seconds until a probe is answered; Kubernetes waits one second."""
+"""Maximum seconds until a probe is answered; Kubernetes waits one second."""
 METRICS_WITHIN_S: Final = 5.0
-"""Most seconds until a scrape is answered; Prometheus waits ten seconds."""
+"""Maximum seconds until a scrape is answered; Prometheus waits ten seconds."""
 
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 
 
-class Together:
+class CombinedServer:
     """Server that answers for all processes of a worker, for probes and Prometheus.
 
     Args:

@@ -8,13 +8,13 @@ from typing import Final
 
 from kafka_ratchet.app.status.group import REBALANCING, Group
 from kafka_ratchet.app.status.model import NO_KAFKA, UNSERVED, PartitionView, StreamView
-from kafka_ratchet.transport.stalls import STALLED_AFTER_S, Cause, Stall
+from kafka_ratchet.transport.stalls import STALLED_AFTER_S, Stall, StallCause
 
 FORGOTTEN_AFTER_S: Final = 60.0
-"""Seconds until `Unserved` forgets that a worker has reported a partition."""
+"""Seconds until `StandstillFinder` forgets that a worker has reported a partition."""
 
 
-class Unserved:
+class StandstillFinder:
     """Finder of the causes of a standstill, for partitions that no worker reports.
 
     The first call reports each cause at once. If a worker has reported the partition in an earlier call, the cause is
@@ -66,28 +66,28 @@ class Unserved:
 
 def stall_of_unserved(
     topic: str, row: PartitionView, group: Group | None, silent: Mapping[str, str], unread: str = ""
-) -> tuple[Cause, str] | None:
+) -> tuple[StallCause, str] | None:
     """Return cause and sentence of a standstill; None if a worker serves the partition, or all is read."""
     place = f"{topic}, partition {row.partition}"
     if row.state == NO_KAFKA:
-        return Cause.NO_ANSWER, f"{place}: Kafka does not answer"
+        return StallCause.NO_ANSWER, f"{place}: Kafka does not answer"
     if row.state != UNSERVED:
         return None
     if group is None:
         if not unread or not row.input_end:
             return None
-        return Cause.COORDINATOR, f"{place}: it is unknown which worker has the partition: {unread}"
+        return StallCause.COORDINATOR, f"{place}: it is unknown which worker has the partition: {unread}"
     if row.input_end is None:
-        return Cause.NO_LEADER, f"{place}: it has no leader, so its end is unknown; and no worker reports it"
+        return StallCause.NO_LEADER, f"{place}: it has no leader, so its end is unknown; and no worker reports it"
     if not row.lag:
         return None
     waiting = f"{place}: {row.lag:,} offsets wait, and "
     if group.strangers:
-        return Cause.STRANGERS, f"{waiting}others use the group: {group.strangers}; no worker can join"
+        return StallCause.STRANGERS, f"{waiting}others use the group: {group.strangers}; no worker can join"
     if group.state in REBALANCING:
-        return Cause.REBALANCE, f"{waiting}the group is sharing out its partitions ({group.state})"
+        return StallCause.REBALANCE, f"{waiting}the group is sharing out its partitions ({group.state})"
     if silent:
         url, reason = sorted(silent.items())[0]
-        return Cause.WORKER_SILENT, f"{waiting}worker {url} of the group does not answer: {reason}"
+        return StallCause.WORKER_SILENT, f"{waiting}worker {url} of the group does not answer: {reason}"
     of = f"no worker of the group's {group.members} has the partition" if group.members else "no worker is in the group"
-    return Cause.NO_WORKER, f"{waiting}{of}"
+    return StallCause.NO_WORKER, f"{waiting}{of}"

@@ -13,11 +13,11 @@ import msgspec
 from kafka_ratchet.app.status.producers import shown
 
 WORKER_TIMEOUT_S: Final = 2.0
-"""Most seconds to wait for a worker, which answers from memory. A slower one counts as not answering."""
+"""Maximum seconds to wait for a worker, which answers from memory. A slower one counts as not answering."""
 MAX_BODY_BYTES: Final = 16 * 2**20
-"""Most bytes of an answer. A status has about 250 bytes per partition, so that 60,000 partitions of one worker fit."""
+"""Maximum number of bytes of an answer: enough for a status of 60,000 partitions, with some 250 bytes each."""
 SENTENCE_MOST: Final = 500
-"""Most characters of an error message from a worker, since the answer may come from a stranger."""
+"""Maximum number of characters of an error message from a worker, since the answer may come from a stranger."""
 
 Body = TypeVar("Body")
 

@@ -20,14 +20,14 @@ from kafka_ratchet.app.status.identities import (
 from kafka_ratchet.app.status.lookup import QueryError
 from kafka_ratchet.app.status.producers import list_producers
 from kafka_ratchet.rule.identity import Identity
-from kafka_ratchet.rule.windows import Kept
+from kafka_ratchet.rule.windows import StateOptions
 from kafka_ratchet.tables.table import Sequences
 from tests.app.status.test_producers import judge
 
 
 @pytest.fixture
 def sequences(tmp_path: Path) -> Iterator[Sequences]:
-    made = Sequences(tmp_path, "changelog", Identity.PRODUCER, 1 << 20, kept=Kept(dense=True))
+    made = Sequences(tmp_path, "changelog", Identity.PRODUCER, 1 << 20, kept=StateOptions(dense=True))
     for number in range(2):
         made.partition(number).open()
     yield made

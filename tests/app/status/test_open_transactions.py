@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from kafka_ratchet.app.status.open_transactions import Blocked
+from kafka_ratchet.app.status.open_transactions import BlockedRange
 from kafka_ratchet.transport.stalls import STALLED_AFTER_S
 from kafka_ratchet.transport.transactions.open_transactions import OpenTransaction
 
@@ -14,14 +14,14 @@ def begun(seconds_ago: float) -> OpenTransaction:
 
 
 def test_a_transaction_is_old_by_its_first_record() -> None:
-    assert Blocked("orders", 0, 100, 105, [begun(2 * STALLED_AFTER_S), begun(0)]).is_old
-    assert not Blocked("orders", 0, 100, 105, [begun(0)]).is_old
+    assert BlockedRange("orders", 0, 100, 105, [begun(2 * STALLED_AFTER_S), begun(0)]).is_old
+    assert not BlockedRange("orders", 0, 100, 105, [begun(0)]).is_old
 
 
 def test_one_that_has_ended_since_the_ends_were_asked_for_is_not_old() -> None:
     """Workers write to the topic in one transaction after another; Kafka knows of none between two of them."""
-    assert not Blocked("orders", 0, 100, 105, []).is_old
+    assert not BlockedRange("orders", 0, 100, 105, []).is_old
 
 
 def test_one_that_kafka_does_not_name_may_be_of_any_age() -> None:
-    assert Blocked("orders", 0, 100, 105, [], "Kafka does not name its producer: no right").is_old
+    assert BlockedRange("orders", 0, 100, 105, [], "Kafka does not name its producer: no right").is_old

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ratchet.app.status.answers import Forgotten
+from kafka_ratchet.app.status.answers import ForgetEffect
 from kafka_ratchet.app.status.lookup import answer_of
 from kafka_ratchet.app.status.model import KnownIdentity
 from kafka_ratchet.app.status.producers import (
-    Acknowledged,
     ProducerPartition,
     ProducersAnswer,
     ProducersPage,
     ProducerStatus,
+    PublishedProgress,
     _take,
     list_producers,
     merge_pages,
@@ -123,18 +123,23 @@ def test_while_a_partition_moves_the_one_that_has_seen_more_counts() -> None:
 def test_what_producers_say_themselves_is_put_beside_and_in_between() -> None:
     workers = [ProducersAnswer([ProducerStatus(name.hex(), [part(0, 5)]) for name in (b"b", b"d")], True, [0])]
     page = merge_pages("events", "in", workers, 2, {0}, [])
-    own = {b"a": Acknowledged(3, 4), b"b": Acknowledged(6, 7), b"c": Acknowledged(-1, 0), b"z": Acknowledged(1, 1)}
+    own = {
+        b"a": PublishedProgress(3, 4),
+        b"b": PublishedProgress(6, 7),
+        b"c": PublishedProgress(-1, 0),
+        b"z": PublishedProgress(1, 1),
+    }
     merged = with_published(page, own, None, 3)
     told = [(each.name, each.published, each.persisted) for each in merged.producers]
     assert told == [("a", 3, None), ("b", 6, 5), ("c", None, None)]
     assert merged.next == b"c".hex()
     assert [each.name for each in with_published(page, own, b"b", 9).producers] == ["c", "d", "z"]
-    unread = with_published(ProducersPage(None, "other", [], None, []), {b"x": Acknowledged(1, 2)}, None, 5)
+    unread = with_published(ProducersPage(None, "other", [], None, []), {b"x": PublishedProgress(1, 2)}, None, 5)
     assert (unread.producers[0].stream, unread.producers[0].published_records, unread.next) == (None, 2, None)
 
 
 def test_strangers_records_are_left_out_of_what_producers_say() -> None:
-    found: dict[str, dict[bytes, Acknowledged]] = {}
+    found: dict[str, dict[bytes, PublishedProgress]] = {}
     good = Progress(7, 8, 4, "id", None, 9, "session").encode()
     for key in (None, b"", b"{}", b"[1, 2]", b'["t"]', b"[" * 2000, b"\xff"):
         _take(found, key, good, 0)
@@ -143,7 +148,7 @@ def test_strangers_records_are_left_out_of_what_producers_say() -> None:
     for name in ("kept", "gone"):
         _take(found, json.dumps(["t", name]).encode(), good, 2)
     _take(found, json.dumps(["t", "gone"]).encode(), None, 3)
-    assert found == {"t": {b"kept": Acknowledged(7, 8)}}
+    assert found == {"t": {b"kept": PublishedProgress(7, 8)}}
 
 
 @pytest.mark.parametrize(
@@ -211,6 +216,6 @@ def test_a_forgotten_sequence_is_not_unseen(
 
 @pytest.mark.parametrize(("before", "sequence", "is_forgotten"), [(7, 7, True), (7, 8, False), (None, 0, False)])
 def test_what_an_operator_had_forgotten(before: int | None, sequence: int, is_forgotten: bool) -> None:
-    edit = Forgotten("2026-11-22T00:00:00Z", "ann@desk", "began again", 12, None, before, None)
+    edit = ForgetEffect("2026-11-22T00:00:00Z", "ann@desk", "began again", 12, None, before, None)
     assert KnownIdentity(0, "w", None, None, "fresh", [edit]).had_come_to(sequence) is is_forgotten
     assert not KnownIdentity(0, "w", None, None, "fresh").had_come_to(sequence)

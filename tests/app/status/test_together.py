@@ -12,7 +12,7 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from kafka_ratchet.app.status.http import listen
-from kafka_ratchet.app.status.together import Together, merged
+from kafka_ratchet.app.status.together import CombinedServer, merged
 
 TEXT = """# HELP a_total What it is.
 # TYPE a_total counter
@@ -57,7 +57,7 @@ async def test_probes_are_answered_by_all_or_not_at_all() -> None:
     addresses = [f"http://127.0.0.1:{runner.addresses[0][1]}" for runner in runners]
     listening = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    serving = asyncio.create_task(Together(addresses, [0, 7]).serve("127.0.0.1", listening))
+    serving = asyncio.create_task(CombinedServer(addresses, [0, 7]).serve("127.0.0.1", listening))
     async with aiohttp.ClientSession() as client:
 
         async def get(path: str, host: str = "any.example") -> tuple[int, str]:

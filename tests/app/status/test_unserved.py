@@ -10,8 +10,8 @@ import pytest
 from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.status.kafka_view import InputPartition
 from kafka_ratchet.app.status.model import NO_KAFKA, UNSERVED, PartitionView, StreamView, merge
-from kafka_ratchet.app.status.unserved import FORGOTTEN_AFTER_S, Unserved, stall_of_unserved
-from kafka_ratchet.transport.stalls import STALLED_AFTER_S, Cause
+from kafka_ratchet.app.status.unserved import FORGOTTEN_AFTER_S, StandstillFinder, stall_of_unserved
+from kafka_ratchet.transport.stalls import STALLED_AFTER_S, StallCause
 from tests.app.worker.known_worker import settings_for
 
 NOW_S = 1_000_000.0
@@ -32,21 +32,25 @@ def row(**changed: Any) -> PartitionView:
 @pytest.mark.parametrize(
     ("given", "cause", "words"),
     [
-        ((row(), EMPTY, {}), Cause.NO_WORKER, "5 offsets wait, and no worker is in the group"),
-        ((row(), STABLE, {}), Cause.NO_WORKER, "no worker of the group's 1 has the partition"),
-        ((row(), STABLE, SILENT), Cause.WORKER_SILENT, "worker http://w:1 of the group does not answer: no answer"),
-        ((row(), Group("PreparingRebalance"), {}), Cause.REBALANCE, "sharing out its partitions"),
+        ((row(), EMPTY, {}), StallCause.NO_WORKER, "5 offsets wait, and no worker is in the group"),
+        ((row(), STABLE, {}), StallCause.NO_WORKER, "no worker of the group's 1 has the partition"),
+        (
+            (row(), STABLE, SILENT),
+            StallCause.WORKER_SILENT,
+            "worker http://w:1 of the group does not answer: no answer",
+        ),
+        ((row(), Group("PreparingRebalance"), {}), StallCause.REBALANCE, "sharing out its partitions"),
         (
             (row(), Group("Stable", [], 1, strangers="a console consumer"), {}),
-            Cause.STRANGERS,
+            StallCause.STRANGERS,
             "others use the group: a console consumer; no worker can join",
         ),
-        ((row(state=NO_KAFKA), None, {}), Cause.NO_ANSWER, "Kafka does not answer"),
-        ((row(lag=None), None, {}, "the group 'shop' cannot be read"), Cause.COORDINATOR, "'shop' cannot be read"),
-        ((row(input_end=None, lag=None), EMPTY, {}), Cause.NO_LEADER, "it has no leader"),
+        ((row(state=NO_KAFKA), None, {}), StallCause.NO_ANSWER, "Kafka does not answer"),
+        ((row(lag=None), None, {}, "the group 'shop' cannot be read"), StallCause.COORDINATOR, "'shop' cannot be read"),
+        ((row(input_end=None, lag=None), EMPTY, {}), StallCause.NO_LEADER, "it has no leader"),
     ],
 )
-def test_a_partition_without_a_worker_names_its_cause(given: tuple[Any, ...], cause: Cause, words: str) -> None:
+def test_a_partition_without_a_worker_names_its_cause(given: tuple[Any, ...], cause: StallCause, words: str) -> None:
     found = stall_of_unserved("orders", *given)
     assert found is not None
     assert (found[0], found[1].startswith("orders, partition 0: "), words in found[1]) == (cause, True, True)
@@ -60,7 +64,7 @@ def test_nothing_is_named_where_nothing_waits_or_a_worker_is_there(given: tuple[
     assert stall_of_unserved("orders", *given) is None
 
 
-def causes(unserved: Unserved, stream: StreamView, now_s: float) -> list[str | None]:
+def causes(unserved: StandstillFinder, stream: StreamView, now_s: float) -> list[str | None]:
     named = unserved.name(stream, EMPTY, {}, now_s)
     return [each.stalled.cause if each.stalled else None for each in named.partitions]
 
@@ -69,8 +73,8 @@ def test_a_first_look_names_it_at_once_and_a_restart_of_a_worker_does_not() -> N
     waits = view(InputPartition(0, 0, 5, None, 5))
     served = replace(waits, partitions=[replace(each, state="running") for each in waits.partitions])
     assert waits.partitions[0].state == UNSERVED
-    assert causes(Unserved(), waits, NOW_S) == ["no-worker"]
-    unserved = Unserved()
+    assert causes(StandstillFinder(), waits, NOW_S) == ["no-worker"]
+    unserved = StandstillFinder()
     assert causes(unserved, served, NOW_S) == [None]
     assert causes(unserved, waits, NOW_S + 1) == [None]
     assert causes(unserved, served, NOW_S + 10) == [None]
@@ -84,4 +88,4 @@ def test_a_first_look_names_it_at_once_and_a_restart_of_a_worker_does_not() -> N
 def test_a_partition_without_a_leader_has_a_row_and_no_lag() -> None:
     stream = view(InputPartition(0, 0, 5, None, 5), InputPartition(1, None, None, None))
     assert [(each.lag, each.input_end) for each in stream.partitions] == [(5, 5), (None, None)]
-    assert causes(Unserved(), stream, NOW_S) == ["no-worker", "no-leader"]
+    assert causes(StandstillFinder(), stream, NOW_S) == ["no-worker", "no-leader"]
