@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from kafka_ratchet.app.status.answers import (
-    Forgotten,
+    ForgetEffect,
     GlobalTableStatus,
     IdentityStatus,
     PartitionStatus,
@@ -126,11 +126,11 @@ class Answers:
         return self.followed.status()
 
     def global_table(self, table: str, query: TableQuery) -> TableAnswer:
-        """Return this worker's contents of a global table's topic."""
+        """Return the contents of a global table in this worker, or the part that `query` selects."""
         return read_table(self.followed.table(table).parts(), query)
 
     def measures(self) -> WorkerMeasures:
-        """Return the worker's rebalances, and the measures and partition count of each stream."""
+        """Return the values of the worker's metrics, and the partition count of each stream."""
         return WorkerMeasures(
             self.lanes.rebalances,
             {name: stream.measures for name, stream in self.streams.items()},
@@ -146,9 +146,9 @@ class Answers:
         return Readiness(waits, readiness.halted(self.lanes, names), readiness.stalled(self.lanes, names))
 
 
-def _forgotten(edit: Edit) -> Forgotten:
+def _forgotten(edit: Edit) -> ForgetEffect:
     who = edit.at, edit.by, edit.reason
-    return Forgotten(*who, edit.position, edit.above, _known(edit.before), _known(edit.after))
+    return ForgetEffect(*who, edit.position, edit.above, _known(edit.before), _known(edit.after))
 
 
 def _known(sequence: int) -> int | None:

@@ -24,20 +24,20 @@ from kafka_ratchet.app.worker.claim_check import ClaimCheck
 from kafka_ratchet.app.worker.faust_app import faust_app
 from kafka_ratchet.app.worker.global_tables import GlobalTables
 from kafka_ratchet.app.worker.group_rules import refusal, rules_of
-from kafka_ratchet.app.worker.journal.past import Past
+from kafka_ratchet.app.worker.journal.past import HistoryReader
 from kafka_ratchet.app.worker.policy import PolicyFollower
 from kafka_ratchet.app.worker.sent_topics import check_topics
 from kafka_ratchet.app.worker.stream import Stream
 from kafka_ratchet.app.worker.topics import StreamTopics, watch_topics
 from kafka_ratchet.app.worker.tracing import Tracing, make_provider
-from kafka_ratchet.app.worker.views import Views
+from kafka_ratchet.app.worker.views import TableViews
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.transport.assignment import Lanes
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.client.topic_id import TopicState
 from kafka_ratchet.transport.sent_topics import SentTopics
-from kafka_ratchet.transport.turns import Turns
+from kafka_ratchet.transport.turns import StartLimit
 
 log = structlog.get_logger(__name__)
 
@@ -103,16 +103,16 @@ class Application:
         )
         by_changelog = {stream.topics.changelog: stream for stream in self.streams.values()}
         self.lanes = self._lanes(by_changelog, partial(refusal, bootstrap, settings, program))
-        Views(by_changelog, self.lanes.running).open()
+        TableViews(by_changelog, self.lanes.running).open()
         self.answers = Answers(self.streams, self.lanes, self.policies, self.followed, self.empty_inputs)
-        self.past = Past(folder, self.streams, self.lanes.running)
+        self.past = HistoryReader(folder, self.streams, self.lanes.running)
 
     def _lanes(self, by_changelog: Mapping[str, Stream], explain: Callable[[], Awaitable[str]]) -> Lanes:
         """Create the object that runs the partitions' lanes, and register each stream's Faust agent.
 
-        explain: function that returns the sentence for a worker with other rules than its group's
+        explain: function that returns the reason why the group refuses this worker
         """
-        shared = self.cluster, self.settings, self.policies, self.claims, self.tracing, Turns()
+        shared = self.cluster, self.settings, self.policies, self.claims, self.tracing, StartLimit()
         lanes = Lanes(
             self.app,
             {changelog: stream.topics.partitions for changelog, stream in by_changelog.items()},
@@ -155,7 +155,7 @@ class Application:
             Exception: the error with which Faust's app crashed.
         """
         inputs = {stream.settings.input: stream.topics.partitions for stream in self.streams.values()}
-        partition_watch = asyncio.create_task(watch_topics(self.cluster, inputs, self._others(), self._tell))
+        partition_watch = asyncio.create_task(watch_topics(self.cluster, inputs, self._watched_topics(), self._tell))
         waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self.app.wait_until_stopped()), partition_watch]
         beside = [
             start_background("inputs", self.empty_inputs.watch()),  # it ends as soon as there is nothing to say
@@ -176,8 +176,8 @@ class Application:
         if self.app.crashed:
             raise self.app.crash_reason or RuntimeError("the Faust app has crashed")
 
-    def _others(self) -> list[str]:
-        """Return the topics, apart from inputs, that lanes check for deletion and re-creation."""
+    def _watched_topics(self) -> list[str]:
+        """Return the topics, other than inputs, that the worker checks for deletion and re-creation."""
         own = [(*stream.settings.writes, stream.topics.changelog) for stream in self.streams.values()]
         read = (follower.table.topic for follower in self.followed.followers)
         return [*(topic for each in own for topic in each), policy_topic(self.settings.app), *self.sends, *read]

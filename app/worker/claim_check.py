@@ -17,10 +17,10 @@ import structlog
 
 from kafka_ratchet.app.names import OWNERS_TOPIC
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.worker.claims import Claim, take_claim, taken
+from kafka_ratchet.app.worker.claims import WriterClaim, take_claim, taken
 from kafka_ratchet.errors import RatchetError, TopicTaken
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
-from kafka_ratchet.transport.changelog import Changelog, WithoutStore
+from kafka_ratchet.transport.changelog import Changelog, StorelessReader
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
 from kafka_ratchet.transport.lane import Lane
 
@@ -31,12 +31,12 @@ LOOK_EVERY_S: Final = 1.0
 CONNECTION: Final = "claims"
 
 
-class _Claims(WithoutStore):
+class _Claims(StorelessReader):
     """Claims by topic, collected from one read of the claims topic."""
 
     def __init__(self, position: int) -> None:
         self.changelog, self.position = OWNERS_TOPIC, position
-        self.by_topic: dict[str, Claim] = {}
+        self.by_topic: dict[str, WriterClaim] = {}
 
     def apply(self, batch: RecordBatch) -> None:
         for index in range(batch.count):
@@ -51,12 +51,12 @@ class ClaimCheck:
         """Prepare without reading any claim."""
         self._cluster, self._settings = cluster, settings
         self._reading = asyncio.Lock()
-        self._claims: dict[str, Claim] = {}
+        self._claims: dict[str, WriterClaim] = {}
         self._began = float("-inf")
         """Time at which the last read of the claims began, by the monotonic clock."""
 
     async def refuse(self, stream: str, changelog: str) -> None:
-        """Read the claims, and refuse the stream if another owns its output or changelog.
+        """Read the claims; raise an error if another application or stream owns the output or changelog.
 
         Raises:
             TopicTaken: another application or stream has claimed one of these topics.
@@ -75,7 +75,7 @@ class ClaimCheck:
             if known is not None and not known.is_of(app, stream):
                 raise taken(topic, known, app, stream)
 
-    async def _read(self) -> dict[str, Claim]:
+    async def _read(self) -> dict[str, WriterClaim]:
         await self._cluster.found([OWNERS_TOPIC])  # a deleted topic would never have an offset
         claims = _Claims(await self._cluster.offset(OWNERS_TOPIC, 0, EARLIEST, CONNECTION))
         await Changelog(self._cluster, claims, 0, CONNECTION).restore()

@@ -4,7 +4,7 @@ Two applications that write to one output double every event, and neither can no
 its inputs from the beginning and writes everything to its output a second time. So each application claims its output
 topics, in a topic shared by all, before it writes anything:
 
-    ratchet-owners    compacted, one partition; key: a topic's name; value: JSON, see `Claim`
+    ratchet-owners    compacted, one partition; key: a topic's name; value: JSON, see `WriterClaim`
 
 All applications write claims with the same transactional id (`CLAIMING`). If two claim at the same time, Kafka fences
 one of them, which then reads the other's claims.
@@ -40,7 +40,7 @@ FORMAT: Final = 1
 """Newest format of a claim that this version reads. A claim in format 1 omits the field."""
 
 
-class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
+class WriterClaim(msgspec.Struct, frozen=True, omit_defaults=True):
     """Claim of a topic by its only writer.
 
     app, stream: names of the writer; part: "output", "changelog" or "duplicates"; id: id of the topic, as Kafka's tools
@@ -77,10 +77,10 @@ class _Format(msgspec.Struct):
 
 # Made here and not by the first who reads, perhaps in a thread: see `kafka_ratchet.transport.owner`.
 _FORMAT_OF: Final = msgspec.json.Decoder(_Format)
-_CLAIM_OF: Final = msgspec.json.Decoder(Claim)
+_CLAIM_OF: Final = msgspec.json.Decoder(WriterClaim)
 
 
-Claims = Mapping[str, Claim]
+Claims = Mapping[str, WriterClaim]
 
 
 def now() -> str:
@@ -97,7 +97,7 @@ def this_user() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def read_claims(settings: Settings, bootstrap: str) -> dict[str, Claim]:
+def read_claims(settings: Settings, bootstrap: str) -> dict[str, WriterClaim]:
     """Read all claims from Kafka, and return them by topic.
 
     Raises:
@@ -108,7 +108,7 @@ def read_claims(settings: Settings, bootstrap: str) -> dict[str, Claim]:
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     if not partition_counts(admin_client(options), [OWNERS_TOPIC]):
         return {}
-    claims: dict[str, Claim] = {}
+    claims: dict[str, WriterClaim] = {}
     timeout_s = settings.kafka_timeout_s
     with consumer(options, "ratchet-owners-reader") as client:
         (held,) = offset_ranges(client, OWNERS_TOPIC, 1, timeout_s)
@@ -117,7 +117,7 @@ def read_claims(settings: Settings, bootstrap: str) -> dict[str, Claim]:
     return claims
 
 
-def take_claim(claims: dict[str, Claim], key: bytes | None, value: bytes | None, offset: int) -> None:
+def take_claim(claims: dict[str, WriterClaim], key: bytes | None, value: bytes | None, offset: int) -> None:
     """Apply one record of the claims topic to `claims`.
 
     Raises:
@@ -143,7 +143,7 @@ def take_claim(claims: dict[str, Claim], key: bytes | None, value: bytes | None,
         ) from None
 
 
-def claim(settings: Settings, bootstrap: str, decide: Callable[[Claims], Claims]) -> dict[str, Claim]:
+def claim(settings: Settings, bootstrap: str, decide: Callable[[Claims], Claims]) -> dict[str, WriterClaim]:
     """Write the claims that `decide` returns, if any.
 
     Args:
@@ -188,7 +188,10 @@ def claim(settings: Settings, bootstrap: str, decide: Callable[[Claims], Claims]
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
             if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED or time.monotonic() > deadline:
-                raise BrokerUnavailable(f"{OWNERS_TOPIC}: a claim cannot be written: {explained(error)}") from failure
+                raise BrokerUnavailable(
+                    f"{OWNERS_TOPIC}: the claims of stream topics cannot be written: {explained(error)}. Nothing was "
+                    "claimed; try again"
+                ) from failure
             time.sleep(0.2)  # fenced by another that claims, or Kafka is away for a moment
             continue
         for topic, one in made.items():
@@ -196,11 +199,14 @@ def claim(settings: Settings, bootstrap: str, decide: Callable[[Claims], Claims]
         return {**claims, **made}
 
 
-def taken(topic: str, by: Claim, app: str, stream: str) -> TopicTaken:
+def taken(topic: str, by: WriterClaim, app: str, stream: str) -> TopicTaken:
     """Return the error for a topic that another application or stream has claimed."""
     return TopicTaken(
         f"{topic}: is written by {by}; application {app!r}, stream {stream!r} would be a second writer, and events "
         "would count twice. If the application or the stream was renamed, put the old name back. To take the topic "
-        f"over for good, stop the other one and run `ratchet resume --stream {stream} --adopt --from latest "
-        "--reason TEXT --execute`"
+        f"over for good, stop the other one and run `ratchet resume --stream {stream} --adopt --from OFFSET --reason "
+        "TEXT`, which shows the plan; --execute executes it. OFFSET is the input offset at which the other one "
+        f"stopped: `kafka-consumer-groups.sh --describe --group {by.app}` prints it. Records before OFFSET are never "
+        "forwarded; `latest` skips all that the other one has not read. For several partitions see "
+        "docs/reference/halted.md"
     )

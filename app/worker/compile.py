@@ -12,14 +12,14 @@ from kafka_ratchet.agents.deduplicate import VERDICT_NAMES, form_check
 from kafka_ratchet.rule.extraction import computed_identity_reader, reader_for
 from kafka_ratchet.rule.identities import in_columns
 from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
-from kafka_ratchet.rule.windows import Kept
+from kafka_ratchet.rule.windows import StateOptions
 from kafka_ratchet.spark_sink.log_lines import announced
-from kafka_ratchet.tables.activity import Tally
+from kafka_ratchet.tables.activity import ActivityCounter
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.totals import Progress
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.chunk import read_chunk
-from kafka_ratchet.transport.batch.dropped import Dropped, encode_dropped
+from kafka_ratchet.transport.batch.dropped import DroppedBatch, encode_dropped
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, entry_batch, forward
 from kafka_ratchet.transport.batch.partitioner import choose_partitions
 from kafka_ratchet.transport.batch.rows import encode_pairs, spans
@@ -53,13 +53,13 @@ def _run_one_batch() -> None:
     if of_parts := computed_identity_reader(Identity.parse("key,header:a")):
         of_parts(batch, reasons)
     sequences[:], reasons[:] = 1, 0
-    Tally(records.KEY).add(batch, table.judge(by_key, 1024, sequences, reasons))
+    ActivityCounter(records.KEY).add(batch, table.judge(by_key, 1024, sequences, reasons))
     table.encode_changes((b"p", Progress(1, 1, 0, 0).pack()), 1 << 20)
     table.rollback()
     table.commit()
     list(table.unsaved_entries())
     found = np.zeros(1, np.int64), np.ones(1, np.uint8), np.zeros(1, np.int64)
-    encode_dropped(batch, Dropped(*found, VERDICT_NAMES), "compile", 1 << 20, "none", values=True)
+    encode_dropped(batch, DroppedBatch(*found, VERDICT_NAMES), "compile", 1 << 20, "none", values=True)
     table.load(batch, saved=True)
     table.get(b"a")
     table.grow(1 << 14)
@@ -68,7 +68,7 @@ def _run_one_batch() -> None:
     for _ in range(2):
         timed.judge(by_key, 1024, sequences, reasons)
         timed.slots.quiet(1, 0, 1)
-    more = LastSequences(timed=True, kept=Kept(64, fingerprints=True, dense=True))
+    more = LastSequences(timed=True, kept=StateOptions(64, fingerprints=True, dense=True))
     reasons[:] = 0
     more.judge(by_key, 1024, sequences, reasons, batch=batch)
     more.commit()

@@ -1,8 +1,8 @@
-"""Faust app of a worker: group membership and assignor, without a way around the transactions.
+"""Faust app of a worker, which joins the consumer group and assigns partitions.
 
-Faust reads uncommitted records, commits offsets apart from its sends, and its tables have no changelog here. So an
-ordinary Faust agent or table next to the lanes is refused. Timers, tasks, pages and in-memory channels work as in
-Faust.
+It refuses ordinary Faust agents and tables, because they would work outside of the transactions: Faust reads
+uncommitted records, commits offsets apart from its sends, and its tables have no changelog here. Timers, tasks, pages
+and in-memory channels work as in Faust.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from kafka_ratchet.transport.assignor import RuledAssignor
 REQUEST_SLACK_S: Final = 5.0
 """Seconds added to the timeout of a rebalance to get the timeout of a request.
 
-With a shorter timeout the client would give up a request to join before the rebalance ends, and all members would
-wait for it. A rebalance need not last longer than a session: members learn of it with their next heartbeat, and lanes
-work on during it.
+With a shorter timeout the client would give up its request to join before the rebalance ends, and all members would
+wait for this one. The timeout of a rebalance is the session timeout. It suffices, because members learn of a rebalance
+with their next heartbeat, and lanes work on during it.
 """
 
 
@@ -45,7 +45,7 @@ class LanesTablesOnly(LaneTableManager):
         """Register a table.
 
         Raises:
-            SettingsError: the table does not belong to the lanes, so Faust would have to restore it.
+            SettingsError: the table is Faust's own: it would work outside the transactions, without a changelog.
         """
         if not getattr(table, "lane_owned", False):
             _refuse(f"Faust table {table.name}")

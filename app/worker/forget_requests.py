@@ -14,7 +14,7 @@ import msgspec
 
 from kafka_ratchet.app.streams import STREAM_NAME
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
-from kafka_ratchet.transport.policy import Forget, Requests
+from kafka_ratchet.transport.policy import ForgetRequest, Requests
 
 FORGET: Final = "forget"
 MAX_REQUEST_BYTES: Final = 512 * 1024
@@ -25,7 +25,7 @@ ID: Final = re.compile(r"[0-9a-f]{16}")
 
 
 class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """JSON value of a request. identity: in hex; the other fields: as in `Forget`."""
+    """JSON value of a request. identity: in hex; the other fields: as in `ForgetRequest`."""
 
     identity: str
     at: str
@@ -42,7 +42,7 @@ def request_key(stream: str, request: str) -> bytes:
     return json.dumps([FORGET, stream, request], separators=(",", ":")).encode()
 
 
-def request_value(request: Forget) -> bytes:
+def request_value(request: ForgetRequest) -> bytes:
     """Return the value of a request's record in the policy topic."""
     who = request.at, request.by, request.reason
     where = request.partition, request.input, request.ends
@@ -63,7 +63,7 @@ def stream_and_id(parts: object) -> tuple[str, str] | None:
     raise ValueError('the key of a request to forget must be ["forget", STREAM, ID]')
 
 
-def read_request(request: str, value: bytes) -> Forget:
+def read_request(request: str, value: bytes) -> ForgetRequest:
     """Decode a request from its id and the value of its record.
 
     Raises:
@@ -81,15 +81,15 @@ def read_request(request: str, value: bytes) -> Forget:
     if found.above is not None and not 0 <= found.above <= SEQUENCE_MAX:
         raise ValueError(f"{found.above} is not a sequence")
     who = found.at[:40], found.by[:200], found.reason[:MAX_REASON]
-    return Forget(request, identity, found.above, *who, found.partition, found.input, found.ends)
+    return ForgetRequest(request, identity, found.above, *who, found.partition, found.input, found.ends)
 
 
 class ReadRequests:
-    """Requests of all streams in the part of the policy topic read so far."""
+    """Requests to forget identities, of all streams, from the part of the policy topic read so far."""
 
     def __init__(self) -> None:
         """Start without any request."""
-        self._forgets: dict[str, dict[str, Forget]] = {}
+        self._forgets: dict[str, dict[str, ForgetRequest]] = {}
         self._positions: dict[str, int] = {}
         self._answers: dict[str, Requests] = {}
         """Cached results of `of`, each valid until the stream's next record: lanes call it before each batch."""

@@ -1,4 +1,6 @@
-"""Followers of the topics of global tables, which they read to the end before the worker joins its group.
+"""Followers of the topics of global tables.
+
+They read each topic to its end before the worker joins its group, and then follow it.
 
 A topic that is recreated, truncated, or given more partitions is read again from its beginning. Until then the table
 keeps its contents; then all of it is replaced at once, so it is never a mix of two topics.
@@ -33,7 +35,7 @@ from kafka_ratchet.tables.eviction import NULLS_LAST_S
 from kafka_ratchet.tables.values.global_table import Contents, GlobalTable
 from kafka_ratchet.topic_log.clients import all_topics, partition_counts
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
-from kafka_ratchet.transport.changelog import SILENT_S, Changelog, WithoutStore
+from kafka_ratchet.transport.changelog import SILENT_S, Changelog, StorelessReader
 from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster
 from kafka_ratchet.transport.client.topic_id import TopicState
 
@@ -41,7 +43,10 @@ log = structlog.get_logger(__name__)
 
 NULLS: Final = "delete.retention.ms"
 NULLS_LEAST_MS: Final = int(2 * SILENT_S * 1000)
-"""Minimum `delete.retention.ms` of a global table's topic: twice the silence that causes a new read."""
+"""Minimum `delete.retention.ms` of a global table's topic: twice `SILENT_S`.
+
+If a topic could not be read for `SILENT_S` seconds, all of it is read again.
+"""
 PAUSE_S: Final = 5.0
 """Seconds before an unreadable topic is tried again."""
 
@@ -64,7 +69,10 @@ def prepare_global_tables(bootstrap: str, settings: Settings, tables: Collection
     admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
     for table in tables:
         if not TOPIC_NAME.fullmatch(table.topic):
-            raise SettingsError(f"table {table.name}: topic {table.topic!r:.300} is not a Kafka topic name")
+            raise SettingsError(
+                f"table {table.name}: topic {table.topic!r:.300} is not a Kafka topic name: 1 to 249 letters, digits, "
+                "'.', '_' or '-'. Correct it in the program"
+            )
     found = partition_counts(admin, [table.topic for table in tables])
     replication = max((stream.replication for stream in settings.streams.values()), default=1)
     for table in tables:
@@ -95,7 +103,7 @@ def _refuse_expiry(table: GlobalTable, config: Mapping[str, str]) -> None:
         )
 
 
-class _Partition(WithoutStore):
+class _Partition(StorelessReader):
     """One partition of a global table; implements `kafka_ratchet.transport.changelog.ChangelogReader`."""
 
     def __init__(self, table: GlobalTable, contents: Contents, number: int) -> None:
@@ -210,7 +218,7 @@ class TopicFollower:
         log.error("global table: " + what, table=self.table.name, reason=str(error))
 
     def _give_up(self, error: StateError) -> None:
-        """Drop the contents of a table that is too large: look-ups raise the error, so that partitions halt."""
+        """Drop the contents of a too large table. Look-ups then raise the error, so that partitions halt."""
         log.error(
             "a global table exceeds its memory limit; look-ups in it halt partitions",
             table=self.table.name,
@@ -232,14 +240,14 @@ class TopicFollower:
 
     async def _tell_of_partitions(self) -> None:
         await self._has_more_partitions.wait()
-        raise ReadAnew(f"{self.table.topic}: has more partitions than before")
+        raise ReadAnew(f"{self.table.topic}: was given more partitions")
 
     async def _keep_up(self, changelog: Changelog) -> None:
         while await changelog.keep_up():
             self.problem = None
         raise ReadAnew(
-            f"{self.table.topic}, partition {changelog.partition}: not read for longer than Kafka keeps tombstones; it "
-            "must be rebuilt"
+            f"{self.table.topic}, partition {changelog.partition}: was not read for longer than Kafka keeps "
+            "tombstones, so deleted entries may remain in the table"
         )
 
 

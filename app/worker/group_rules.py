@@ -1,4 +1,4 @@
-"""Settings on which all workers of a group must agree, and the message to a worker with others."""
+"""Settings on which all workers of a group must agree, and the message to a worker that disagrees."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ lack them, can share a group with workers of this version until a stream uses on
 EARLIER: Final = "faust"
 """Name of the group protocol of earlier versions, which did not contain rules."""
 SHOWN: Final = 200
-"""Maximum number of characters of another member's setting in an error sentence: a member may send any text."""
+"""Maximum number of characters of another member's setting in an error text: a member may send any text."""
 
 
 def rules_of(settings: Settings, program: App | None = None) -> dict[str, str]:
@@ -53,30 +53,32 @@ async def refusal(bootstrap: str, settings: Settings, program: App | None = None
 
 
 def works_otherwise(ours: Mapping[str, str], group: Group) -> bool:
-    """Return True if the members judge or place the records of our streams by other settings.
+    """Return True if the group's members use other values for the settings in `ours`.
 
     Agents and internal streams that only the members have are ignored.
+
+    ours: this worker's rules, from `rules_of`
     """
     if not (group.members and group.protocol) or group.protocol == protocol_of(ours):
         return False
-    theirs = _of_members(group)
+    theirs = _members_rules(group)
     return theirs is None or any(theirs.get(name) != value for name, value in ours.items())
 
 
-def _of_members(group: Group) -> dict[str, str] | None:
+def _members_rules(group: Group) -> dict[str, str] | None:
     """Return the rules on which the members have agreed; None if no member published them."""
     return next((rules for rules in group.rules if protocol_of(rules) == group.protocol), None)
 
 
 def why(ours: Mapping[str, str], group: Group) -> str:
-    """Return the sentence that names the differences between a worker's rules and its group's."""
+    """Return the error text that names the differences between a worker's rules and its group's."""
     way = (
         "This worker reads and writes nothing until it joins. Give it the members' settings. Or, to change those, "
         "stop all members: this worker joins when the last has left"
     )
     if group.protocol == EARLIER:
         return f"its {group.members} members run an earlier version of Ratchet, which does not show its rules. {way}"
-    theirs = _of_members(group)
+    theirs = _members_rules(group)
     if theirs is None:
         return f"its members use other settings than this worker. {way}"
     differences = [

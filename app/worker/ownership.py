@@ -10,7 +10,17 @@ import msgspec
 from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.group import ask_group
-from kafka_ratchet.app.worker.claims import CHANGELOG, DUPLICATES, OUTPUT, Claim, Claims, claim, now, read_claims, taken
+from kafka_ratchet.app.worker.claims import (
+    CHANGELOG,
+    DUPLICATES,
+    OUTPUT,
+    Claims,
+    WriterClaim,
+    claim,
+    now,
+    read_claims,
+    taken,
+)
 from kafka_ratchet.errors import PartitionsDiffer, SettingsError, TopicMissing, TopicTaken
 from kafka_ratchet.producers import admin_client, describe_topic
 from kafka_ratchet.topic_log.clients import NEW_TOPIC_S, consumer, offset_ranges, partition_counts
@@ -55,20 +65,26 @@ class StreamOwnership:
                 "that it existed. Ratchet does not create it again, since the loss of its records would go unnoticed. "
                 f"Restore it; or create it, start the worker, and decide with `ratchet resume --stream {name}`"
             )
-        for topic in (stream.input, stream.output, stream.dead_letters):
+        for setting, topic in (
+            ("input", stream.input),
+            ("output", stream.output),
+            ("dead_letters", stream.dead_letters),
+        ):
             by = self._claims.get(topic)
             if by is not None and (by.part == CHANGELOG or (topic == stream.dead_letters and not by.is_of(app, name))):
-                raise TopicTaken(f"stream {name}: {topic!r} is written by {by}. Name another topic in the settings")
+                raise TopicTaken(
+                    f"streams.{name}.{setting}: topic {topic!r} is written by {by}. Name another topic there"
+                )
         by = self._claims.get(stream.duplicates) if stream.duplicates is not None else None
         if by is not None and not (by.is_of(app, name) and by.part == DUPLICATES):
             raise TopicTaken(
-                f"stream {name}: {stream.duplicates!r} is written by {by}. Name another topic in the settings"
+                f"streams.{name}.duplicates: topic {stream.duplicates!r} is written by {by}. Name another topic there"
             )
 
     def others(self, changelog: str) -> set[str]:
-        """Return the applications that own output or changelog for another stream.
+        """Return the applications that claim this stream's output or changelog for another stream of theirs.
 
-        This application is among them if another stream of its own owns one.
+        This application is among them if another one of its own streams claims a topic.
         """
         known = (self._claims.get(topic) for topic in (self._stream.output, changelog))
         return {each.app for each in known if each is not None and not each.is_of(self._settings.app, self._name)}
@@ -101,7 +117,7 @@ class StreamOwnership:
         raise PartitionsDiffer(
             f"stream {self._name}: input {self._stream.input} has {partitions} partitions, and had {known.partitions} "
             "when this stream began. Keys have moved between partitions, so records sent again would count twice; "
-            "adding partitions to the other topics does not help. See docs/guide/partitions.md for adding partitions"
+            "adding partitions to the other topics does not help. docs/guide/partitions.md says what to do"
         )
 
     def refuse_moved(self, changelog: str, tables: Mapping[str, Collection[str]]) -> None:
@@ -157,12 +173,12 @@ class StreamOwnership:
             wanted[self._stream.duplicates] = DUPLICATES
         ids = {topic: self.id_of(topic) for topic in wanted}
 
-        def decide(claims: Claims) -> dict[str, Claim]:
+        def decide(claims: Claims) -> dict[str, WriterClaim]:
             known = claims.get(changelog)
             had = known.tables if known is not None and known.id == ids[changelog] else ()
             all_tables = tuple(sorted({*had, *tables}))
             made = {
-                topic: Claim(
+                topic: WriterClaim(
                     *(self._settings.app, self._name, part, ids[topic], now(), by, reason),
                     partitions=partitions if part == CHANGELOG else 0,
                     tables=all_tables if part == CHANGELOG else (),
@@ -180,7 +196,9 @@ class StreamOwnership:
         claims = claim(self._settings, self._bootstrap, decide)
         return {topic: claims[topic].id for topic in wanted}
 
-    def _is_to_be_claimed(self, topic: str, part: str, topic_id: str, known: Claim | None, changelog: str) -> bool:
+    def _is_to_be_claimed(
+        self, topic: str, part: str, topic_id: str, known: WriterClaim | None, changelog: str
+    ) -> bool:
         app, name = self._settings.app, self._name
         if known is not None and known.is_of(app, name) and known.part == part:
             return False  # also where the topic is another one now: its lanes say so and halt
@@ -190,8 +208,8 @@ class StreamOwnership:
         if part == DUPLICATES and known is None and not is_new:
             raise TopicTaken(
                 f"{topic}: has records, and stream {name!r} of application {app!r} has never claimed it for its "
-                "duplicates: another program wrote them, and dropped records would stand among them. Name a new topic "
-                "in the settings, or an empty one"
+                "duplicates, so another program wrote them. Its records and the stream's duplicates would be mixed. "
+                f"Name a new or an empty topic in streams.{name}.duplicates"
             )
         if part == OUTPUT and known is None and not (is_new or self._has_committed() or self._has_records(changelog)):
             raise TopicTaken(

@@ -50,12 +50,12 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
-class Later(Exception):
+class NotReady(Exception):
     """Reason why a process cannot work yet. The parent starts it again after a pause."""
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class ProcessRole:
     """Name and work of one process under the parent.
 
     name: name in the log, and in `ps` and `top`, which show 15 characters
@@ -70,7 +70,7 @@ class Role:
 
 @dataclass(slots=True)
 class _Process:
-    role: Role
+    role: ProcessRole
     pid: int | None = None
     began: float = 0.0
     deaths: int = 0
@@ -94,7 +94,7 @@ class Parent:
 
     def __init__(
         self,
-        roles: Sequence[Role],
+        roles: Sequence[ProcessRole],
         stop_within_s: float,
         *,
         steady_s: float = STEADY_S,
@@ -307,7 +307,7 @@ def ask(work: Callable[[], bytes]) -> bytes:
             pipe.write(work())
 
     if not (pid := os.fork()):
-        _become(Role("ratchet/prepare", write_result), own, refuse)
+        _become(ProcessRole("ratchet/prepare", write_result), own, refuse)
     os.close(write)
     os.close(refuse)
     with os.fdopen(answer, "rb") as pipe, os.fdopen(refusal, "rb") as message:
@@ -331,7 +331,7 @@ def _end_after(alive: int, within_s: float) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _become(role: Role, parent: int, refusal: int, first: Callable[[], None] = lambda: None) -> NoReturn:
+def _become(role: ProcessRole, parent: int, refusal: int, first: Callable[[], None] = lambda: None) -> NoReturn:
     """Run `first` and then a role's work in a newly forked process, and end the process.
 
     Never returns, so that no `finally` and no `with` of the parent's code runs in the child.
@@ -349,7 +349,7 @@ def _become(role: Role, parent: int, refusal: int, first: Callable[[], None] = l
     except RatchetError as error:
         os.write(refusal, str(error).encode("utf-8", "replace")[:SENTENCE_BYTES])
         code = REFUSED
-    except Later as error:
+    except NotReady as error:
         log.warning("a process cannot work yet, and will be started again", process=role.name, reason=str(error))
         code = LATER
     except SystemExit as ended:

@@ -36,7 +36,7 @@ from kafka_ratchet.errors import (
     TransportError,
 )
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
-from kafka_ratchet.transport.changelog import SILENT_S, Changelog, WithoutStore
+from kafka_ratchet.transport.changelog import SILENT_S, Changelog, StorelessReader
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
 from kafka_ratchet.transport.client.retry import Attempts
 from kafka_ratchet.transport.policy import Policy, Requests
@@ -54,7 +54,7 @@ SHOWN: Final = 60
 """Maximum number of bytes that the log shows of an unknown key."""
 
 
-class Origin(StrEnum):
+class PolicyOrigin(StrEnum):
     """Place that decided a stream's deduplication, in order of precedence."""
 
     STREAM_POLICY = "stream policy"
@@ -64,11 +64,11 @@ class Origin(StrEnum):
     DEFAULT = "default"
 
 
-class Effective(NamedTuple):
+class EffectivePolicy(NamedTuple):
     """Deduplication switch of a stream, with the place that decided it."""
 
     deduplicate: bool
-    origin: Origin
+    origin: PolicyOrigin
 
 
 class StoredPolicy(NamedTuple):
@@ -92,7 +92,7 @@ def policy_value(deduplicate: bool) -> bytes:
     return json.dumps({"deduplicate": deduplicate}, separators=(",", ":")).encode()
 
 
-class Policies(WithoutStore):
+class Policies(StorelessReader):
     """Contents of the policy topic so far; implements `kafka_ratchet.transport.changelog.ChangelogReader`."""
 
     def __init__(self, settings: Settings) -> None:
@@ -104,19 +104,19 @@ class Policies(WithoutStore):
         """Newest policy records by stream; under None, the one for all streams."""
         self.requests = ReadRequests()
 
-    def effective(self, stream: str) -> Effective:
+    def effective(self, stream: str) -> EffectivePolicy:
         """Return the deduplication switch of a stream, from policies and settings."""
         settings = self.settings
         candidates = (
-            (self.stored.get(stream, NOTHING).deduplicate, Origin.STREAM_POLICY),
-            (settings.streams[stream].deduplicate, Origin.STREAM_SETTING),
-            (self.stored.get(None, NOTHING).deduplicate, Origin.GLOBAL_POLICY),
-            (settings.deduplicate, Origin.GLOBAL_SETTING),
+            (self.stored.get(stream, NOTHING).deduplicate, PolicyOrigin.STREAM_POLICY),
+            (settings.streams[stream].deduplicate, PolicyOrigin.STREAM_SETTING),
+            (self.stored.get(None, NOTHING).deduplicate, PolicyOrigin.GLOBAL_POLICY),
+            (settings.deduplicate, PolicyOrigin.GLOBAL_SETTING),
         )
         for deduplicate, origin in candidates:
             if deduplicate is not None:
-                return Effective(deduplicate, origin)
-        return Effective(True, Origin.DEFAULT)
+                return EffectivePolicy(deduplicate, origin)
+        return EffectivePolicy(True, PolicyOrigin.DEFAULT)
 
     def policy(self, stream: str) -> Policy:
         """Return a stream's policy for its lane.
@@ -220,7 +220,7 @@ def _parsed(text: bytes) -> Any:
 
 
 class StreamSwitch:
-    """Policy and requests to forget for one lane; implements `kafka_ratchet.transport.policy.Switch`."""
+    """Policy and requests to forget for one lane; implements `kafka_ratchet.transport.policy.PolicySource`."""
 
     def __init__(self, follower: PolicyFollower, stream: str) -> None:
         self._follower, self._stream = follower, stream
@@ -315,12 +315,14 @@ class PolicyFollower:
         """Return the contents of the topic. reading: number that `known_to` returned to the lane.
 
         Raises:
-            Aborted: a new read of the whole topic has begun since then.
+            Aborted: since then a new reading of the topic from its beginning has begun.
         """
         if reading != self._reading or not self._complete:
             raise Aborted(
-                f"{self.policies.changelog}: is being read again, because it was replaced or truncated; until then it "
-                "is unknown whether to judge records. The partition waits until the topic is read"
+                f"{self.policies.changelog}: the topic was replaced or truncated, or this worker could not read it for "
+                "too long, so it reads the topic again from its beginning. Until that is done, it does not know "
+                "whether to deduplicate. The partition waits, and then goes on by itself, unless the topic was "
+                "replaced or lost records"
             )
         return self.policies
 
@@ -328,7 +330,8 @@ class PolicyFollower:
         """Wait until the topic is read to its end, at least up to offset `position`.
 
         Returns:
-            number of this read of the topic, for `policy`
+            number of the current reading, which the lane passes to `policy`. Each reading of the topic from its
+            beginning has the next number.
 
         Raises:
             PolicyLost: the topic ends before that position.

@@ -46,14 +46,14 @@ STOP_WITHIN_S: Final = 90.0
 """Seconds after which a stopping process is ended by force. It may wait a minute for a transaction (END_FOR_S)."""
 
 
-class Prepared(NamedTuple):
+class PreparedTopics(NamedTuple):
     """Topics of a worker as found in Kafka: topics of its streams, and topics of its program's sends."""
 
     topics: dict[str, StreamTopics]
     sends: dict[str, SentTopic]
 
 
-class Seat(NamedTuple):
+class ProcessSlot(NamedTuple):
     """Identity of one of several worker processes, which its replacement inherits.
 
     instance_id: static id in the group (KIP-345), so that the replacement gets the same partitions
@@ -79,7 +79,11 @@ def run(settings: Settings, bootstrap: str, program: App | None = None) -> None:
 
 
 def serve(
-    settings: Settings, bootstrap: str, prepared: Prepared, program: App | None = None, seat: Seat | None = None
+    settings: Settings,
+    bootstrap: str,
+    prepared: PreparedTopics,
+    program: App | None = None,
+    seat: ProcessSlot | None = None,
 ) -> None:
     """Run a worker over prepared topics until SIGINT or SIGTERM. seat: None for a worker of one process.
 
@@ -106,7 +110,7 @@ def allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def prepare(settings: Settings, bootstrap: str, program: App | None) -> Prepared:
+def prepare(settings: Settings, bootstrap: str, program: App | None) -> PreparedTopics:
     """Create a worker's missing topics, and check that all fit the settings.
 
     If Kafka becomes unreachable, this starts again until `kafka_timeout_s` has passed.
@@ -125,7 +129,7 @@ def prepare(settings: Settings, bootstrap: str, program: App | None) -> Prepared
             if program is not None:
                 check_event_time(bootstrap, settings, program)
             sends = prepare_sent_topics(bootstrap, settings, program, topics) if program else {}
-            return Prepared(topics, sends)
+            return PreparedTopics(topics, sends)
         except BrokerUnavailable as error:
             if time.monotonic() > deadline:
                 raise
@@ -133,7 +137,7 @@ def prepare(settings: Settings, bootstrap: str, program: App | None) -> Prepared
 
 
 async def _serve(
-    settings: Settings, bootstrap: str, prepared: Prepared, program: App | None, seat: Seat | None
+    settings: Settings, bootstrap: str, prepared: PreparedTopics, program: App | None, seat: ProcessSlot | None
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

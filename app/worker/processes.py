@@ -20,10 +20,10 @@ from kafka_ratchet.agents.program import App
 from kafka_ratchet.app.event_loop import loop_factory
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.http import CannotBind, is_wildcard, listen, reachable_host, url_of
-from kafka_ratchet.app.status.together import Together
+from kafka_ratchet.app.status.together import CombinedServer
 from kafka_ratchet.app.worker.compile import compile_kernels
-from kafka_ratchet.app.worker.parent import Later, Parent, Role, ask, refuse_threads
-from kafka_ratchet.app.worker.process import STOP_WITHIN_S, Prepared, Seat, prepare, serve, state_folder
+from kafka_ratchet.app.worker.parent import NotReady, Parent, ProcessRole, ask, refuse_threads
+from kafka_ratchet.app.worker.process import STOP_WITHIN_S, PreparedTopics, ProcessSlot, prepare, serve, state_folder
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError, SetupError
 from kafka_ratchet.rule.extraction import computed_identity_reader, reader_for
 from kafka_ratchet.rule.identity import SequenceSource
@@ -74,14 +74,14 @@ def run(settings: Settings, program: App | None = None) -> int:
                 with state_folder(own.state_folder):
                     serve(own, bootstrap, prepared, program, seats[number])
             except BrokerUnavailable as error:
-                raise Later(str(error)) from None
+                raise NotReady(str(error)) from None
 
         def status() -> None:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                runner.run(Together(addresses, parent.replaced).serve(settings.web.host, shared))
+                runner.run(CombinedServer(addresses, parent.replaced).serve(settings.web.host, shared))
 
-        roles = [Role(f"ratchet/{number}", partial(worker, number)) for number in range(settings.processes)]
-        parent = Parent([*roles, Role("ratchet/status", status, ends_last=True)], KILL_AFTER_S)
+        roles = [ProcessRole(f"ratchet/{number}", partial(worker, number)) for number in range(settings.processes)]
+        parent = Parent([*roles, ProcessRole("ratchet/status", status, ends_last=True)], KILL_AFTER_S)
         url = url_of(reachable_host(settings.web.host), shared.getsockname()[1])
         log.info("worker has processes", app=settings.app, processes=settings.processes, status_of_all=url)
         return parent.run()
@@ -114,7 +114,7 @@ def unused_stores(settings: Settings) -> list[Path]:
     return found
 
 
-def encoded(prepared: Prepared) -> bytes:
+def encoded(prepared: PreparedTopics) -> bytes:
     """Return the topics as JSON."""
 
     def plain(value: Any) -> dict[str, Any]:
@@ -125,9 +125,9 @@ def encoded(prepared: Prepared) -> bytes:
     return msgspec.json.encode(prepared, enc_hook=plain)
 
 
-def decoded(text: bytes) -> Prepared:
+def decoded(text: bytes) -> PreparedTopics:
     """Return the topics from the JSON of `encoded`."""
-    return msgspec.json.decode(text, type=Prepared)
+    return msgspec.json.decode(text, type=PreparedTopics)
 
 
 def _import_late(settings: Settings) -> None:
@@ -139,7 +139,7 @@ def _import_late(settings: Settings) -> None:
         computed_identity_reader(stream.identity)
 
 
-def _seats(settings: Settings) -> tuple[list[Seat], socket.socket]:
+def _seats(settings: Settings) -> tuple[list[ProcessSlot], socket.socket]:
     """Return a seat for each process, and the listening socket of their common status address.
 
     Each worker draws its own instance ids: two members with the same id would remove each other from the group.
@@ -147,7 +147,7 @@ def _seats(settings: Settings) -> tuple[list[Seat], socket.socket]:
     worker = uuid.uuid4().hex[:12]
     web = settings.web
     try:
-        seats = [Seat(f"ratchet-{worker}-{number}", listen(web.host, 0)) for number in range(settings.processes)]
+        seats = [ProcessSlot(f"ratchet-{worker}-{number}", listen(web.host, 0)) for number in range(settings.processes)]
         return seats, listen(web.host, web.status_port)
     except CannotBind as error:
         raise SetupError(

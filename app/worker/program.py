@@ -49,7 +49,7 @@ def load_object(text: str, option: str) -> Any:
 
     Args:
         text: MODULE:NAME, as `shop:app`; without NAME: `app`
-        option: option of the command, for error sentences
+        option: option of the command, for error texts
 
     Raises:
         SettingsError: the module cannot be imported, or has no such object.
@@ -61,14 +61,18 @@ def load_object(text: str, option: str) -> Any:
         loaded = import_module(module)
     except ModuleNotFoundError as error:
         if error.name not in (module, module.partition(".")[0]):
-            raise SettingsError(f"{option} {text}: {module} imports {error.name}, which is not installed") from error
+            raise SettingsError(
+                f"{option} {text}: {module} imports {error.name}, which is not installed. Install its package"
+            ) from error
         raise not_there(text, option, module, Path(here)) from None
     except Exception as error:
         raise SettingsError(f"{option} {text}: {module} cannot be imported: {type(error).__name__}: {error}") from error
     try:
         return getattr(loaded, name)
     except AttributeError:
-        raise SettingsError(f"{option} {text}: module {module} has no {name}") from None
+        raise SettingsError(
+            f"{option} {text}: module {module} has no {name}. Write MODULE:NAME with a name that the module defines"
+        ) from None
 
 
 def load_program(text: str) -> App:
@@ -88,7 +92,10 @@ def load_program(text: str) -> App:
             f"`ratchet worker --faust {text}`; docs/guide/faust.md says what differs"
         )
     if not isinstance(found, App):
-        raise SettingsError(f"--app {text}: {name} is a {type(found).__name__}, not an App of kafka_ratchet")
+        raise SettingsError(
+            f"--app {text}: {name} is a {type(found).__name__}, not an App of kafka_ratchet. Name the object that "
+            "`kafka_ratchet.App()` returned"
+        )
     return found
 
 

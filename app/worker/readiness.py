@@ -8,7 +8,7 @@ from typing import Final
 
 from kafka_ratchet.transport.assignment import Lanes
 from kafka_ratchet.transport.lane_spec import LaneState
-from kafka_ratchet.transport.stalls import Cause
+from kafka_ratchet.transport.stalls import StallCause
 
 MOST: Final = 20
 """Maximum number of listed partitions; further ones are only counted."""
@@ -36,7 +36,7 @@ def why_not_ready(lanes: Lanes, streams: Mapping[str, str]) -> list[str]:
 def _without_kafka(lanes: Lanes) -> list[str]:
     """Return one line if Kafka answers none of the lanes, as in a worker without network; else no line."""
     found = [lane.stall() for lane in lanes.running.values() if not lane.status.halted]
-    silent = [stall for stall in found if stall is not None and stall.cause == Cause.NO_ANSWER]
+    silent = [stall for stall in found if stall is not None and stall.cause == StallCause.NO_ANSWER]
     if not found or len(silent) < len(found):
         return []
     since_s = time.time() - min(stall.since for stall in silent)

@@ -22,14 +22,18 @@ from kafka_ratchet.transport.sent_topics import SentTopic
 def check_topics(program: App, settings: Settings) -> None:
     """Check that agents may send to the program's topics.
 
-    Streams with input from agents must set `deduplicate`, because such records usually have no sequence.
+    A stream with input from agents must have `deduplicate` in its settings, True or False: the default True seldom
+    fits, because such records usually have no sequence.
 
     Raises:
         SettingsError: agents may not send to a topic; or a stream with input from agents does not set `deduplicate`.
     """
     for topic in program.topics:
         if not is_topic_name(topic):
-            raise SettingsError(f"topic {topic!r:.300} of the program is not a Kafka topic name")
+            raise SettingsError(
+                f"topic {topic!r:.300} of the program is not a Kafka topic name: 1 to 249 letters, digits, '.', '_' or "
+                "'-'. Correct it in the program"
+            )
         if is_ratchets_own(topic, settings.app, list(settings.streams)):
             raise SettingsError(
                 f"topic {topic} of the program: Ratchet or Kafka writes it for itself. Name another one"
@@ -37,7 +41,8 @@ def check_topics(program: App, settings: Settings) -> None:
         for name, stream in settings.streams.items():
             if topic == stream.output:
                 raise SettingsError(
-                    f"topic {topic} of the program is the output of {name}: `yield` to it from an agent of {name}"
+                    f"topic {topic} of the program is the output of stream {name}. Do not send to it: an agent of "
+                    f"{name} writes to it with `yield`"
                 )
             if topic == stream.dead_letters:
                 raise SettingsError(
@@ -49,8 +54,8 @@ def check_topics(program: App, settings: Settings) -> None:
                 )
             if topic == stream.input and [each for each in settings.streams if program.of(each)] == [name]:
                 raise SettingsError(
-                    f"topic {topic} of the program is the input of {name}, the only stream with agents: they would get "
-                    "their own records, for ever. Send to another topic"
+                    f"topic {topic} of the program is the input of stream {name}, the only one with agents: they would "
+                    "receive their own records, for ever. Send to another topic"
                 )
     for name, writers in _written_by_agents(program, settings):
         stream = settings.streams[name]

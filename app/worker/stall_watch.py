@@ -13,7 +13,7 @@ from aiokafka import errors as kafka
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.errors import explained
 from kafka_ratchet.transport.lane import Lane
-from kafka_ratchet.transport.stalls import Cause, Stall
+from kafka_ratchet.transport.stalls import Stall, StallCause
 from kafka_ratchet.transport.transactions.open_transactions import find_open, named
 
 log = structlog.get_logger(__name__)
@@ -70,7 +70,7 @@ def _log_changes(stalled: dict[tuple[str, int], Stall], lanes: dict[tuple[str, i
     """Log the begin and the end of each stall once. Halted partitions are left out: the lane logs a halt itself."""
     for place, lane in lanes.items():
         now, before = lane.stall(), stalled.get(place)
-        if now is not None and now.cause != Cause.HALTED:
+        if now is not None and now.cause != StallCause.HALTED:
             if before is None or before.cause != now.cause:
                 lane.log.warning("partition stands still", cause=now.cause, reason=now.text)
             stalled[place] = now

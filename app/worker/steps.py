@@ -68,7 +68,9 @@ def _made(
     settings: Settings, name: str, definition: StreamDefinition, before: Mapping[str, StreamSettings]
 ) -> StreamSettings:
     if not STREAM_NAME.fullmatch(name):
-        raise SettingsError(f"stream name {name!r:.100}: use a lower-case letter, then letters, digits, '_' or '-'")
+        raise SettingsError(
+            f"stream name {name!r:.100}: use a lower-case letter, then at most 62 of a-z, 0-9, '_' and '-'"
+        )
     parents = [before[each.name] for each in definition.fed_by if each.name in before]
     try:
         made = StreamSettings(
@@ -97,12 +99,13 @@ def _checked(settings: Settings, name: str, given: StreamSettings) -> StreamSett
         raise SettingsError(f"streams.{name}.input: stream {name} is an internal one of the program. Write {topic!r}")
     if given.repartition_by is not None:
         raise SettingsError(
-            f"streams.{name}.repartition_by: agents have chosen the partition of each record of its input. Remove it"
+            f"streams.{name}.repartition_by: stream {name} is an internal one of the program, and agents choose the "
+            "partition of each record of its input. Remove the setting"
         )
     if given.deduplicate:
         raise SettingsError(
-            f"streams.{name}.deduplicate: its input is written in transactions: each record is there once, and has no "
-            "sequence of its own. Remove it"
+            f"streams.{name}.deduplicate: stream {name} is an internal one of the program. Agents write its input in "
+            "transactions, so each record is there once, and has no sequence of its own. Remove the setting"
         )
     return given.model_copy(update={"deduplicate": False, "event_id": f"header:{EVENT_ID}"})
 
@@ -129,9 +132,9 @@ def _refuse_circle(
 
 
 def refuse_abandoned(bootstrap: str, settings: Settings) -> None:
-    """Refuse to start if events wait in the topic of an internal stream that the program no longer has.
+    """Refuse to start if events wait for an internal stream that the program no longer has.
 
-    The sending streams have committed these events, and no other stream would ever read them.
+    Its topic holds these events. The sending streams have committed them, and no other stream would ever read them.
 
     Args:
         bootstrap: host:port[,host:port]

@@ -13,7 +13,7 @@ from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.agents.sends import router
 from kafka_ratchet.app.names import is_repartition_topic, policy_topic, transactional_id
-from kafka_ratchet.app.repartition import Arrivals
+from kafka_ratchet.app.repartition import RepartitionSettings, is_judged
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.worker.claim_check import ClaimCheck
 from kafka_ratchet.app.worker.kept import kept_of
@@ -25,7 +25,7 @@ from kafka_ratchet.rule.extraction import computed_identity_reader, reader_for
 from kafka_ratchet.rule.identity import SequenceSource
 from kafka_ratchet.rule.kernels import CONFLICT, TOO_LATE
 from kafka_ratchet.rule.verdicts import BY_NUMBER
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.batch.chunk import ALL_RECORDS
 from kafka_ratchet.transport.client.cluster import Cluster
@@ -37,7 +37,7 @@ from kafka_ratchet.transport.owner import AGENTS
 from kafka_ratchet.transport.policy import AlwaysOff
 from kafka_ratchet.transport.sent_topics import SentTopic, SentTopics
 from kafka_ratchet.transport.standby import Standby
-from kafka_ratchet.transport.turns import Turns
+from kafka_ratchet.transport.turns import StartLimit
 
 log = structlog.get_logger(__name__)
 
@@ -62,13 +62,11 @@ class Stream:
         self.sends = sends if agents else {}
         self.rule = settings.rule | ({"output": AGENTS} if agents else {})
         then: Then = forward if settings.forward else withhold
-        if isinstance(settings, Arrivals):
+        if isinstance(settings, RepartitionSettings):
             then = router(settings.identity, settings.output)
             self.sends = {settings.output: SentTopic(topics.sent, read_by=settings.of)}
         self.is_internal = is_repartition_topic(settings.input, app)
-        self.is_judged = not isinstance(settings, Arrivals) and (
-            not self.is_internal or settings.repartition_by is not None
-        )
+        self.is_judged = is_judged(settings, app)
         source = SequenceSource.parse(settings.sequence)
         self.sequence_header = source.name.encode() if source.kind == "header" else b""
         self.identity_header = (settings.identity.header or "").encode()
@@ -110,7 +108,7 @@ class Stream:
         policies: PolicyFollower,
         claims: ClaimCheck,
         tracing: Tracing,
-        turns: Turns,
+        turns: StartLimit,
         number: int,
     ) -> Lane:
         """Create the lane of partition `number` from the settings."""
@@ -164,7 +162,7 @@ def _letter_reasons(settings: StreamSettings) -> dict[int, str]:
     return {verdict: BY_NUMBER[verdict] for verdict, result in results.items() if result == "dead-letter"}
 
 
-def _bounds(name: str, settings: StreamSettings, partitions: int) -> Bounds | None:
+def _bounds(name: str, settings: StreamSettings, partitions: int) -> EvictionLimits | None:
     """Return the limits of one partition's identities; None for a stream that never forgets an identity.
 
     Raises:
@@ -178,4 +176,4 @@ def _bounds(name: str, settings: StreamSettings, partitions: int) -> Bounds | No
             f"streams.{name}.max_identities: {most} are too few for {partitions} partitions, because each "
             f"gets an equal share. Write {partitions} or more"
         )
-    return Bounds(None if most is None else most // partitions, settings.inactive_after_s)
+    return EvictionLimits(None if most is None else most // partitions, settings.inactive_after_s)

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.app.names import OWNERS_TOPIC, changelog_name, policy_topic
-from kafka_ratchet.app.repartition import Arrivals
+from kafka_ratchet.app.repartition import RepartitionSettings
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.inputs import refuse_missing
 from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
@@ -111,7 +111,11 @@ def prepare(
     ownership.refuse_moved(changelog, tables)
     if not settings.creates_topics(name):
         internals = (
-            {stream.input} if internal else {stream.output, stream.dead_letters} if isinstance(stream, Arrivals) else {}
+            {stream.input}
+            if internal
+            else {stream.output, stream.dead_letters}
+            if isinstance(stream, RepartitionSettings)
+            else {}
         )
         refuse_missing(admin, name, stream, {*found, *internals})
     partitions = found.get(stream.input, internal.partitions if internal else stream.partitions)
@@ -132,7 +136,7 @@ def prepare(
     if stream.duplicates is not None:
         wanted[stream.duplicates] = wanted[stream.dead_letters]
     sent = 0
-    if isinstance(stream, Arrivals):
+    if isinstance(stream, RepartitionSettings):
         sent = _prepare_sent(admin, stream, partitions, found, wanted.pop(stream.output))
     for topic, config in wanted.items():
         if topic not in found:
@@ -150,7 +154,7 @@ def prepare(
     )
     _check_clock(changelog, config)
     prepare_owners(admin, settings)
-    if not isinstance(stream, Arrivals):  # which sends records on by their identity
+    if not isinstance(stream, RepartitionSettings):  # which sends records on by their identity
         ownership.refuse_added(changelog, partitions)
     claimed = ownership.claim(changelog, partitions, tables=tables.get(name, ()))
     output, dead_letters, entries = (
@@ -161,7 +165,11 @@ def prepare(
 
 
 def _prepare_sent(
-    admin: AdminClient, stream: Arrivals, partitions: int, found: Mapping[str, int], config: Mapping[str, str]
+    admin: AdminClient,
+    stream: RepartitionSettings,
+    partitions: int,
+    found: Mapping[str, int],
+    config: Mapping[str, str],
 ) -> int:
     """Create the missing topic of repartitioned records, and return its partition count.
 
@@ -208,7 +216,7 @@ def prepare_policy(bootstrap: str, settings: Settings) -> None:
 def prepare_single(admin: AdminClient, settings: Settings, topic: str, loses: str) -> None:
     """Create a compacted topic of one partition if it is missing, and check it.
 
-    loses: contents that retention would delete, for the error sentence
+    loses: contents that retention would delete, for the error text
 
     Raises:
         TopicError: see `prepare_owners`.
@@ -220,8 +228,8 @@ def prepare_single(admin: AdminClient, settings: Settings, topic: str, loses: st
         create(admin, topic, 1, replication, COMPACTED)
     elif found[topic] != 1:
         raise PartitionsDiffer(
-            f"{topic}: has {found[topic]} partitions. Its records have to be in one order, so it must have one: delete "
-            "the topic while no worker runs, and write its records again"
+            f"{topic}: has {found[topic]} partitions. Its records have to be in one order, so it must have a single "
+            "partition. Delete the topic while no worker runs, and write its records again"
         )
     _only_compacted(admin, topic, loses)
 
@@ -385,6 +393,6 @@ async def watch_topics(
                 raise PartitionsDiffer(
                     f"{topic}: had {before} partitions when this worker started, and has {topics[topic].partitions} "
                     "now. Keys have moved between partitions, so re-sent records could no longer be "
-                    "recognised; the worker stops. See docs/guide/partitions.md for adding partitions"
+                    "recognised; the worker stops. docs/guide/partitions.md says what to do"
                 )
         await asyncio.sleep(ASK_EVERY_S)

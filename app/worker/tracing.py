@@ -70,7 +70,8 @@ def make_provider(app: str) -> TracerProvider:
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     except ValueError as error:
         raise SettingsError(
-            f"telemetry: OpenTelemetry refuses a variable OTEL_...: {str(error).rstrip('.')}. Correct it"
+            f"telemetry: OpenTelemetry refuses one of its variables OTEL_...: {str(error).rstrip('.')}. Correct the "
+            "variable"
         ) from error
     return provider
 

@@ -27,7 +27,7 @@ class Stream(Protocol):
 
 
 @dataclass(frozen=True)
-class Views:
+class TableViews:
     """Connection of views to the tables of this worker's streams.
 
     streams: streams by changelog; lanes: running lanes of this worker by changelog and partition

@@ -31,7 +31,7 @@ SAY_AGAIN_S: Final = 60.0
 """Minimum seconds between two events about the same error of a stream."""
 
 _EVENT_OF: Final = msgspec.json.Decoder(Event)
-"""Decoder made at import, not by the first thread that reads: see `kafka_ratchet.transport.owner`."""
+"""JSON decoder of events. It is made at import, because threads share it: see `kafka_ratchet.transport.owner`."""
 
 Key = tuple[str, int]
 """Stream and partition."""

@@ -26,9 +26,9 @@ from kafka_ratchet.app.status.history import (
     ROWS,
     HistoryAnswer,
     HistoryQuery,
-    Points,
+    StreamPoints,
 )
-from kafka_ratchet.app.worker.journal.ring import Ring, Values
+from kafka_ratchet.app.worker.journal.ring import RingFile, Values
 
 log = structlog.get_logger(__name__)
 
@@ -71,13 +71,16 @@ class StreamHistory:
 
     def __init__(self, folder: Path, name: str, source: Source) -> None:
         self.source = source
-        self.counts = Ring(folder / f"{name}.counts", EVERY_S, ROWS, len(FIELDS))
-        self.lags = Ring(folder / f"{name}.lags", LAG_EVERY_S, LAG_ROWS, source.partitions)
+        self.counts = RingFile(folder / f"{name}.counts", EVERY_S, ROWS, len(FIELDS))
+        self.lags = RingFile(folder / f"{name}.lags", LAG_EVERY_S, LAG_ROWS, source.partitions)
         self._counted = np.zeros(len(COUNTS), np.int64)
         self._ends: dict[int, int] = {}
 
     def take(self, now_s: float) -> tuple[Values, Values]:
-        """Return the next rows of both files: counts since the last call, by FIELDS; lags in records, by partition."""
+        """Return the next row of each file: the counts since the last call, and the lags in records.
+
+        The counts are in the order of FIELDS, the lags in the order of the partitions.
+        """
         counted, lanes = self.source.counted(), self.source.served()
         row, lags = np.full(len(FIELDS), UNKNOWN, np.int64), np.full(self.source.partitions, UNKNOWN, np.int64)
         ends, seconds = {}, []
@@ -125,13 +128,13 @@ class StreamHistory:
         return HistoryAnswer(query.stream, query.step_s, _points(slots, rows, query.step_s), lags)
 
 
-def _points(slots: Values, rows: Values, step_s: int) -> Points:
+def _points(slots: Values, rows: Values, step_s: int) -> StreamPoints:
     """Add up rows into steps of `step_s` seconds.
 
     The lag in records is that of the step's last row, None without that row. The lag in time is the step's longest.
     """
     if not len(slots):
-        return Points(counts={name: [] for name in COUNTS})
+        return StreamPoints(counts={name: [] for name in COUNTS})
     steps = slots * EVERY_S // step_s
     firsts = np.flatnonzero(np.diff(steps, prepend=steps[0] - 1))
     sums = np.add.reduceat(np.maximum(rows, 0), firsts, axis=0)
@@ -139,7 +142,7 @@ def _points(slots: Values, rows: Values, step_s: int) -> Points:
     is_end = (slots[lasts] + 1) * EVERY_S % step_s == 0
     longest = np.maximum.reduceat(rows[:, LAG_MS], firsts)
     lag = np.where(is_end, rows[lasts, LAG], UNKNOWN)
-    return Points(
+    return StreamPoints(
         (steps[firsts] * step_s).tolist(),
         (sums[:, 0] * EVERY_S).tolist(),
         {name: sums[:, 1 + index].tolist() for index, name in enumerate(COUNTS)},
@@ -179,7 +182,7 @@ class WorkerHistory:
         for ring in self._rings():
             ring.close()
 
-    def _rings(self) -> Iterable[Ring]:
+    def _rings(self) -> Iterable[RingFile]:
         return (ring for stream in self.streams.values() for ring in (stream.counts, stream.lags))
 
     async def run(self) -> None:

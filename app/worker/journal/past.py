@@ -43,7 +43,7 @@ class _Source:
         return {number: lane.status for (of, number), lane in self._lanes.items() if of == changelog}
 
 
-class Past:
+class HistoryReader:
     """Provider of a worker's history; implements `kafka_ratchet.app.status.history.HistoryProvider`.
 
     Args:
@@ -84,12 +84,15 @@ class Past:
         for (changelog, number), lane in sorted(self._lanes.items()):
             if changelog == at_work.topics.changelog:
                 state: Any = lane.state
-                found += _of_partition(number, sorted(state.intervals, reverse=True))
+                found += _with_ends(number, sorted(state.intervals, reverse=True))
         return found
 
 
-def _of_partition(number: int, intervals: list[Any]) -> list[Interval]:
-    """Return a partition's intervals, each with its end: the offset where the next one begins."""
+def _with_ends(number: int, intervals: list[Any]) -> list[Interval]:
+    """Return a partition's policy intervals, each ending at the offset where the next one begins.
+
+    intervals: the intervals, the newest first
+    """
     ends = [None, *(each.start for each in intervals)]
     return [
         Interval(number, each.number, each.deduplicate, each.start, end, each.unjudged)

@@ -31,7 +31,7 @@ HEADER: Final = 8
 Values = NDArray[np.int64]
 
 
-class Ring:
+class RingFile:
     """Ring file. Its methods block, so call them in a thread; another thread may close the file during a write.
 
     Args:

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.worker.claim_check import ClaimCheck
-from kafka_ratchet.app.worker.claims import OUTPUT, Claim, Claims, claim
+from kafka_ratchet.app.worker.claims import OUTPUT, Claims, WriterClaim, claim
 from kafka_ratchet.app.worker.topics import prepare_owners
 from kafka_ratchet.errors import TopicTaken
 from kafka_ratchet.transport.client.cluster import Cluster
@@ -39,7 +39,7 @@ async def test_two_workers_that_claim_at_once_fence_each_other_without_a_word(
             if asked[worker] == 2:  # asked by a producer that holds the id
                 (first_holds if worker == "first" else second_holds).set()
                 assert second_holds.wait(60)  # the first one's producer is fenced now
-            return {} if name in claims else {name: Claim(name, "events", OUTPUT, "A" * 22)}
+            return {} if name in claims else {name: WriterClaim(name, "events", OUTPUT, "A" * 22)}
 
         claim(settings, broker, decide)
 
@@ -54,7 +54,7 @@ async def test_a_claim_that_another_makes_halts_a_lane_that_runs(broker: str) ->
     prepare_owners(AdminClient({"bootstrap.servers": broker}), settings)
 
     def claimed_by(app: str) -> None:
-        claim(settings, broker, lambda _: {name: Claim(app, "events", OUTPUT, "A" * 22)})
+        claim(settings, broker, lambda _: {name: WriterClaim(app, "events", OUTPUT, "A" * 22)})
 
     await asyncio.to_thread(claimed_by, name)
     cluster = Cluster(client_options(broker, {}))
@@ -72,6 +72,9 @@ async def test_a_claim_that_another_makes_halts_a_lane_that_runs(broker: str) ->
             await check.refuse("events", f"{name}-changelog")
         await until(lambda: halted, "the lane to be halted")
         assert isinstance(halted[0], TopicTaken)
+        advice = str(halted[0])  # `latest` would skip what the other one has not read
+        assert "--adopt --from OFFSET --reason TEXT`, which shows the plan" in advice
+        assert "--describe --group another`" in advice
     finally:
         watch.cancel()
         with suppress(asyncio.CancelledError):

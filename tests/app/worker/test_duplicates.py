@@ -17,7 +17,7 @@ from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.verify import verify
 from kafka_ratchet.app.why.explain import Explanation
 from kafka_ratchet.app.worker.application import Application
-from kafka_ratchet.app.worker.claims import DUPLICATES, Claim
+from kafka_ratchet.app.worker.claims import DUPLICATES, WriterClaim
 from kafka_ratchet.app.worker.ownership import StreamOwnership
 from kafka_ratchet.errors import SettingsError, TopicTaken
 from tests.app.worker_process import PATIENCE_S, Site, WorkerProcess, read_all
@@ -116,7 +116,7 @@ def test_a_live_topic_of_somebody_else_does_not_become_that_of_duplicates(
         with pytest.raises(TopicTaken, match=r"payments: has records, and stream 'events' .* has never claimed it"):
             ownership._is_to_be_claimed("payments", DUPLICATES, "id", None, "changelog")
     else:
-        ours = Claim(ownership._settings.app, "events", DUPLICATES, "id", "now", "", "")
+        ours = WriterClaim(ownership._settings.app, "events", DUPLICATES, "id", "now", "", "")
         assert not ownership._is_to_be_claimed("payments", DUPLICATES, "id", ours, "changelog")
 
 
@@ -126,7 +126,7 @@ def test_a_topic_of_duplicates_that_is_made_anew_is_noticed_while_a_worker_runs(
     worker.settings, worker.sends = Settings(streams={"events": stream}), {}
     topics = SimpleNamespace(settings=stream, topics=SimpleNamespace(changelog="changelog"))
     worker.streams, worker.followed = {"events": topics}, SimpleNamespace(followers=[])  # type: ignore[dict-item, assignment]
-    assert {"b", "c", "dropped", "changelog"} <= set(worker._others())
+    assert {"b", "c", "dropped", "changelog"} <= set(worker._watched_topics())
 
 
 @pytest.mark.matrix

@@ -21,14 +21,14 @@ from kafka_ratchet.app.status.history import (
     ROWS,
     HistoryAnswer,
     HistoryQuery,
-    Points,
+    StreamPoints,
     merge_history,
     parse_history_query,
 )
 from kafka_ratchet.app.status.lookup import QueryError
 from kafka_ratchet.app.status.past_view import PastView
 from kafka_ratchet.app.worker.journal.history import FIELDS, WorkerHistory
-from kafka_ratchet.app.worker.journal.ring import Ring
+from kafka_ratchet.app.worker.journal.ring import RingFile
 from kafka_ratchet.transport.lane_spec import LaneStatus
 from tests.app.worker_process import Site, WorkerProcess
 
@@ -36,19 +36,19 @@ NOW = 1_800_000_000
 
 
 @pytest.fixture
-def ring(tmp_path: Path) -> Iterator[Ring]:
-    made = Ring(tmp_path / "ring", 10, 6, 2)
+def ring(tmp_path: Path) -> Iterator[RingFile]:
+    made = RingFile(tmp_path / "ring", 10, 6, 2)
     made.open()
     yield made
     made.close()
 
 
-def rows(ring: Ring, first: int = 0, last: int = 10**9) -> dict[int, list[int]]:
+def rows(ring: RingFile, first: int = 0, last: int = 10**9) -> dict[int, list[int]]:
     slots, values = ring.read(first, last)
     return dict(zip(slots.tolist(), values.tolist(), strict=True))
 
 
-def test_the_newest_rows_take_the_place_of_the_oldest(ring: Ring) -> None:
+def test_the_newest_rows_take_the_place_of_the_oldest(ring: RingFile) -> None:
     size = ring.path.stat().st_size
     for slot in range(100, 109):
         ring.write(slot, [slot, -slot])
@@ -60,7 +60,7 @@ def test_the_newest_rows_take_the_place_of_the_oldest(ring: Ring) -> None:
     assert ring.path.stat().st_size == size == ring.size
 
 
-def test_a_torn_row_is_left_out(ring: Ring) -> None:
+def test_a_torn_row_is_left_out(ring: RingFile) -> None:
     for slot in (100, 101, 106):
         ring.write(slot, [7, 8])
     before = ring.path.read_bytes()
@@ -81,14 +81,14 @@ def test_a_torn_row_is_left_out(ring: Ring) -> None:
 def test_a_file_of_another_version_or_shape_is_put_aside(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "ring"
     path.write_bytes(content)
-    ring = Ring(path, 10, 6, 2)
+    ring = RingFile(path, 10, 6, 2)
     ring.open()
     ring.write(5, [1, 2])
     assert rows(ring) == {5: [1, 2]}
     ring.close()
     if content:
         assert path.with_name("ring.aside").read_bytes() == content
-    other = Ring(path, 10, 6, 3)
+    other = RingFile(path, 10, 6, 3)
     other.open()
     assert rows(other) == {}
     other.close()
@@ -161,8 +161,8 @@ async def test_the_lag_of_each_partition_is_kept_once_a_minute(tmp_path: Path) -
 
 
 def test_the_sizes_are_those_of_the_documentation(tmp_path: Path) -> None:
-    assert Ring(tmp_path / "a", 10, ROWS, len(FIELDS)).size == 829_504
-    assert Ring(tmp_path / "a", 60, LAG_ROWS, 1_000).size == 11_543_104
+    assert RingFile(tmp_path / "a", 10, ROWS, len(FIELDS)).size == 829_504
+    assert RingFile(tmp_path / "a", 60, LAG_ROWS, 1_000).size == 11_543_104
 
 
 async def test_a_folder_that_cannot_be_used_is_no_history_and_no_error(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def told(
 ) -> HistoryAnswer:
     times = [NOW + 10 * each for each in range(moments)]
     counts = {name: [0] * moments for name in ("duplicate", "invalid", "late", "conflict", "unjudged")}
-    points = Points(
+    points = StreamPoints(
         times,
         [covered] * moments,
         {"fresh": [fresh] * moments, **counts},

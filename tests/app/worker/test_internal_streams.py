@@ -61,7 +61,7 @@ def test_a_section_says_where_it_goes() -> None:
     ("section", "says"),
     [
         ({"input": "elsewhere"}, "stream by-user is an internal one of the program. Write 'shop-repartition.by-user'"),
-        ({"deduplicate": True}, "streams.by-user.deduplicate: its input is written in transactions"),
+        ({"deduplicate": True}, "streams.by-user.deduplicate: stream by-user is an internal one of the program"),
     ],
 )
 def test_a_section_that_does_not_fit(section: dict[str, Any], says: str) -> None:

@@ -17,7 +17,7 @@ PATIENCE_S = 60.0
 
 BEGIN = """
 import os, signal, sys, threading, time
-from kafka_ratchet.app.worker.parent import Later, Parent, Role, ask
+from kafka_ratchet.app.worker.parent import NotReady, Parent, ProcessRole, ask
 from kafka_ratchet.errors import RatchetError, SettingsError
 
 def say(*words):
@@ -72,7 +72,7 @@ def is_gone(pid: int) -> bool:
 def test_one_that_is_killed_is_replaced_and_all_end_when_asked(tmp_path: Path) -> None:
     forking = Forking(
         tmp_path,
-        "p = Parent([Role('a', idle), Role('b', idle)], 30); code = p.run()\n"
+        "p = Parent([ProcessRole('a', idle), ProcessRole('b', idle)], 30); code = p.run()\n"
         "say('replaced', *p.replaced); sys.exit(code)",
     )
     first = forking.wait_for("idle", 2)
@@ -101,7 +101,7 @@ def first():
     finally:
         time.sleep(0.3)
         say("end first")
-sys.exit(Parent([Role("l", last, ends_last=True), Role("f", first)], 30).run())
+sys.exit(Parent([ProcessRole("l", last, ends_last=True), ProcessRole("f", first)], 30).run())
 """
     forking = Forking(tmp_path, program)
     forking.wait_for("idle", 2)
@@ -117,7 +117,7 @@ def refuse():
         time.sleep(0.01)
     raise SettingsError("that cannot be")
 try:
-    Parent([Role("a", idle), Role("b", refuse), Role("c", refuse)], 30).run()
+    Parent([ProcessRole("a", idle), ProcessRole("b", refuse), ProcessRole("c", refuse)], 30).run()
 except RatchetError as error:
     say("refused", error)
 """
@@ -129,7 +129,7 @@ except RatchetError as error:
 
 
 def test_what_dies_at_its_start_is_started_after_pauses(tmp_path: Path) -> None:
-    program = "Parent([Role('a', lambda: os._exit(7)), Role('b', idle)], 30, pause_s=0.01).run()"
+    program = "Parent([ProcessRole('a', lambda: os._exit(7)), ProcessRole('b', idle)], 30, pause_s=0.01).run()"
     forking = Forking(tmp_path, program)
     deadline = time.monotonic() + PATIENCE_S
     while len(pauses := re.findall(r"again_in_s=([\d.]+)", forking.output.read_text())) < 6:
@@ -145,9 +145,9 @@ def test_one_that_cannot_work_yet_is_tried_again(tmp_path: Path) -> None:
 def later():
     if not os.path.exists("there"):
         open("there", "w").close()
-        raise Later("not yet")
+        raise NotReady("not yet")
     idle()
-Parent([Role("a", later)], 30, pause_s=0.01).run()
+Parent([ProcessRole("a", later)], 30, pause_s=0.01).run()
 """
     forking = Forking(tmp_path, program)
     forking.wait_for("idle", 1)
@@ -162,7 +162,7 @@ def deaf():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     say("idle", os.getpid())
     time.sleep(600)
-sys.exit(Parent([Role("a", deaf)], 0.2).run())
+sys.exit(Parent([ProcessRole("a", deaf)], 0.2).run())
 """
     forking = Forking(tmp_path, program)
     pid = forking.wait_for("idle", 1)[0]
@@ -172,7 +172,7 @@ sys.exit(Parent([Role("a", deaf)], 0.2).run())
 
 
 def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    forking = Forking(tmp_path, "Parent([Role('a', idle), Role('b', idle)], 30).run()")
+    forking = Forking(tmp_path, "Parent([ProcessRole('a', idle), ProcessRole('b', idle)], 30).run()")
     pids = [int(pid) for pid in forking.wait_for("idle", 2)]
     forking.process.kill()
     forking.end()
@@ -189,7 +189,7 @@ def deaf():
     say("idle", os.getpid())
     while True:
         pass
-Parent([Role("a", deaf)], 0.2).run()
+Parent([ProcessRole("a", deaf)], 0.2).run()
 """
     forking = Forking(tmp_path, program)
     pid = int(forking.wait_for("idle", 1)[0])
@@ -209,7 +209,7 @@ def slow():
     while not os.path.exists("asked twice"):
         time.sleep(0.01)
     say("ended", "well")
-sys.exit(Parent([Role("a", slow)], 30).run())
+sys.exit(Parent([ProcessRole("a", slow)], 30).run())
 """
     forking = Forking(tmp_path, program)
     forking.wait_for("idle", 1)
@@ -237,7 +237,7 @@ def dies(pid, name):
 parent._end_with = dies
 def work():
     say("work", os.getpid())
-Parent([Role("a", work)], 30).run()
+Parent([ProcessRole("a", work)], 30).run()
 """
     forking = Forking(tmp_path, program)
     assert forking.end() == -signal.SIGKILL
@@ -256,7 +256,7 @@ def dies(pid, name):
         os.kill(os.getpid(), signal.SIGKILL)
     real(pid, name)
 parent._end_with = dies
-sys.exit(Parent([Role("a", idle)], 30).run())
+sys.exit(Parent([ProcessRole("a", idle)], 30).run())
 """
     forking = Forking(tmp_path, program)
     forking.wait_for("idle", 1)
@@ -268,7 +268,7 @@ def test_threads_are_refused_by_name(tmp_path: Path) -> None:
     program = """
 threading.Thread(target=time.sleep, args=(5,), name="of-mine", daemon=True).start()
 try:
-    Parent([Role("a", idle)], 30).run()
+    Parent([ProcessRole("a", idle)], 30).run()
 except SettingsError as error:
     say("refused", error)
 """

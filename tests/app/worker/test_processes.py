@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from faults.process import tree
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.settings_sections import StreamSettings
-from kafka_ratchet.app.worker.process import Prepared
+from kafka_ratchet.app.worker.process import PreparedTopics
 from kafka_ratchet.app.worker.processes import decoded, encoded, settings_of, unused_stores
 from kafka_ratchet.app.worker.topics import StreamTopics
 from kafka_ratchet.transport.sent_topics import SentTopic
@@ -194,5 +194,5 @@ def test_stores_that_are_not_used_are_named(tmp_path: Path) -> None:
 
 def test_what_was_prepared_is_told_whole() -> None:
     topics = StreamTopics("changelog", 4, 1, 2, 3, {"out": "id"}, 5, 6)
-    prepared = Prepared({"a": topics, "b": StreamTopics("c", 1, 1, 1, 1)}, {"t": SentTopic(3, 0, "a")})
+    prepared = PreparedTopics({"a": topics, "b": StreamTopics("c", 1, 1, 1, 1)}, {"t": SentTopic(3, 0, "a")})
     assert decoded(encoded(prepared)) == prepared

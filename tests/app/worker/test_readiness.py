@@ -10,7 +10,7 @@ import pytest
 
 from kafka_ratchet.app.worker.readiness import why_not_ready
 from kafka_ratchet.transport.lane_spec import LaneState
-from kafka_ratchet.transport.stalls import Cause, Stall
+from kafka_ratchet.transport.stalls import Stall, StallCause
 
 
 def lane(cause: str | None, halted: str = "") -> Any:
@@ -22,11 +22,11 @@ def lane(cause: str | None, halted: str = "") -> Any:
     ("lanes", "is_ready"),
     [
         ([], True),
-        ([lane(None), lane(Cause.NO_ANSWER)], True),
-        ([lane(Cause.NO_ANSWER), lane(Cause.NO_ANSWER)], False),
-        ([lane(Cause.NO_ANSWER), lane(None, halted="PolicyLost")], False),
-        ([lane(Cause.OPEN_TRANSACTION)], True),
-        ([lane(Cause.NO_LEADER)], True),
+        ([lane(None), lane(StallCause.NO_ANSWER)], True),
+        ([lane(StallCause.NO_ANSWER), lane(StallCause.NO_ANSWER)], False),
+        ([lane(StallCause.NO_ANSWER), lane(None, halted="PolicyLost")], False),
+        ([lane(StallCause.OPEN_TRANSACTION)], True),
+        ([lane(StallCause.NO_LEADER)], True),
     ],
 )
 def test_a_worker_without_kafka_is_not_ready(lanes: list[Any], is_ready: bool) -> None:

@@ -82,7 +82,7 @@ def test_each_id_passes_once_wherever_it_arrives(broker: str, tmp_path: Path, po
     assert (report.fresh, report.duplicate, report.invalid) == (EVENTS, 100 * rounds, 0)
     letters = [each for part in read_all(broker, f"{app}-hooks-arrivals-dead-letters").values() for each in part]
     assert [each.value() for each in letters] == [b"no id"] * rounds
-    with pytest.raises(SettingsError, match="verified together with the stream it belongs to: --stream hooks"):
+    with pytest.raises(SettingsError, match=r"verified together with stream hooks. Name --stream hooks"):
         verify(site.settings, arrivals_of("hooks"))
 
     # Where a record went is told by its id, and by where it arrived.

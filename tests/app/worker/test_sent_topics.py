@@ -42,9 +42,9 @@ def program(topic: str | None, *streams: str) -> App:
         ("shop-changelog.orders", "Ratchet or Kafka writes it for itself"),
         ("shop-policy", "Ratchet or Kafka writes it for itself"),
         ("__consumer_offsets", "Ratchet or Kafka writes it for itself"),
-        ("orders.out", "is the output of orders: `yield` to it"),
+        ("orders.out", "is the output of stream orders. Do not send to it: an agent of orders writes to it"),
         ("orders.dead", "has the dead letters of stream orders"),
-        ("orders.in", "is the input of orders, the only stream with agents"),
+        ("orders.in", "is the input of stream orders, the only one with agents"),
     ],
 )
 def test_where_a_program_may_not_send(topic: str, says: str) -> None:

@@ -131,7 +131,7 @@ def test_without_the_extra_it_is_a_sentence(
 
 def test_a_variable_that_opentelemetry_cannot_read_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "0")
-    with pytest.raises(SettingsError, match=r"OTEL_.*max_queue_size must be a positive integer\. Correct it"):
+    with pytest.raises(SettingsError, match=r"OTEL_.*max_queue_size must be a positive integer\. Correct the variable"):
         make_provider("shop")
 
 

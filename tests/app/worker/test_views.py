@@ -15,7 +15,7 @@ from kafka_ratchet.agents.program import App
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.worker.application import Application
 from kafka_ratchet.app.worker.topics import StreamTopics
-from kafka_ratchet.app.worker.views import Views
+from kafka_ratchet.app.worker.views import TableViews
 from kafka_ratchet.errors import Aborted, SettingsError
 from kafka_ratchet.tables.values.committed import CommittedTable
 from kafka_ratchet.tables.values.partition import AT_WORK, PartitionTables
@@ -28,7 +28,7 @@ LIMIT = 1 << 20
 
 @dataclass
 class Stream:
-    """Stream as `Views` sees it."""
+    """Stream as `TableViews` sees it."""
 
     name: str
     partitions: int
@@ -76,7 +76,7 @@ def test_a_view_reads_the_partition_of_its_own_number_or_nothing_commits() -> No
         ("orders-changelog", number): SimpleNamespace(status=SimpleNamespace(state=state))
         for number, state in enumerate(["running", "halted", "restoring"])
     }
-    Views(streams, lanes).open()
+    TableViews(streams, lanes).open()
     view = totals.view()
     at_work("clicks", 0)
     assert (view["a"], view["b"]) == (0, 0)

@@ -20,7 +20,7 @@ from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.worker.stream import _bounds
 from kafka_ratchet.app.worker.topics import COMPACTED, config_of, create, prepare
 from kafka_ratchet.errors import SettingsError, TopicError
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.eviction import EvictionLimits
 from tests.app.worker_process import PATIENCE_S, Site, WorkerProcess, read_all, status_address
 
 STREAM = """
@@ -113,8 +113,8 @@ def test_bounds_on_a_changelog_that_cannot_hold_them_are_refused(
 
 def test_each_partition_has_an_even_share_of_the_identities() -> None:
     stream = StreamSettings(input="a", output="b", dead_letters="c", max_identities=11, inactive_after_s=60)
-    assert _bounds("events", stream, 4) == Bounds(most=2, inactive_s=60)
-    assert _bounds("events", stream.model_copy(update={"max_identities": None}), 4) == Bounds(None, 60)
+    assert _bounds("events", stream, 4) == EvictionLimits(most=2, inactive_s=60)
+    assert _bounds("events", stream.model_copy(update={"max_identities": None}), 4) == EvictionLimits(None, 60)
     with pytest.raises(SettingsError, match=r"streams\.events\.max_identities: 11 are too few for 12 partitions"):
         _bounds("events", stream, 12)
 
