@@ -1,4 +1,4 @@
-"""Sentences about mistakes in the settings. They do not show values that may be secrets."""
+"""Error texts about mistakes in the settings. They do not show values that may be secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def unreadable(error: UnreadableVariable) -> str:
 
 
 def sentences(error: ValidationError, model: type[BaseModel], sections: Sections) -> Iterator[str]:
-    """Yield one sentence for each invalid setting, with its name and the remedy.
+    """Yield one error text for each invalid setting, with its name and the remedy.
 
     Args:
         error: validation errors of the model.

@@ -71,7 +71,7 @@ OF_A_STREAM: Final = (changelog_name, replayed_topic)
 
 
 def is_ratchets_own(topic: str, app: str, streams: list[str]) -> bool:
-    """Return True if Ratchet or Kafka itself writes the topic, so that it cannot be an input or output."""
+    """Return True if Ratchet or Kafka itself writes the topic; such a topic cannot be an input or output."""
     own = {PRODUCERS_TOPIC, OWNERS_TOPIC, policy_topic(app), proofs_topic(app)}
     own.update(name(app, stream) for stream in streams for name in OF_A_STREAM)
     return topic in own or topic.startswith(KAFKAS_OWN) or is_repartition_topic(topic, app)

@@ -17,10 +17,10 @@ from kafka_ratchet.errors import SettingsError
 
 ARRIVALS: Final = "-arrivals"
 NAME_MOST: Final = 63
-"""Most characters of a stream's name, as in `kafka_ratchet.app.streams.STREAM_NAME`."""
+"""Maximum number of characters of a stream's name, as in `kafka_ratchet.app.streams.STREAM_NAME`."""
 
 
-class Arrivals(StreamSettings):
+class RepartitionSettings(StreamSettings):
     """Internal stream that copies another stream's records to the partitions of their identities.
 
     of: name of the other stream, which judges the copies
@@ -52,7 +52,7 @@ def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, 
     made: dict[str, StreamSettings] = {}
     for name, stream in streams.items():
         other, topic = arrivals_of(name), repartition_topic(app, name)
-        if stream.repartition_by is None or isinstance(streams.get(other), Arrivals):
+        if stream.repartition_by is None or isinstance(streams.get(other), RepartitionSettings):
             made[name] = stream
             continue
         if is_repartition_topic(stream.input, app):
@@ -75,7 +75,7 @@ def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, 
                 f"streams.{name}.repartition_by: Ratchet writes records without a valid identity to the topic "
                 f"{taken.pop()!r}, which another setting names too. Give that setting another topic"
             )
-        made[other] = Arrivals(
+        made[other] = RepartitionSettings(
             of=name,
             input=stream.input,
             output=topic,
@@ -94,7 +94,18 @@ def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, 
 
 def judging(streams: Mapping[str, StreamSettings]) -> dict[str, StreamSettings]:
     """Return the streams that judge records, without the internal ones that only copy records to another stream."""
-    return {name: stream for name, stream in streams.items() if not isinstance(stream, Arrivals)}
+    return {name: stream for name, stream in streams.items() if not isinstance(stream, RepartitionSettings)}
+
+
+def is_judged(stream: StreamSettings, app: str) -> bool:
+    """Return True if workers can judge the stream's records.
+
+    They never judge a program's internal stream: agents write its input in transactions, without sequences. Its section
+    in the settings file need not say so; commands, which read only the file, call this function.
+    """
+    if isinstance(stream, RepartitionSettings):
+        return False
+    return stream.repartition_by is not None or not is_repartition_topic(stream.input, app)
 
 
 def arrives_in(streams: Mapping[str, StreamSettings], name: str) -> str:
@@ -103,4 +114,4 @@ def arrives_in(streams: Mapping[str, StreamSettings], name: str) -> str:
     streams: all streams, after `repartitioned`; name: the stream that judges the records
     """
     other = streams.get(arrivals_of(name))
-    return other.input if isinstance(other, Arrivals) else streams[name].input
+    return other.input if isinstance(other, RepartitionSettings) else streams[name].input

@@ -92,7 +92,7 @@ class _Variables(EnvSettingsSource):
 
 
 class Settings(BaseSettings):
-    """Settings of Ratchet. `load()` makes them, and reports every mistake in a sentence."""
+    """Settings of Ratchet. `load()` makes them, and reports every mistake in an error text."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, hide_input_in_errors=True
@@ -105,7 +105,7 @@ class Settings(BaseSettings):
     kafka: ClientOptions = Field(default_factory=dict, repr=False)
     """Client options by librdkafka's names (security.protocol, sasl.*, ssl.*)."""
     kafka_timeout_s: float = Field(default=60.0, gt=0, le=1_000_000, allow_inf_nan=False)
-    """Most seconds that a starting command or worker waits for Kafka before it ends with an error."""
+    """Maximum seconds that a starting command or worker waits for Kafka before it ends with an error."""
     streams: dict[str, StreamSettings] = Field(default_factory=dict)
     deduplicate: bool | None = None
     """Value of `deduplicate` for streams that do not set it; None: True."""
@@ -136,7 +136,7 @@ class Settings(BaseSettings):
     Last sequences that do not fit are read from the local store, which is slower and gives the same results.
     """
     max_batch_mb: int = Field(default=64, ge=1, le=1_024)
-    """Most MiB of one record batch after decompression; a partition with a larger batch halts.
+    """Maximum number of MiB of one record batch after decompression; a partition with a larger batch halts.
 
     To forward a batch, a worker needs at most three times the batch's size of memory.
     """
@@ -307,7 +307,7 @@ def load(path: Path | None = None, **overrides: Any) -> Settings:
         overrides: settings from the command line, which override file and variables.
 
     Raises:
-        SettingsError: the message has one sentence for each mistake, with the setting and the remedy.
+        SettingsError: the error text has one line for each mistake, with the setting and the remedy.
     """
     values = _read(path)
     _refuse_unknown_variables(os.environ)

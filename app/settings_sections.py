@@ -108,7 +108,7 @@ class StreamSettings(_Section):
     """Partition count of topics that Ratchet creates for the stream, if the input does not exist yet."""
     replication: int = Field(default=1, ge=1, le=32)
     max_identities: int | None = Field(default=None, ge=1, le=10**12)
-    """Most identities that the stream remembers, an equal share in each partition. None: no limit."""
+    """Maximum number of identities that the stream remembers, an equal share in each partition. None: no limit."""
     inactive_after_s: int | None = Field(default=None, ge=1, le=10**9)
     """Seconds without a record after which an identity is forgotten. None: never."""
 

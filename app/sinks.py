@@ -28,9 +28,7 @@ def with_job_names(sinks: Mapping[str, SinkSettings]) -> dict[str, SinkSettings]
     """
     for name in sinks:
         if not SINK_NAME.fullmatch(name):
-            raise ValueError(
-                f"sink name {name!r}: use a lower-case letter, then letters, digits, '_' or '-', at most 63"
-            )
+            raise ValueError(f"sink name {name!r}: use a lower-case letter, then at most 62 of a-z, 0-9, '_' and '-'")
         if name in COMMANDS:
             raise ValueError(f"sink name {name!r}: `ratchet sink {name}` is a command. Choose another name")
     return {

@@ -21,7 +21,7 @@ def require_apart(streams: Mapping[str, StreamSettings]) -> None:
     readers, writers = dict[str, str](), dict[str, str]()
     for name, stream in streams.items():
         if not STREAM_NAME.fullmatch(name):
-            raise ValueError(f"stream name {name!r}: use a lower-case letter, then letters, digits, '_' or '-'")
+            raise ValueError(f"stream name {name!r}: use a lower-case letter, then at most 62 of a-z, 0-9, '_' and '-'")
         if stream.input in readers:
             raise ValueError(
                 f"streams {readers[stream.input]!r} and {name!r} read the same input {stream.input!r}. Remove one "

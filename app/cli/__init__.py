@@ -104,7 +104,7 @@ for tool in TOOLS:
 
 
 def main() -> None:
-    """Run the command of this process, and exit; a RatchetError becomes a sentence on stderr and exit code 2."""
+    """Run the command of this process, and exit; a RatchetError becomes an error text on stderr and exit code 2."""
     _import_structlog()
     from kafka_ratchet.app.log_setup import configure
     from kafka_ratchet.spark_sink.secrets import hide_in_tracebacks

@@ -26,7 +26,7 @@ PIPELINE: Final = "Any pipeline"
 """Heading in the help text above the options of a comparison."""
 
 LISTED: Final = 100
-"""Most findings shown on a terminal, unless --sample is given."""
+"""Maximum number of findings shown on a terminal, unless --sample is given."""
 
 
 def _option(name: str, help: str, **more: Any) -> Any:
@@ -42,7 +42,10 @@ From = Annotated[
         metavar="SOURCE",
     ),
 ]
-To = Annotated[str | None, _option("--to", "Topic or table that must hold it, likewise.", metavar="TARGET")]
+To = Annotated[
+    str | None,
+    _option("--to", "Topic or table that must have the same records, written as for --from.", metavar="TARGET"),
+]
 By = Annotated[
     list[str] | None,
     _option(
@@ -62,9 +65,11 @@ Since = Annotated[
 ]
 Until = Annotated[str | None, _option("--until", "Only records of the source before a time or offset.")]
 Grace = Annotated[
-    str | None, _option("--grace", "Age up to which a missing record is in flight and not lost, such as 5m.")
+    str | None, _option("--grace", "Age up to which a missing record counts as in flight and not as lost, such as 5m.")
 ]
-AsIs = Annotated[bool, _option("--as-is", "The target must hold each identity as often as the source; else once.")]
+AsIs = Annotated[
+    bool, _option("--as-is", "The target must have each identity as often as the source has. Default: exactly once.")
+]
 Sample = Annotated[int | None, _option("--sample", "Findings to list of each kind. All are counted.", metavar="N")]
 Memory = Annotated[int | None, _option("--memory-mb", "Memory to use, in MB; the rest goes to temporary files.")]
 Bootstrap = Annotated[
@@ -72,10 +77,13 @@ Bootstrap = Annotated[
 ]
 ValueFormat = Annotated[
     str | None,
-    _option("--value-format", "Values of topics: json (default), avro, protobuf, json-schema (by a registry), bytes."),
+    _option(
+        "--value-format",
+        "Format of topics' values: json (default), avro, protobuf, json-schema (by a registry), bytes.",
+    ),
 ]
 TargetFormat = Annotated[
-    str | None, _option("--target-format", "Values of the target topic, where they differ from the source's.")
+    str | None, _option("--target-format", "Format of the target topic's values, if it differs from the source's.")
 ]
 Registry = Annotated[str | None, _option("--schema-registry", "Address of the schema registry.", metavar="URL")]
 RegistryOption = Annotated[
@@ -104,16 +112,19 @@ Timestamp = Annotated[
 ]
 Every = Annotated[
     str | None,
-    _option("--every", "Compare again and again, such as every 10m. With --state it goes on where it ended."),
+    _option(
+        "--every",
+        "Repeat the comparison at this interval, such as 10m. With --state, each one begins where the last one ended.",
+    ),
 ]
 MetricsPort = Annotated[
-    int | None, _option("--metrics-port", "With --every: serve figures for Prometheus on 127.0.0.1, at this port.")
+    int | None, _option("--metrics-port", "With --every: serve metrics for Prometheus on 127.0.0.1, at this port.")
 ]
 MetricsHost = Annotated[str, _option("--metrics-host", "Address for --metrics-port.")]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CompareOptions:
     """Options of `ratchet verify --from SOURCE --to TARGET` as given on the command line."""
 
     source: str | None
@@ -143,7 +154,7 @@ class Asked:
 def options_of(given: dict[str, Any], state: Path | None) -> Options:
     """Return the options of a comparison, from the values given on the command line.
 
-    given: as in `Asked`; state: folder of --state, or None
+    given: as in `CompareOptions`; state: folder of --state, or None
 
     Raises:
         SettingsError: an option NAME=VALUE has no equals sign.
@@ -185,7 +196,7 @@ def named(texts: Sequence[str] | None, option: str) -> dict[str, str]:
     return found
 
 
-def run(asked: Asked, settings: Settings, state: Path | None, *, json: bool) -> int:
+def run(asked: CompareOptions, settings: Settings, state: Path | None, *, json: bool) -> int:
     """Compare source and target, show the result, and return the exit code. json: print one line of JSON."""
     from kafka_ratchet.app.compare.comparison import Comparer
 

@@ -17,14 +17,18 @@ def doctor(
     ] = None,
     faust: Annotated[
         str | None,
-        typer.Option("--faust", help="A Faust program, MODULE:NAME, to check for exactness. It is read, not run."),
+        typer.Option(
+            "--faust",
+            help="A Faust program, MODULE:NAME, to check instead. The command reads its source and does not run it.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Check that a worker could run here, and list partitions that stand still. Changes nothing.
 
     It looks at settings, broker, rights, topics, group, formats, clock, progress and disk. With --faust shop:app it
-    reads that program instead, and lists its exact parts, parts under a rule, and refusals with their lines.
+    reads that program instead, and lists with line numbers which parts Ratchet runs exactly once, which ones it runs
+    under a rule, and which ones it refuses.
 
     \b
     Exit codes:
@@ -34,27 +38,20 @@ def doctor(
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     import json as json_text
 
-    from kafka_ratchet.app.doctor.findings import Mark, exit_code
     from kafka_ratchet.app.doctor.run import diagnose
-    from kafka_ratchet.app.status.producers import shown
-    from kafka_ratchet.app.version import ratchet_version
+    from kafka_ratchet.app.inspect.doctor import Diagnosis, finding_line
     from kafka_ratchet.spark_sink.secrets import hidden
 
     if faust is not None:
         raise typer.Exit(_check_faust(faust, json=json))
     findings = diagnose(config, state_folder)
-    told = [each._replace(sentence=hidden(each.sentence)) for each in findings]
-    code = exit_code(findings)
+    found = Diagnosis([each._replace(sentence=hidden(each.sentence)) for each in findings])
     if json:
-        counts = {mark.name.lower(): sum(each.mark is mark for each in told) for mark in Mark}
-        checks = [each._asdict() for each in told]
-        typer.echo(
-            json_text.dumps({"version": ratchet_version(), "exit_code": code, "counts": counts, "checks": checks})
-        )
+        typer.echo(json_text.dumps(found.as_dict()))
     else:
-        for each in told:
-            typer.echo(f"{each.mark:<11}  {each.check:<8}  {shown(each.sentence.encode(errors='replace'))}")
-    raise typer.Exit(code)
+        for each in found.checks:
+            typer.echo(finding_line(each))
+    raise typer.Exit(found.exit_code)
 
 
 def _check_faust(program: str, *, json: bool) -> int:
@@ -66,17 +63,12 @@ def _check_faust(program: str, *, json: bool) -> int:
     import json as json_text
 
     from kafka_ratchet.app.faust_host.check import check_program
-    from kafka_ratchet.app.version import ratchet_version
+    from kafka_ratchet.app.inspect.doctor import ProgramCheck, program_line
 
-    found = check_program(program)
-    code = int(any(each.verdict == "refused" for each in found))
+    found = ProgramCheck(program, check_program(program))
     if json:
-        counts = {verdict: sum(each.verdict == verdict for each in found) for verdict in ("exact", "rule", "refused")}
-        listed = [each._asdict() for each in found]
-        text = {"version": ratchet_version(), "exit_code": code, "program": program, "counts": counts}
-        typer.echo(json_text.dumps({**text, "findings": listed}))
-        return code
-    for each in found:
-        place = f"{Path(each.file).name}:{each.line}"
-        typer.echo(f"{each.heading:<20}  {place:<20}  {each.what}{f': {each.why}' if each.why else ''}")
-    return code
+        typer.echo(json_text.dumps(found.as_dict()))
+        return found.exit_code
+    for each in found.findings:
+        typer.echo(program_line(each))
+    return found.exit_code

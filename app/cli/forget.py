@@ -9,7 +9,7 @@ import typer
 from kafka_ratchet.app.cli.options import Config, Json, Stream
 
 if TYPE_CHECKING:
-    from kafka_ratchet.app.operations.forget import Outcome
+    from kafka_ratchet.app.operations.forget import RequestState
 
 WAIT_S = 30.0
 NOT_YET = 3
@@ -20,42 +20,51 @@ UNKNOWN = 4
 def forget(
     identity: Annotated[
         list[str] | None,
-        typer.Option(help="The identity, as text: a producer's name, a key, ...; one option for each of its parts."),
+        typer.Option(
+            help="The identity, as text, such as a producer's name or a key. Give the option once for each part."
+        ),
     ] = None,
-    identity_hex: Annotated[str | None, typer.Option(help="The same in hex, if it is not UTF-8 text.")] = None,
+    identity_hex: Annotated[str | None, typer.Option(help="The identity in hex, if it is not UTF-8 text.")] = None,
     above: Annotated[
-        str | None, typer.Option(help="Forget only sequences above this one: it becomes the last, if that was higher.")
+        str | None,
+        typer.Option(help="Forget only sequences above this one, which becomes the last sequence if that was higher."),
     ] = None,
-    partition: Annotated[str | None, typer.Option(help="Only in this input partition. Default: in all.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Forget only in this input partition. Default: in all.")] = None,
     reason: Annotated[str, typer.Option(help="Reason, recorded in the changelog with your name.")] = "",
     unknown: Annotated[
-        bool, typer.Option("--unknown", help="Also where no worker knows the identity: its first records wait still.")
+        bool,
+        typer.Option(
+            "--unknown",
+            help="Write the request even if no worker knows the identity: its records may still wait in the input.",
+        ),
     ] = False,
-    wait: Annotated[float, typer.Option(help="Seconds to wait until every partition has applied it.")] = WAIT_S,
+    wait: Annotated[
+        float, typer.Option(help="Seconds to wait until every partition has applied the request.")
+    ] = WAIT_S,
     stream: Stream = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
     """Forget the last sequence of an identity.
 
-    For a producer that starts again, or a wrong number that blocks it.
+    Use it for a producer that begins its sequences again, or for one that a wrong, too high sequence blocks.
 
-    Each partition applies it in a transaction of its own, also while workers run, once it has judged the records now
-    in its input. Later records of the identity are judged as its first: stop its producer first, and start it when
-    this is done.
+    The command writes a request. Each partition applies the request in a transaction of its own, after it has judged
+    the records now in its input; workers may run. Later records of the identity are judged as its first ones. So stop
+    the identity's producer before this command, and start it again when the command has ended.
 
     \b
     Exit codes:
-      0  every partition has applied it
-      2  it cannot be requested; the sentence says why
-      3  it is written, and some partitions have not applied it yet:
-         they do as soon as a worker has them
+      0  every partition has applied the request
+      2  the request is refused; the error text says why
+      3  the request is written, and some partitions have not applied
+         it yet: they do as soon as a worker has them
       4  no worker knows the identity; nothing is written
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     import msgspec
 
     from kafka_ratchet.app.local.broker import named_broker
-    from kafka_ratchet.app.operations.forget import Forgetting, is_unknown
+    from kafka_ratchet.app.operations.forget import ForgetRequests, is_unknown
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.status.lookup import parse_partition, parse_parts, parse_sequence
 
@@ -64,7 +73,7 @@ def forget(
     wanted = parse_parts(spec.identity, identity or [], identity_hex)
     bound, number = parse_sequence(above), parse_partition(partition)
     with named_broker(settings) as bootstrap:
-        forgetting = Forgetting(settings, bootstrap, name)
+        forgetting = ForgetRequests(settings, bootstrap, name)
         request, partitions = forgetting.request(wanted, bound, reason, number)
         if is_unknown(forgetting.look(wanted), number) and not unknown:
             typer.echo(
@@ -84,7 +93,7 @@ def forget(
         raise typer.Exit(NOT_YET)
 
 
-def _sentences(outcome: Outcome) -> list[str]:
+def _sentences(outcome: RequestState) -> list[str]:
     lines = []
     for each in outcome.applied:
         before, after = (_number(number) for number in (each.before, each.after))

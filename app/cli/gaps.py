@@ -22,7 +22,8 @@ def gaps(
     ] = None,
     stream: Stream = None,
     limit: Annotated[
-        str | None, typer.Option(help="Identities to list, at most 500; 100 by default. The sums are of all.")
+        str | None,
+        typer.Option(help="Identities to list, at most 500; 100 by default. The totals count all identities."),
     ] = None,
     config: Config = None,
     json: Json = False,
@@ -33,9 +34,9 @@ def gaps(
 
     \b
     Exit codes:
-      0  none is missing
-      1  some are missing
-      2  it is unknown; the sentence says why
+      0  no sequence is missing
+      1  some sequences are missing
+      2  it is unknown; the error text says why
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     import msgspec
     from rich.console import Console
@@ -68,23 +69,12 @@ def gaps(
 
 
 def _render(found: Gaps) -> Iterator[RenderableType]:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    from kafka_ratchet.app.inspect.columns import terminal_table
+    from kafka_ratchet.app.inspect.gaps import COLUMNS, missing_sentence
 
-    from kafka_ratchet.app.status.producers import shown
-
+    yield missing_sentence(found)
     if not found.missing:
-        yield f"{found.stream}: no sequence is missing"
         return
-    yield f"{found.stream}: {found.missing:,} sequences are missing, of {found.identities:,} identities"
-    table = Table(box=box.SIMPLE)
-    table.add_column("Identity", overflow="fold")
-    for header in ("Partition", "First", "Last", "Seen", "Missing"):
-        table.add_column(header, justify="right", no_wrap=True)
-    for gap in found.gaps:
-        figures = gap.partition, gap.first, gap.last, f"{gap.seen:,}", f"{gap.missing:,}"
-        table.add_row(Text(shown(bytes.fromhex(gap.identity_hex))), *map(str, figures))
-    yield table
+    yield terminal_table("", COLUMNS, found.gaps)
     if found.identities > len(found.gaps):
         yield f"{found.identities - len(found.gaps):,} more identities lack fewer: --limit"

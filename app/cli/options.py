@@ -21,7 +21,7 @@ FromInput = Annotated[
     bool,
     typer.Option(
         "--from-input",
-        help="Read the stream's input, and let Spark judge it. As from_input = true in the sink's section.",
+        help="Read the stream's input, and let Spark deduplicate it, as with from_input = true in the sink's section.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON at the end, for scripts.")]
@@ -29,7 +29,7 @@ WhichPartitioner = Annotated[
     Partitioner,
     typer.Option(
         "--partitioner",
-        help="The producers' partitioner of keys. murmur2: Java's; crc32: librdkafka's and Ratchet's own.",
+        help="Partitioner of the producers for keys. murmur2: Java's producers; crc32: librdkafka and Ratchet.",
     ),
 ]
 

@@ -19,7 +19,7 @@ policy = typer.Typer(
 )
 
 OneStream = Annotated[str | None, typer.Option("--stream", help="Only this stream.")]
-All = Annotated[bool, typer.Option("--global", help="Default for streams without a policy of their own.")]
+All = Annotated[bool, typer.Option("--global", help="All streams without a policy of their own.")]
 
 
 class OnOff(StrEnum):
@@ -37,7 +37,7 @@ def get(stream: OneStream = None, globally: All = False, config: Config = None, 
     from kafka_ratchet.app.settings import load
 
     settings = load(config)
-    _one(settings, stream, globally, needed=False)
+    _check_target(settings, stream, globally, needed=False)
     with named_broker(settings) as bootstrap:
         _show(read_policies(settings, bootstrap), stream, globally, json)
 
@@ -50,7 +50,7 @@ def set_(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Switch deduplication on or off. Every running worker applies it with the next batch of each partition."""
+    """Switch deduplication on or off. Running workers apply the change with the next batch of each partition."""
     _write(stream, globally, config, json, deduplicate is OnOff.ON)
 
 
@@ -67,7 +67,7 @@ def _write(stream: str | None, globally: bool, config: Any, json: bool, deduplic
     from kafka_ratchet.app.verify.newest import refuse_without_sequence
 
     settings = load(config)
-    _one(settings, stream, globally, needed=True)
+    _check_target(settings, stream, globally, needed=True)
     with named_broker(settings) as bootstrap:
         if deduplicate:
             refuse_without_sequence(settings, bootstrap, stream)
@@ -75,10 +75,10 @@ def _write(stream: str | None, globally: bool, config: Any, json: bool, deduplic
         _show(read_policies(settings, bootstrap), stream, globally, json, offset)
 
 
-def _one(settings: Settings, stream: str | None, globally: bool, *, needed: bool) -> None:
-    """Check the options for the target of a command, --stream and --global.
+def _check_target(settings: Settings, stream: str | None, globally: bool, *, needed: bool) -> None:
+    """Check that --stream and --global, the target of a command, are not both given.
 
-    needed: True to require one of the two
+    needed: True to require one of them
 
     Raises:
         SettingsError: both are given, or none although one is required, or the stream does not exist.
@@ -93,37 +93,16 @@ def _one(settings: Settings, stream: str | None, globally: bool, *, needed: bool
 
 
 def _show(policies: Policies, stream: str | None, globally: bool, json: bool, offset: int | None = None) -> None:
-    from kafka_ratchet.app.worker.policy import NOTHING
+    from kafka_ratchet.app.inspect.policy import policy_sentence, policy_state, sources_phrase
 
-    settings = policies.settings
-    effective = {name: policies.effective(name) for name in settings.streams if stream in (None, name)}
-    said = {name: policies.stored.get(name, NOTHING).deduplicate for name in (None, *settings.streams)}
+    found = policy_state(policies, [name for name in policies.settings.streams if stream in (None, name)], offset)
     if json:
-        body: dict[str, Any] = {
-            "global": {"policy": said[None], "setting": settings.deduplicate},
-            "streams": {
-                name: {
-                    "deduplicate": found.deduplicate,
-                    "origin": str(found.origin),
-                    "policy": said[name],
-                    "setting": settings.streams[name].deduplicate,
-                }
-                for name, found in effective.items()
-            },
-        }
-        typer.echo(json_text.dumps(body if offset is None else body | {"offset": offset}))
+        typer.echo(json_text.dumps(found.as_dict()))
         return
     if offset is not None:
         typer.echo(f"written at offset {offset} of {policies.changelog}; workers apply it with their next batches")
     if stream is None:
-        typer.echo(f"global: policy {_word(said[None])}, setting {_word(settings.deduplicate)}")
+        typer.echo(f"global: {sources_phrase(found.for_all)}")
     if not globally:
-        for name, found in effective.items():
-            typer.echo(
-                f"{name}: {_word(found.deduplicate)} ({found.origin}); "
-                f"policy {_word(said[name])}, setting {_word(settings.streams[name].deduplicate)}"
-            )
-
-
-def _word(deduplicate: bool | None) -> str:
-    return "unset" if deduplicate is None else "on" if deduplicate else "off"
+        for each in found.streams.values():
+            typer.echo(policy_sentence(each))

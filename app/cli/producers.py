@@ -28,15 +28,17 @@ def producers(
 
     Published: the last sequence that Kafka has acknowledged, as the producer itself keeps it in Kafka.
 
-    Persisted, Pushed: the highest sequence in a committed transaction, and in any. For streams with identity producer.
+    Persisted: the highest sequence in a committed transaction. Pushed: the highest one in any transaction. Both are
+    known for streams with identity producer.
 
-    Last seen, Share of duplicates: since the worker that serves the partition has had it.
+    Last seen, Share of duplicates: counted by the partition's worker since it got the partition.
     """
     import asyncio
 
     import msgspec
     from rich.console import Console
 
+    from kafka_ratchet.app.inspect.producers import ProducersByTopic
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.status.lookup import parse_identity, parse_limit
@@ -49,7 +51,7 @@ def producers(
     with named_broker(settings) as bootstrap:
         pages = asyncio.run(_pages(settings, bootstrap, stream, behind, most))
     if json:
-        typer.echo(msgspec.json.encode({"topics": pages}).decode())
+        typer.echo(msgspec.json.encode(ProducersByTopic(pages).as_dict()).decode())
         return
     console = Console(markup=False, highlight=False)
     for page in pages:

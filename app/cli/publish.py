@@ -27,7 +27,10 @@ PLAIN_EVERY_S = 5.0
 SHOW_EVERY_S = 0.1
 
 WORTH_BYTES: Final = 8 << 20
-"""Least bytes of a file sent in whole batches by default: their code takes half a second to load."""
+"""Minimum size in bytes of a file sent in whole batches by default.
+
+The code that sends batches takes half a second to load, which is too long for a smaller file.
+"""
 
 
 Files = Annotated[

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from kafka_ratchet.reader.status import Standing
+    from kafka_ratchet.reader.status import ReaderProgress
     from kafka_ratchet.reader.stores.database import Store
 
 reader = typer.Typer(
@@ -33,7 +33,7 @@ class StoreKind(StrEnum):
     DUCKDB = "duckdb"
 
 
-Kind = Annotated[StoreKind, typer.Option("--store", help="The make of the database.")]
+Kind = Annotated[StoreKind, typer.Option("--store", help="Kind of the database.")]
 File = Annotated[
     Path | None, typer.Option("--path", help="The file, for sqlite and duckdb.", exists=True, dir_okay=False)
 ]
@@ -57,7 +57,7 @@ def status(kind: Kind, path: File = None, dsn: Dsn = "", config: Config = None, 
     Exit codes:
       0  all readers read the topics that they began with
       1  a topic was deleted, or deleted and created again; see `ratchet reader resume`
-      2  the positions cannot be read; the sentence says why
+      2  the positions cannot be read; the error text says why
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     import json
 
@@ -109,12 +109,14 @@ def resume(
     path: File = None,
     dsn: Dsn = "",
     config: Config = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it. Without this option nothing changes.")] = False,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Make the change. Without this option nothing changes.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Decide where a halted reader continues, after its topic was created again or lost records to retention.
 
-    The rows that the program has written stay as they are. A process that still reads under the name is fenced.
+    The rows that the program has written stay as they are. A process that still runs this reader is fenced.
     """
     import json
 
@@ -135,7 +137,7 @@ def resume(
     typer.echo("done" if execute else "nothing was changed; --execute does it, and fences a process that still reads")
 
 
-def _table(standings: Sequence[Standing]) -> Table:
+def _table(standings: Sequence[ReaderProgress]) -> Table:
     from rich.table import Table
 
     from kafka_ratchet.app.cli.options import figure

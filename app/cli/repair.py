@@ -12,14 +12,15 @@ from kafka_ratchet.app.cli.options import Config, FromInput, Json, Stream
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kafka_ratchet.app.repair.table import Repaired
+    from kafka_ratchet.app.repair.table import RepairResult
 
 
 def repair(
     name: Annotated[
         str | None,
         typer.Argument(
-            help=r"Which sink: \[sinks.NAME]. Without it, \[sink], or the only one there is.", show_default=False
+            help=r"Name of the sink, as in section \[sinks.NAME]. Default: \[sink], or the only sink.",
+            show_default=False,
         ),
     ] = None,
     results: Annotated[bool, typer.Option("--results", help="Repair the result table of the Spark job.")] = False,
@@ -27,18 +28,20 @@ def repair(
     stream: Stream = None,
     from_input: FromInput = False,
     sample: Annotated[
-        int, typer.Option(min=0, max=100_000, help="Rows to list of each kind. All of them are counted.")
+        int, typer.Option(min=0, max=100_000, help="Rows of each kind to list. All rows are counted.")
     ] = 20,
     remove_unexpected: Annotated[
         bool,
         typer.Option(
             "--remove-unexpected",
-            help="Also remove rows that stand for no record of the topic. They cannot be made again.",
+            help="Also remove rows without a record in the topic. A removed row cannot be restored.",
         ),
     ] = False,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it. Without this option nothing changes.")] = False,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Make the change. Without this option nothing changes.")
+    ] = False,
     reason: Annotated[
-        str | None, typer.Option("--reason", help="Why, in one line. It is kept with the commit.", show_default=False)
+        str | None, typer.Option("--reason", help="Reason, in one line, recorded with the commit.", show_default=False)
     ] = None,
     json: Json = False,
 ) -> None:
@@ -53,8 +56,8 @@ def repair(
     \b
     Exit codes.
       0  nothing was wrong, or all of it is mended.
-      1  something is wrong and was not mended: there was no --execute, or it cannot be.
-      2  the table cannot be repaired; the sentence has the reason
+      1  something is wrong and was not mended: --execute was not given, or no repair is possible.
+      2  the table cannot be repaired; the error text has the reason
     """  # noqa: D301 - click keeps the lines after a \\b
     import json as json_text
 
@@ -65,7 +68,7 @@ def repair(
     from kafka_ratchet.errors import SettingsError
 
     if not results:
-        raise SettingsError("the table to repair is not named. Write ratchet repair --results [NAME]")
+        raise SettingsError("--results is missing. To repair a result table, write ratchet repair --results [NAME]")
     asked = Repair(reason or "", execute, sample, remove_unexpected)
     settings = reading_input(settings_for_results(load(config), stream, name), asked=from_input)
     _, chosen = result_stream(settings, stream)
@@ -80,7 +83,7 @@ def repair(
         raise typer.Exit(found.exit_code)
 
 
-def lines(found: Repaired) -> list[str]:
+def lines(found: RepairResult) -> list[str]:
     """Return the lines that the command prints about a repair."""
     from kafka_ratchet.app.repair.plan import KINDS
 

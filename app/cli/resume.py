@@ -10,6 +10,7 @@ import typer
 from kafka_ratchet.app.cli.options import Config, Json, Stream
 
 if TYPE_CHECKING:
+    from kafka_ratchet.app.operations.resume import Resume
     from kafka_ratchet.transport.transactions.hanging import Hanging
 
 
@@ -26,10 +27,15 @@ Start = Annotated[
     typer.Option("--from", help="Next offset to read: earliest, latest or a number. Default: the committed offset."),
 ]
 Reason = Annotated[str | None, typer.Option("--reason", help="Reason, recorded in the changelog with your name.")]
-Forget = Annotated[bool, typer.Option("--forget", help="Forget the last sequences. Counted records can count again.")]
+Forget = Annotated[
+    bool,
+    typer.Option(
+        "--forget", help="Forget the last sequences of the partitions. Records counted before may then count again."
+    ),
+]
 Recount = Annotated[
     bool,
-    typer.Option("--recount", help="Read records again although some counted ones pass once more."),
+    typer.Option("--recount", help="Accept that records counted before are forwarded again."),
 ]
 Adopt = Annotated[bool, typer.Option("--adopt", help="Take over the output or the changelog from another application.")]
 OpenTransaction = Annotated[
@@ -38,7 +44,11 @@ OpenTransaction = Annotated[
         "--open-transaction", help="Only commit or abort hanging transactions in the topics that the partition writes."
     ),
 ]
-Execute = Annotated[bool, typer.Option("--execute", help="Do it. Without this option nothing changes.")]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", help="With --open-transaction: also search this topic, which agents send to. Repeatable."),
+]
+Execute = Annotated[bool, typer.Option("--execute", help="Make the change. Without this option nothing changes.")]
 
 
 def resume(
@@ -50,6 +60,7 @@ def resume(
     recount: Recount = False,
     adopt: Adopt = False,
     open_transaction: OpenTransaction = None,
+    topic: Topics = None,
     execute: Execute = False,
     config: Config = None,
     json: Json = False,
@@ -68,7 +79,7 @@ def resume(
     import msgspec
 
     from kafka_ratchet.app.local.connectivity import wait_until_reachable
-    from kafka_ratchet.app.operations.resume import Resume, Wanted, prepare_new
+    from kafka_ratchet.app.operations.resume import Resume, ResumeOptions, prepare_new
     from kafka_ratchet.app.operations.resume_asked import numbers_of, sentences
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.errors import SettingsError
@@ -76,8 +87,8 @@ def resume(
     settings = load(config)
     if settings.bootstrap is None:
         raise SettingsError(
-            "bootstrap is missing: set it in the settings file or in RATCHET_BOOTSTRAP to the Kafka cluster of the "
-            "workers"
+            "bootstrap is missing. Set it to the address of the workers' Kafka, in the settings file or in "
+            "RATCHET_BOOTSTRAP"
         )
     if execute and not (reason or "").strip():
         raise SettingsError("--execute needs --reason: give the reason; it is recorded in the changelog")
@@ -86,11 +97,15 @@ def resume(
             "--open-transaction with --execute needs --partition: run the command without --execute to list the open "
             "transactions, then name each partition with a transaction to end"
         )
+    if topic and open_transaction is None:
+        raise SettingsError("--topic needs --open-transaction: it adds a topic to that search")
     name, _ = settings.stream(stream)
     wait_until_reachable(settings.bootstrap, settings.kafka, settings.kafka_timeout_s, typer.echo)
     if execute and start is not None and not adopt and open_transaction is None:
         prepare_new(settings, settings.bootstrap, name)
-    decision = Resume(settings, settings.bootstrap, name, Wanted(start, (reason or "").strip(), forget, adopt, recount))
+    decision = Resume(
+        settings, settings.bootstrap, name, ResumeOptions(start, (reason or "").strip(), forget, adopt, recount)
+    )
     numbers = numbers_of(partition, decision)
     if open_transaction is not None:
         if start is not None or forget or recount or adopt:
@@ -99,8 +114,9 @@ def resume(
                 "transaction first"
             )
         commit = (open_transaction is End.COMMIT) if execute else None
+        decision.search_also(topic or [])
         found = asyncio.run(decision.open_transactions(numbers, commit=commit))
-        _tell_hanging(found, name, open_transaction, execute, json)
+        _tell_hanging(found, name, open_transaction, decision, execute, json)
         for number, problem in decision.unrecorded.items():
             typer.echo(f"partition {number}: the reason is not recorded in the changelog: {problem}", err=True)
         return
@@ -116,19 +132,23 @@ def resume(
         typer.echo("Nothing was changed. Add --execute and --reason TEXT to do it.")
 
 
-def _tell_hanging(found: list[Hanging], name: str, end: End, done: bool, json: bool) -> None:
+def _tell_hanging(found: list[Hanging], name: str, end: End, decision: Resume, done: bool, json: bool) -> None:
     import msgspec
 
+    from kafka_ratchet.app.operations.resume_asked import NOT_SEARCHED, none_found, searched_in
+
     if json:
-        body = {"stream": name, "executed": done, "open_transactions": [each._asdict() for each in found]}
+        hanging = [each._asdict() for each in found]
+        body = {"stream": name, "executed": done, "searched": searched_in(decision), "open_transactions": hanging}
         typer.echo(msgspec.json.encode(body).decode())
         return
     for each in found:
         typer.echo(str(each))
     if not found:
-        typer.echo("There is no hanging transaction in the topics that these partitions write.")
+        typer.echo(f"{none_found(decision)} {NOT_SEARCHED}")
     elif done:
-        typer.echo(f"{len(found)} hanging transactions end with {end}. The partitions continue on their own.")
+        typer.echo(f"{len(found)} hanging transactions end with {end}. The partitions then continue on their own.")
+        typer.echo(NOT_SEARCHED)
     else:
         otherwise = sum(each.ends not in (None, end.value) for each in found)
         typer.echo(f"{len(found) - otherwise} hanging transactions would end with {end}.")

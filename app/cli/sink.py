@@ -8,12 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from typer.core import TyperGroup
@@ -50,6 +48,7 @@ class SinkGroup(TyperGroup):
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from kafka_ratchet.app.inspect.sinks import SinkFailure, SinkProgress
     from kafka_ratchet.app.settings import Settings
     from kafka_ratchet.app.status.results import RunOptions
     from kafka_ratchet.spark_sink.job.access import Access
@@ -67,7 +66,7 @@ sink = typer.Typer(
 Name = Annotated[
     str | None,
     typer.Argument(
-        help=r"Which sink: \[sinks.NAME]. Without it, \[sink], or the only one there is.", show_default=False
+        help=r"Name of the sink, as in section \[sinks.NAME]. Default: \[sink], or the only sink.", show_default=False
     ),
 ]
 
@@ -84,7 +83,8 @@ First = Annotated[
 Until = Annotated[
     str | None,
     typer.Option(
-        help="End there: a time, or PARTITION:OFFSET,... of every partition. Not in structured mode.",
+        help="End of the run, which is not included: a time, or PARTITION:OFFSET,... of every partition. Not in "
+        "structured mode.",
         show_default=False,
     ),
 ]
@@ -187,13 +187,18 @@ def _run(
 def replay(
     begin: Annotated[
         str,
-        typer.Option("--from", help="earliest, a time, or PARTITION:OFFSET,...", show_default=False),
+        typer.Option(
+            "--from",
+            help="First record to compute again: earliest, a time, or PARTITION:OFFSET,...",
+            show_default=False,
+        ),
     ],
     end: Annotated[
         str,
         typer.Option(
             "--to",
-            help="stored (all that the table has read), a time, or PARTITION:OFFSET,... The record there stays.",
+            help="End of the range, which is not included: stored (the end of what the table has read), a time, or "
+            "PARTITION:OFFSET,...",
             show_default=False,
         ),
     ],
@@ -202,7 +207,10 @@ def replay(
     stream: Stream = None,
     as_json: Json = False,
 ) -> None:
-    """Compute the rows of a range of records again, and replace the table's rows for that range in one version."""
+    """Compute the rows of a range of records again, and replace the table's rows of that range.
+
+    The replacement is one commit.
+    """
     _run(name, config, stream, from_input=False, mode="replay", start=begin, until=end, print_json=as_json)
 
 
@@ -216,11 +224,10 @@ def status(
 ) -> None:
     """Show each result table's lag. A running job is not disturbed; Spark is not needed."""
     from kafka_ratchet.app import settings as settings_of_file
+    from kafka_ratchet.app.inspect.sinks import SinkFailure
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.log_setup import say_error
     from kafka_ratchet.app.status.results import reading_input, result_stream, sinks_of
-    from kafka_ratchet.errors import RatchetError
-    from kafka_ratchet.spark_sink.secrets import hidden
 
     settings = settings_of_file.load(config)
     several = name is None and bool(settings.sinks)
@@ -231,96 +238,79 @@ def status(
         chosen = sinks_of(settings, settings.stream(stream)[0])
     else:
         chosen = [settings.of_sink(each) for each in settings.every_sink()]
-    found: list[dict[str, Any]] = []
-    failed = False
+    found: list[SinkProgress | SinkFailure]
     with named_broker(settings, as_worker=False) as bootstrap:
-        for each in chosen:
-            kept = each.sink
-            try:
-                found.append(_status(each, stream, bootstrap))
-            except RatchetError as error:
-                if not several:
-                    raise
-                failed = True
-                found.append({"store": kept.store, "job": kept.name, "error": hidden(str(error))})
-            if several:
-                section = next(name for name, sink in settings.every_sink().items() if sink is kept)
-                found[-1] = {"sink": section, **found[-1]}
+        if several:
+            names = {id(kept): section for section, kept in settings.every_sink().items()}
+            found = [_status_or_failure(each, stream, bootstrap, names[id(each.sink)]) for each in chosen]
+        else:
+            found = [_status(chosen[0], stream, bootstrap, None)]
     if as_json:
-        print(json.dumps(found if several else found[0]))
-    for told in found:
-        if "error" in told:
-            say_error(f"sink {told['sink']}: {told['error']}")
+        documents = [each.as_dict() for each in found]
+        print(json.dumps(documents if several else documents[0]))
+    failures = [each for each in found if isinstance(each, SinkFailure)]
+    for each in found:
+        if isinstance(each, SinkFailure):
+            say_error(f"sink {each.section}: {each.error}")
         elif not as_json:
-            _show_status(told)
-    if failed:
+            show_status(each)
+    if failures:
         raise typer.Exit(2)
 
 
-def _status(settings: Settings, stream: str | None, bootstrap: str) -> dict[str, Any]:
-    """Return the status of one sink, as the object that `--json` prints.
+def _status_or_failure(
+    settings: Settings, stream: str | None, bootstrap: str, section: str
+) -> SinkProgress | SinkFailure:
+    """Return the progress of one sink of several, or the reason why it cannot be read."""
+    from kafka_ratchet.app.inspect.sinks import SinkFailure
+    from kafka_ratchet.errors import RatchetError
+    from kafka_ratchet.spark_sink.secrets import hidden
+
+    try:
+        return _status(settings, stream, bootstrap, section)
+    except RatchetError as error:
+        return SinkFailure(section, settings.sink.store, settings.sink.name, hidden(str(error)))
+
+
+def _status(settings: Settings, stream: str | None, bootstrap: str, section: str | None) -> SinkProgress:
+    """Return the progress of one sink. section: name of its section [sinks.NAME], to show it.
 
     Raises:
         SetupError: store or Kafka does not answer.
         SettingsError: the settings do not determine the sink's stream.
     """
-    from kafka_ratchet.app.status.open_transactions import ask_about
-    from kafka_ratchet.app.status.results import (
-        access_of,
-        planner_of,
-        require_startable_of,
-        result_stream,
-        sink_errors_translated,
-        spec_of,
-        store_of,
-        topic_of,
-    )
-    from kafka_ratchet.spark_sink.job.status import sink_status
+    from kafka_ratchet.app.inspect.sinks import SinkProgress
+    from kafka_ratchet.app.status.result_view import old_transactions, read_progress
+    from kafka_ratchet.app.status.results import planner_of, result_stream, sink_errors_translated, topic_of
 
-    kept = settings.sink
     _, chosen = result_stream(settings, stream)
     with sink_errors_translated():
         topic = topic_of(settings, chosen)
-        planner = planner_of(bootstrap, settings, topic)
-        spec = spec_of(settings, topic, bootstrap)
-        access, topic_id = access_of(settings), planner.topic_id()
-        startable = partial(require_startable_of, spec, access, topic_id)
-        found = sink_status(store_of(spec, access, topic_id), planner, startable)
-    stable, high = found.offset_range.end, found.offset_range.top
-    blocked = ask_about(bootstrap, settings, {(topic, number): (stable[number], high[number]) for number in stable})
-    old = [each for each in blocked if each.is_old]  # those of workers end within a moment
-    told = {"store": kept.store, "job": kept.name, "topic": topic, **found.as_dict()}
-    return told | ({"open_transactions": [{**each.as_dict(), "text": str(each)} for each in old]} if old else {})
+        found = read_progress(settings, bootstrap, topic, planner_of(bootstrap, settings, topic))
+    old = old_transactions(settings, bootstrap, topic, found)
+    return SinkProgress(settings.sink.store, settings.sink.name, topic, found, old, section)
 
 
-def _show_status(found: Mapping[str, Any]) -> None:
+def show_status(found: SinkProgress) -> None:
+    """Print the progress of a sink."""
     from rich.console import Console
-    from rich.table import Table
+
+    from kafka_ratchet.app.inspect.columns import terminal_table
+    from kafka_ratchet.app.inspect.sinks import COLUMNS, progress_sentence
+    from kafka_ratchet.app.status.result_view import standstill_sentence
 
     console = Console(markup=False, highlight=False)
-    named = f"sink {found['sink']}, " if "sink" in found else ""
+    named = "" if found.section is None else f"sink {found.section}, "
     console.print(
-        f"{named}job {found['job']}, topic {found['topic']}, store {found['store']}, generation {found['generation']}"
+        f"{named}job {found.job}, topic {found.topic}, store {found.store}, generation {found.status.generation}"
     )
-    table = Table("partition", "next offset", "end", "lag", "oldest, s")
-    for partition, each in found["partitions"].items():
-        table.add_row(
-            partition,
-            "-" if each["offset"] is None else f"{each['offset']:,}",
-            f"{each['end']:,}",
-            "?" if each["lag"] is None else f"{each['lag']:,}",
-            f"{each['lag_s']:,.1f}" if each["lag"] else "-",
-        )
-    console.print(table)
-    for each in found.get("open_transactions", ()):
-        console.print(each["text"], style="bold yellow")
-    if found["trouble"]:
-        console.print(f"the job does not go on: {found['trouble']}", style="bold red")
+    console.print(terminal_table("", COLUMNS, found.rows))
+    for each in found.blocked:
+        console.print(str(each), style="bold yellow")
+    if found.trouble:
+        console.print(standstill_sentence(found.trouble), style="bold red")
         return
-    console.print(
-        f"{found['lag']:,} offsets left to read (markers and aborted records count)"
-        + (f"; the oldest record missing in the table is {found['lag_s']:,.1f} s old" if found["lag"] else "")
-    )
+    console.print(progress_sentence(found))
 
 
 @sink.command(epilog="Example: ratchet sink resume --from table --reason 'restored' --execute")
@@ -339,7 +329,9 @@ def resume(
     config: Config = None,
     stream: Stream = None,
     from_input: FromInput = False,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it. Without this option nothing changes.")] = False,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Make the change. Without this option nothing changes.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Decide where a halted job continues, after its table was restored or its topic was created again."""
@@ -381,7 +373,7 @@ def vacuum(
     name: Name = None,
     config: Config = None,
     older_than: Annotated[
-        float, typer.Option("--older-than", min=0, max=1_000_000, help="Hours. Younger files are kept.")
+        float, typer.Option("--older-than", min=0, max=1_000_000, help="Age in hours. Younger files are kept.")
     ] = 1.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files, and remove nothing.")] = False,
     as_json: Json = False,
@@ -405,7 +397,9 @@ def compact(
     target_size: Annotated[
         float, typer.Option("--target-size", min=0.001, max=1_000_000, help="Size of a new file, in MiB.")
     ] = 128.0,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it. Without this option nothing changes.")] = False,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Make the change. Without this option nothing changes.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Merge small files of the result table into larger ones (delta, iceberg). The job may run."""
@@ -429,7 +423,9 @@ def package(
     ] = None,
     spark: Annotated[
         str | None,
-        typer.Option(help="Release of the cluster's Spark, such as 3.5, for --jars; that of this machine's pyspark."),
+        typer.Option(
+            help="With --jars: release of the cluster's Spark, such as 3.5. Default: that of this machine's pyspark."
+        ),
     ] = None,
 ) -> None:
     """Write the job for a Spark cluster: a zip for --py-files, and the script to submit next to it."""

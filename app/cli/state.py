@@ -12,7 +12,7 @@ from kafka_ratchet.app.partitioner import Partitioner
 
 state = typer.Typer(no_args_is_help=True, help="Export and import the state of a stream's identities.")
 
-File = Annotated[Path, typer.Argument(help="Its name ends with .parquet or .ndjson.")]
+File = Annotated[Path, typer.Argument(help="File with a name that ends with .parquet or .ndjson.")]
 
 
 @state.command("export", epilog="Example: ratchet state export orders.ndjson --stream orders")
@@ -38,20 +38,23 @@ def export(file: File, stream: Stream = None, config: Config = None, json: Json 
 
 @state.command("import", epilog="Example: ratchet state import orders.ndjson --stream orders --dry-run")
 def import_(
-    file: Annotated[Path | None, typer.Argument(help="Its name ends with .parquet or .ndjson.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="File with a name that ends with .parquet or .ndjson.")] = None,
     faust: Annotated[
         str | None,
         typer.Option("--faust", help="MODULE:NAME: tables and offsets of plain Faust workers of that program."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would change, and change nothing.")] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Also lower sequences: those of the file replace the stored ones.")
+        bool, typer.Option("--replace", help="Also replace stored sequences by lower ones of the file.")
     ] = False,
     all_partitions: Annotated[
-        bool, typer.Option("--all-partitions", help="Put each identity into every partition.")
+        bool, typer.Option("--all-partitions", help="Import each identity into every partition.")
     ] = False,
     partition_column: Annotated[
-        bool, typer.Option("--partition-column", help="Take the partition of a key from the file, not from the key.")
+        bool,
+        typer.Option(
+            "--partition-column", help="Take each key's partition from the file, instead of computing it from the key."
+        ),
     ] = False,
     partitioner: WhichPartitioner = Partitioner.MURMUR2,
     reason: Annotated[str, typer.Option(help="Reason, recorded in the changelog with your name.")] = "",
@@ -73,23 +76,31 @@ def import_(
         raise typer.BadParameter("FILE is missing: name a file, or a Faust program with --faust MODULE:NAME")
 
     from kafka_ratchet.app.local.broker import named_broker
-    from kafka_ratchet.app.operations.state_import import How, StateImport, prepare_import
+    from kafka_ratchet.app.operations.state_import import ImportOptions, StateImport, prepare_import
     from kafka_ratchet.app.operations.state_rows import read_rows
     from kafka_ratchet.app.settings import load
 
     settings = load(config)
     name, spec = settings.stream(stream)
     rows = read_rows(file, numbered=spec.sequence != "none")
-    how = How(partitioner, partition_column, all_partitions, replace, reason or f"import of {file.name}")
+    how = ImportOptions(partitioner, partition_column, all_partitions, replace, reason or f"import of {file.name}")
     with named_broker(settings) as bootstrap:
         if not dry_run:
             prepare_import(settings, bootstrap, name)
-        done = StateImport(settings, bootstrap, name, how).run(rows, dry_run=dry_run)
+        importer = StateImport(settings, bootstrap, name, how)
+        done = importer.run(rows, dry_run=dry_run)
+        is_stale = any(each.uncounted is not None for each in done) and importer.is_stale
     if json:
         body = {"stream": name, "dry_run": dry_run, "partitions": msgspec.to_builtins(done)}
         typer.echo(msgspec.json.encode(body).decode())
         return
-    would, ends = "would be " * dry_run, "would end" if dry_run else "ends"
+    would = "would be " * dry_run
+    ending = f"The import {'would end' if dry_run else 'ends'} the halt over this"
+    if is_stale:
+        ending = (
+            "The application has claimed the topic that was there before: after the import, the partition stays halted "
+            f"until `ratchet resume --stream {name} --reason TEXT --execute`"
+        )
     for each in done:
         typer.echo(
             f"partition {each.partition}: {each.added:,} {would}added, {each.raised:,} {would}raised, "
@@ -99,8 +110,8 @@ def import_(
             start, end = each.uncounted
             typer.echo(
                 f"partition {each.partition}: the group has committed offset {end}, and the changelog has only records "
-                f"counted below {start}: it was deleted and created again, or lost its end. The import {ends} the "
-                f"halt over this. An identity counted from {start} to {end - 1} and missing in the file "
+                f"counted below {start}: it was deleted and created again, or lost its end. {ending}. "
+                f"An identity counted from {start} to {end - 1} and missing in the file "
                 "counts as new if its records are sent again"
             )
     if not done:

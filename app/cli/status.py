@@ -20,20 +20,24 @@ RecordKey = Annotated[
 EXIT = {"persisted": 0, "unseen": 1, "in flight": 3, "waiting": 3, "forgotten": 4, "depends": 4, "unknown": 4}
 """Exit code by answer; 2 is the code for an invalid question."""
 LOOK_S = 20.0
-"""Most seconds of reading the records that an open transaction holds back."""
+"""Maximum seconds to read the input records that consumers cannot see yet because of an open transaction."""
 
 
 def status(
-    sequence: Annotated[str | None, typer.Option(help="The record's sequence. Not where the stream has none.")] = None,
+    sequence: Annotated[
+        str | None, typer.Option(help="The record's sequence. Omit it for a stream without sequences.")
+    ] = None,
     producer: Annotated[
         str | None, typer.Option(help="The producer's name, if the stream's identity is the producer.")
     ] = None,
     key: Annotated[str | None, typer.Option(help="The record's key, if the stream's identity is the key.")] = None,
     identity: Annotated[
         list[str] | None,
-        typer.Option(help="The identity, whatever it is; one of several parts by one option for each, in their order."),
+        typer.Option(
+            help="The identity, as text. If it has several parts, give the option once for each part, in their order."
+        ),
     ] = None,
-    identity_hex: Annotated[str | None, typer.Option(help="The same in hex, if it is not UTF-8 text.")] = None,
+    identity_hex: Annotated[str | None, typer.Option(help="The identity in hex, if it is not UTF-8 text.")] = None,
     partition: Annotated[str | None, typer.Option(help="The partition that the record was sent to, if known.")] = None,
     record_key: RecordKey = None,
     partitioner: WhichPartitioner = Partitioner.MURMUR2,
@@ -48,14 +52,15 @@ def status(
       0  persisted: it is committed, or (without a reorder_window)
          a later one of its identity; sent again it would be dropped
       1  unseen
-      2  the question is invalid; the sentence says why
+      2  the question is invalid; the error text says why
       3  in flight: it is in an open transaction of a worker; or
          waiting: it waits for an open transaction of another
          producer; ask again
-      4  forgotten: it had come, or may have, before an operator ran
-         `ratchet forget`; or it depends on the partition, a
-         partition has no worker, or it is below the
-         reorder_window: too late to tell
+      4  forgotten: it has come, or may have, before an operator ran
+         `ratchet forget`; or
+         depends: partitions have different answers; or
+         unknown: a partition has no worker, or the record is below
+         the reorder_window, where it is too late to tell
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     import asyncio
 
@@ -82,7 +87,7 @@ def status(
         if found.answer in ("unknown", "depends"):
             found = _with_blocked(settings, name, bootstrap, found)
     if json:
-        typer.echo(msgspec.json.encode(found).decode())
+        typer.echo(msgspec.json.encode(found.as_dict()).decode())
     else:
         for line in _sentences(found, has_none=spec.sequence == "none"):
             typer.echo(line)
@@ -90,9 +95,13 @@ def status(
 
 
 def _with_blocked(settings: Settings, name: str, bootstrap: str, found: Lookup) -> Lookup:
-    """Return the look-up, with its answer corrected by the records that an open transaction holds back.
+    """Search for the record among the input records after an open transaction, which no worker can read yet.
 
-    The answer becomes "waiting" if the record is among these, and "unseen" instead of "unknown" if it is not.
+    found: the workers' answer about the record
+
+    Returns:
+        the answer "waiting" if the record is among them. "unseen" if it is not, all of them were read, and the workers
+        do not know the record. Else `found`.
     """
     from dataclasses import replace
 
@@ -173,7 +182,7 @@ def _sequence(name: str, spec: StreamSettings, sequence: str | None) -> str:
 
 
 def _sentences(found: Lookup, *, has_none: bool) -> list[str]:
-    from kafka_ratchet.app.inspect.lookup import lookup_notices
+    from kafka_ratchet.app.inspect.lookup import forgotten_sentence, lookup_notices
     from kafka_ratchet.app.status.producers import shown
 
     lines = [f"{found.answer}"]
@@ -183,11 +192,7 @@ def _sentences(found: Lookup, *, has_none: bool) -> list[str]:
             f"{'it' if has_none else f'a record with sequence {found.sequence}'} would be {row.verdict}"
         )
         for each in row.forgotten or ():
-            said = (
-                f"    forgotten at {each.at} by {each.by}, from input offset {each.position} on: the last sequence was "
-                f"{_number(each.before)}, and then {_number(each.after)}; {each.reason}"
-            )
-            lines.append(shown(said.encode()))
+            lines.append(f"    {shown(forgotten_sentence(row.partition, each).encode())}")
     if found.answer == "forgotten":
         lines.append(
             "  a sequence as high had arrived before `ratchet forget`: the record may be in the output, and would be "

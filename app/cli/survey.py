@@ -23,27 +23,35 @@ if TYPE_CHECKING:
     from kafka_ratchet.app.survey.report import Bucket, Finding, Report
 
 SHOWN_MOST: Final = 12
-"""Most buckets of a histogram in a terminal of 80 columns."""
+"""Maximum number of buckets of a histogram in a terminal of 80 columns."""
 
 Topic = Annotated[str, typer.Argument(help="Topic to read. It needs no stream in the settings.")]
 Bootstrap = Annotated[
-    str | None, typer.Option("--bootstrap", help="Kafka to ask: host:port[,host:port]. Default: that of the settings.")
+    str | None,
+    typer.Option("--bootstrap", help="Kafka to read from: host:port[,host:port]. Default: that of the settings."),
 ]
 Partitions = Annotated[
     str | None, typer.Option("--partitions", metavar="0,3,8-11", help="Read these partitions only. Default: all.")
 ]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Read the last so many records only.")]
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=1, help="Read at most this number of records, the newest ones.")
+]
 Since = Annotated[
-    str | None, typer.Option("--since", help="Read from then on only: 24h, 7d, 2026-01-31 or 2026-01-31T08:00.")
+    str | None, typer.Option("--since", help="Read only records since then: 24h, 7d, 2026-01-31 or 2026-01-31T08:00.")
 ]
 Identities = Annotated[
     list[str] | None,
-    typer.Option("--identity", help="Count by this one as well: header:NAME, field:PATH, or parts with commas."),
+    typer.Option(
+        "--identity", help="Also count by this identity: header:NAME, field:PATH, or several parts with commas."
+    ),
 ]
 Memory = Annotated[
     int,
     typer.Option(
-        "--memory-mb", min=16, max=1 << 20, help="MiB for the ids seen. Above that, a sample of the ids is followed."
+        "--memory-mb",
+        min=16,
+        max=1 << 20,
+        help="Memory for ids, in MiB. For more ids, the command follows only a sample of them.",
     ),
 ]
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the histograms: FILE.svg or FILE.png.")]
@@ -73,7 +81,7 @@ def survey(
     from kafka_ratchet.app.survey.places import candidate_of
     from kafka_ratchet.app.survey.plot import checked
     from kafka_ratchet.app.survey.proposal import propose
-    from kafka_ratchet.app.survey.reading import Wanted
+    from kafka_ratchet.app.survey.reading import ReadRange
     from kafka_ratchet.app.survey.run import partitions_of, since_ms
     from kafka_ratchet.app.survey.run import survey as read
 
@@ -83,7 +91,7 @@ def survey(
         raise SettingsError("--limit and --since are both given. Remove one of the two options")
     if plot is not None:
         checked(plot)
-    wanted = Wanted(
+    wanted = ReadRange(
         None if partitions is None else partitions_of(partitions),
         limit,
         None if since is None else since_ms(since, round(time.time() * 1_000)),
@@ -267,11 +275,15 @@ def _show_proposal(console: Console, proposal: Proposal) -> None:
 INIT_LIMIT: Final = 1_000_000
 """Number of records that `ratchet init` reads without --limit: enough for its proposals, in some seconds."""
 
-AskedTopic = Annotated[str | None, typer.Argument(help="Topic with the events. Without it, the command asks.")]
+AskedTopic = Annotated[
+    str | None, typer.Argument(help="Topic with the events. Default: the command lists the topics and prompts for one.")
+]
 App = Annotated[str | None, typer.Option("--app", help="Name of the application. Default: from the topic's name.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the file.")]
-LastRecords = Annotated[int, typer.Option("--limit", min=1, help="Read the last so many records only.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
+LastRecords = Annotated[
+    int, typer.Option("--limit", min=1, help="Read at most this number of records, the newest ones.")
+]
 
 
 def init(
@@ -286,14 +298,16 @@ def init(
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.survey.proposal import propose
-    from kafka_ratchet.app.survey.reading import Wanted
+    from kafka_ratchet.app.survey.reading import ReadRange
     from kafka_ratchet.app.survey.run import survey as read
 
     _require_new(output, force=force)
-    settings = load(bootstrap=bootstrap or _asked("Kafka, host:port", "--bootstrap"))
+    settings = load() if bootstrap is None else load(bootstrap=bootstrap)
+    if settings.bootstrap is None:
+        settings = load(bootstrap=_asked("Kafka, host:port", "--bootstrap"))
     with named_broker(settings) as found:
         chosen = topic or _chosen_topic(settings, found)
-        report = read(settings, found, chosen, Wanted(limit=limit), lambda _: lambda *_: None, 1_024)
+        report = read(settings, found, chosen, ReadRange(limit=limit), lambda _: lambda *_: None, 1_024)
     proposal = propose(report)
     if proposal.refused is not None:
         raise SettingsError(

@@ -23,23 +23,30 @@ LEAST_FIRST = ("changelog_position", "worker", "input_end", "evicted", "keys", "
 
 
 def tables(
-    name: Annotated[str | None, typer.Argument(help="A table of your agents, not of last sequences.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Table of your agents. Default: the streams and their last sequences.")
+    ] = None,
     key: Annotated[
-        str | None, typer.Argument(help="One of its keys, as text or as JSON. Without it: its keys, a page of them.")
+        str | None, typer.Argument(help="Key of the table, as text or as JSON. Default: a page of all keys.")
     ] = None,
     config: Config = None,
     stream: Stream = None,
     identity: Annotated[
         list[str] | None,
-        typer.Option(help="Look up this identity, given as text; one of several parts by one option for each."),
+        typer.Option(
+            help="Look up this identity, given as text. If it has several parts, give the option once for each."
+        ),
     ] = None,
-    identity_hex: Annotated[str | None, typer.Option(help="The same, given in hex.")] = None,
+    identity_hex: Annotated[str | None, typer.Option(help="Look up this identity, given in hex.")] = None,
     sequence: Annotated[
         str | None,
-        typer.Option(help="Also say the verdict on a record with this sequence: fresh, duplicate or unknown."),
+        typer.Option(help="Also show the verdict on a record with this sequence: fresh, duplicate or unknown."),
     ] = None,
     key_hex: Annotated[
-        str | None, typer.Option(help="The key in hex: its bytes in the table, which are JSON unless they are bytes.")
+        str | None,
+        typer.Option(
+            help="The key in hex, as the table stores it. A table stores every key as JSON, except keys of type bytes."
+        ),
     ] = None,
     after: Annotated[str | None, typer.Option(help="List the keys that come after this one (in hex).")] = None,
     limit: Annotated[str | None, typer.Option(help="Keys of one page, at most 500; 100 by default.")] = None,
@@ -79,7 +86,7 @@ def tables(
         wanted, number = parse_parts(kind, identity or [], identity_hex), parse_sequence(sequence)
         with named_broker(settings) as bootstrap:
             found = asyncio.run(lookup(bootstrap, settings, chosen, wanted, number))
-        body, shown = msgspec.json.encode(found), _render_lookup(found)
+        body, shown = msgspec.json.encode(found.as_dict()), _render_lookup(found)
     else:
         with named_broker(settings) as bootstrap:
             overview = asyncio.run(_overview(bootstrap, settings, chosen))

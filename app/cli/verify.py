@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from kafka_ratchet.app.verify.replay.run import ReplayedAgents
 
 IDENTITIES_SHOWN = 20
-"""Most identities listed in the terminal; those with lost or doubled records come first."""
+"""Maximum number of identities listed in the terminal; those with lost or doubled records come first."""
 
 
 MoreFiles = Annotated[list[Path] | None, typer.Argument(hidden=True, metavar="FILE")]
 Results = Annotated[bool, typer.Option("--results", help="Also compare the result table of the sink.")]
 SinkName = Annotated[
-    str | None, typer.Option("--sink", help="With --results: which sink, where the settings have several.")
+    str | None, typer.Option("--sink", help="With --results: name of the sink, if the settings have several.")
 ]
 State = Annotated[
     Path | None,
@@ -40,7 +40,7 @@ Source = Annotated[
     typer.Option(
         "--source",
         metavar="FILE...",
-        help="Published files or folder, in the same order. Also finds records that never reached Kafka.",
+        help="Published files or folder, in the order of publishing. Finds records that never reached Kafka, too.",
     ),
 ]
 ProducerName = Annotated[str | None, typer.Option("--producer", help="With --source: the producer name.")]
@@ -49,18 +49,18 @@ FormatName = Annotated[str | None, typer.Option("--format", help="With --source:
 SequenceField = Annotated[str | None, typer.Option("--sequence-field", help="With --source: as for ratchet publish.")]
 Delimiter = Annotated[str | None, typer.Option("--delimiter", help="With --source: as for ratchet publish.")]
 Replay = Annotated[
-    bool, typer.Option("--replay", help="Agents of your own: run them over the input again, and compare. With --app.")
+    bool, typer.Option("--replay", help="Run your agents over the input again, and compare their output. Needs --app.")
 ]
 Program = Annotated[str | None, typer.Option("--app", "-A", help="With --replay: MODULE:NAME, as for ratchet worker.")]
 PendingOk = Annotated[
     bool,
-    typer.Option("--pending-ok", help="Input that still waits for a worker does not lead to exit code 3."),
+    typer.Option("--pending-ok", help="Do not return exit code 3 for input that still waits for a worker."),
 ]
 
 Independent = Annotated[
     bool,
     typer.Option(
-        "--independent", help="Read record by record, with another client than the worker's, however long it takes."
+        "--independent", help="Read record by record, with another client than the worker's. This takes longer."
     ),
 ]
 Record = Annotated[
@@ -112,7 +112,7 @@ def verify(
     metrics_port: pipeline.MetricsPort = None,
     metrics_host: pipeline.MetricsHost = "127.0.0.1",
 ) -> None:
-    """Recompute the demanded output from the input, and compare record by record.
+    """Recompute the right output from the input, and compare the real output with it, record by record.
 
     With --from and --to it compares any topic or table with any other.
 
@@ -120,13 +120,13 @@ def verify(
     Exit codes:
       0  proven: everything up to the end of the input is right
       1  something is wrong: lost, doubled, reordered, altered, ...
-      2  it cannot be compared; the sentence says why
+      2  it cannot be compared; the error text says why
       3  nothing is wrong in the comparable part, but not all is proven:
          input is pending, halted or was never judged (not with --pending-ok),
          or a part cannot be proven at all
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     # Before the imports below: comparing any two needs neither worker nor Spark.
-    asked = pipeline.Asked(
+    asked = pipeline.CompareOptions(
         source_address,
         target_address,
         by or (),
@@ -245,6 +245,7 @@ def _values_phrase(found: ResultsReport) -> str:
 
 
 def _show_all(console: Console, report: Report, *, pending_ok: bool) -> None:
+    from kafka_ratchet.app.inspect.proof import unproven_sentence
     from kafka_ratchet.app.verify.report import ExitCode
 
     _show(console, report)
@@ -253,7 +254,7 @@ def _show_all(console: Console, report: Report, *, pending_ok: bool) -> None:
     if report.results is not None:
         _show_results(console, report.results)
     if (report.ok or report.input_compacted) and (unproven := report.unproven()):
-        console.print(f"not all proven: {', '.join(unproven)}", style="bold yellow")
+        console.print(unproven_sentence(unproven), style="bold yellow")
     styles = {ExitCode.PROVEN: "bold green", ExitCode.WRONG: "bold red"}
     style = styles.get(report.exit_code(pending_ok=pending_ok), "bold yellow")
     console.print(report.verdict(pending_ok=pending_ok), style=style)
@@ -304,6 +305,8 @@ def _show_singly(console: Console, report: Report) -> None:
 
 
 def _show(console: Console, report: Report) -> None:
+    from kafka_ratchet.app.verify.report import counts_sentence
+
     console.print(
         f"{report.stream}: {report.fresh:,} fresh, {report.duplicate:,} duplicate, {report.invalid:,} invalid "
         "in the input"
@@ -332,8 +335,8 @@ def _show(console: Console, report: Report) -> None:
         console.print(f"  {report.before:,} records of the output come from deleted input")
     if report.undecided:
         console.print(
-            f"  {report.undecided:,} records are undecided: no output of them remains, and they may be "
-            "repeats of deleted ones",
+            f"  {report.undecided:,} records are undecided: they are missing, and may be repeats of deleted records, "
+            "or retention may have deleted them",
             style="bold yellow",
         )
     if report.output_deleted:
@@ -371,9 +374,7 @@ def _show(console: Console, report: Report) -> None:
     for finding in report.findings:
         console.print(f"  {finding}")
     console.print(
-        f"lost {report.lost:,}, doubled {report.doubled:,}, reordered {report.reordered:,}, "
-        f"altered {report.altered:,}, unexpected {report.unexpected:,}"
-        + (f", contradicted {report.contradicted:,}" if report.contradicted else ""),
+        counts_sentence(report.counts.items()),
         style="bold red" if report.counts else "bold yellow" if report.is_waiting or report.doubtful else "bold green",
     )
     for note in report.replay.notes if report.replay is not None else ():

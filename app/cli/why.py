@@ -13,27 +13,32 @@ from kafka_ratchet.app.cli.options import Config, Json, Stream
 
 if TYPE_CHECKING:
     from kafka_ratchet.app.settings import StreamSettings
-    from kafka_ratchet.app.why.answer import Answer, Arrival
+    from kafka_ratchet.app.why.answer import Answer, InputRecord
     from kafka_ratchet.app.why.scan import Watch
 
 SHOWN = 20
-"""Most arrivals of a record listed in the terminal; --json lists up to a thousand."""
+"""Maximum number of arrivals of a record listed in the terminal; --json lists up to a thousand."""
 
 
 def why(
     producer: Annotated[str | None, typer.Option(help="The producer's name.")] = None,
     identity: Annotated[
         list[str] | None,
-        typer.Option(help="The identity, as text; of several parts: once for each part, in their order."),
+        typer.Option(
+            help="The identity, as text. If it has several parts, give the option once for each part, in their order."
+        ),
     ] = None,
     identity_hex: Annotated[str | None, typer.Option(help="The identity in hex, if it is not UTF-8 text.")] = None,
     sequence: Annotated[
-        str | None, typer.Option(help="The record's sequence. Without it: all of the identity.")
+        str | None, typer.Option(help="The record's sequence. Default: all records of the identity.")
     ] = None,
-    topic: Annotated[str | None, typer.Option(help="The record's topic, one of the stream.")] = None,
-    partition: Annotated[str | None, typer.Option(help="Its partition there, or the one to look in.")] = None,
-    offset: Annotated[str | None, typer.Option(help="Its offset there.")] = None,
-    limit_s: Annotated[float, typer.Option("--timeout", help="Seconds that reading may take.")] = 600.0,
+    topic: Annotated[str | None, typer.Option(help="Topic of the record: one of the stream's topics.")] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(help="Partition of the record in --topic; or, with an identity, the only partition to search."),
+    ] = None,
+    offset: Annotated[str | None, typer.Option(help="Offset of the record in --partition.")] = None,
+    limit_s: Annotated[float, typer.Option("--timeout", help="Maximum seconds of reading.")] = 600.0,
     stream: Stream = None,
     config: Config = None,
     json: Json = False,
@@ -48,7 +53,7 @@ def why(
     Exit codes:
       0  found and explained
       1  not found
-      2  the question is invalid; the sentence says why
+      2  the question is invalid; the error text says why
       3  not found, and the time was up before everything was read
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     from kafka_ratchet.app.local.broker import named_broker
@@ -158,7 +163,7 @@ def sentences(answer: Answer) -> list[str]:
     return [plain(line.encode()) for line in lines]
 
 
-def _of_arrival(arrival: Arrival, *, told: bool) -> list[str]:
+def _of_arrival(arrival: InputRecord, *, told: bool) -> list[str]:
     from kafka_ratchet.app.inspect.event import judgement, reading_state, row_phrase
 
     which = "" if told or arrival.sequence is None else f"sequence {arrival.sequence} "
@@ -180,7 +185,7 @@ def _of_arrival(arrival: Arrival, *, told: bool) -> list[str]:
     return lines + [f"    note: {note}" for note in arrival.notes]
 
 
-def _of_transaction(arrival: Arrival) -> list[str]:
+def _of_transaction(arrival: InputRecord) -> list[str]:
     from kafka_ratchet.app.inspect.event import producer_of
 
     transaction = arrival.transaction

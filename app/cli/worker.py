@@ -19,13 +19,21 @@ def worker(
         Path | None, typer.Option("--state-folder", help="Folder for local stores. No two workers may share one.")
     ] = None,
     processes: Annotated[
-        int | None, typer.Option("--processes", help="Worker processes, as many as cores; one that dies is replaced.")
+        int | None,
+        typer.Option(
+            "--processes",
+            help="Number of worker processes, such as one for each core. A process that dies is replaced.",
+        ),
     ] = None,
     app: Annotated[
-        str | None, typer.Option("--app", "-A", help="Agents of your own: MODULE:NAME of an App, as shop:app.")
+        str | None,
+        typer.Option("--app", "-A", help="Program with your agents: MODULE:NAME of an App, such as shop:app."),
     ] = None,
     faust: Annotated[
-        str | None, typer.Option("--faust", help="A Faust program, on lanes: MODULE:NAME of a faust.App, as shop:app.")
+        str | None,
+        typer.Option(
+            "--faust", help="Faust program to run exactly once: MODULE:NAME of a faust.App, such as shop:app."
+        ),
     ] = None,
 ) -> None:
     """Deduplicate the streams of the settings until SIGTERM or Ctrl-C. Start up to one worker per partition.

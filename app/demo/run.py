@@ -40,7 +40,7 @@ This long after one of the two workers is killed, the other takes its partitions
 HALF_WAY_S: Final = 4.0
 """Seconds until half of the first file is published, at a limited rate; then the demo kills the publisher."""
 PATIENCE_S: Final = 120.0
-"""Most seconds of a step; after them the demo fails. The slowest step takes a sixth of it."""
+"""Maximum seconds of a step; after them the demo fails. The slowest step takes a sixth of it."""
 
 
 @dataclass

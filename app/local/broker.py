@@ -49,8 +49,8 @@ def named_broker(settings: Settings, *, as_worker: bool = True) -> Iterator[str]
     """
     if settings.bootstrap is None:
         raise SettingsError(
-            "bootstrap is missing: set it in the settings file or in RATCHET_BOOTSTRAP to the Kafka cluster of the "
-            "workers"
+            "bootstrap is missing. Set it to the address of the workers' Kafka, in the settings file or in "
+            "RATCHET_BOOTSTRAP"
         )
     if as_worker:
         client_options(settings.bootstrap, settings.kafka)

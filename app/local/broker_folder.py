@@ -1,4 +1,4 @@
-"""Lock on the folder of an embedded broker, so that two brokers never use it at the same time.
+"""Lock on the folder of an embedded broker, which keeps a second broker out.
 
 Kafka's own lock is too late for that: before it takes the lock, a second broker writes to the metadata log, and the
 broker that runs in the folder ends because of the corrupt log.
@@ -23,7 +23,7 @@ def broker_folder(folder: Path, wait_s: float) -> Iterator[IO[str]]:
 
     Args:
         folder: folder of the broker.
-        wait_s: most seconds to wait for another broker's lock; the broker of a killed parent may still be shutting
+        wait_s: maximum seconds to wait for another broker's lock; the broker of a killed parent may still be shutting
             down.
 
     Yields:

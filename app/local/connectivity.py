@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.errors import BrokerUnavailable, KafkaRefused
-from kafka_ratchet.producers import Heard, options_refused
+from kafka_ratchet.producers import RefusalCallback, options_refused
 
 MESSAGE_EVERY_S = 5.0
 
@@ -39,7 +39,7 @@ class Reachability:
 
     def __init__(self, bootstrap: str, options: Mapping[str, str | int | bool]) -> None:
         self._reason: str | None = None
-        self._heard = Heard(options)
+        self._heard = RefusalCallback(options)
         self.cluster_id: str | None = None
         """Cluster id in Kafka's last answer."""
         self.partitions: dict[str, int] = {}
@@ -76,7 +76,10 @@ class Reachability:
         return None if answer.brokers else "it knows of no broker yet"
 
     def refusal(self) -> KafkaRefused | None:
-        """Return the error if Kafka has refused this client, or the client Kafka; None if another request may help."""
+        """Return the error if Kafka has refused this client, or this client has refused Kafka's certificate.
+
+        None: there was no such error, so another request may help.
+        """
         return self._heard.refusal()
 
     def look(self) -> str | None:
@@ -115,7 +118,7 @@ def wait_until_reachable(
     Args:
         bootstrap: host:port[,host:port].
         options: client options in librdkafka's names, `settings.kafka`.
-        timeout_s: most seconds to wait, `settings.kafka_timeout_s`.
+        timeout_s: maximum seconds to wait, `settings.kafka_timeout_s`.
         say: function called with a sentence at the first failure, and every `MESSAGE_EVERY_S` afterwards.
 
     Raises:

@@ -30,7 +30,7 @@ from kafka_ratchet.errors import SetupError
 log = structlog.get_logger(__name__)
 
 START_LIMIT_S = 120.0
-"""Most seconds for a broker's start: it usually takes two to four, eight after a crash, and more under load."""
+"""Maximum seconds for a broker's start: it usually takes two to four, eight after a crash, and more under load."""
 
 STOP_LIMIT_S = supervisor.GRACE_S
 
@@ -251,7 +251,10 @@ class EmbeddedBroker:
                 )
             self._write_config()
         except OSError as error:
-            raise SetupError(f"the broker's folder {self.folder} cannot be used: {error}") from error
+            raise SetupError(
+                f"the broker's folder {self.folder} cannot be used: {error}. Name another with --folder; "
+                "commands without that option use TMPDIR"
+            ) from error
         # Paths in Kafka's settings are relative to the folder: no escaping, and the folder may be moved.
         class_path = ["-cp", ":".join(map(str, jars)), "-Dlog4j2.configurationFile=log4j2.properties"]
         self._format([str(java), *SHORT_LIVED.split(), *class_path, "kafka.tools.StorageTool"])
@@ -309,7 +312,10 @@ class EmbeddedBroker:
             command, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
         )
         if done.returncode != 0:
-            raise SetupError(f"Kafka cannot prepare {self.data_folder}: {(done.stderr or done.stdout).strip()[-2000:]}")
+            raise SetupError(
+                f"the broker's folder {self.folder} cannot be formatted. Kafka's kafka-storage printed:\n"
+                f"{(done.stderr or done.stdout).strip()[-2000:]}"
+            )
         formatted.touch()
 
     def _last_port(self) -> int | None:

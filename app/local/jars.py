@@ -154,7 +154,9 @@ def read_lock(name: str, file: Path = LOCK_FILE) -> dict[str, str]:
             if jar_set == name:
                 locked[maven_path] = digest
     if not locked:
-        raise SetupError(f"{file} lists no jars of the set {name!r}: this installation of Ratchet is incomplete")
+        raise SetupError(
+            f"{file} lists no jars of the set {name!r}: this installation of Ratchet is incomplete. Install it again"
+        )
     return locked
 
 

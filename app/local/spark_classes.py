@@ -40,7 +40,7 @@ If one of them is set, Ratchet passes no class file, because Java refuses two.
 ASKED: Final = (OPTIONS, "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS")
 """Environment variables that may contain such options."""
 WRITTEN_WITHIN_S: Final = 900.0
-"""Most seconds to write the class file. It takes half a minute on a quiet machine, and minutes on a busy one."""
+"""Maximum seconds to write the class file. It takes half a minute on a quiet machine, and minutes on a busy one."""
 LOOK_S: Final = 0.1
 _COMMAND: Final = (sys.executable, "-m", "kafka_ratchet.app.local.spark_classes")
 """Command that runs `_work` in Spark."""

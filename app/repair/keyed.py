@@ -10,8 +10,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kafka_ratchet.app.repair.plan import COORDINATES, Chosen, RepairPlan
-from kafka_ratchet.app.repair.records import NO_BOUNDS, NOT_DUE, Bounds, Due, HeldRecords, coordinates, places
+from kafka_ratchet.app.repair.plan import COORDINATES, RecordSet, RepairPlan
+from kafka_ratchet.app.repair.records import (
+    NO_BOUNDS,
+    NOT_DUE,
+    ComparedOffsets,
+    ExpectedRows,
+    HeldRecords,
+    coordinates,
+    places,
+)
 from kafka_ratchet.app.verify.findings import FindingKind, ResultsReport
 from kafka_ratchet.app.verify.keys import KeyedRows
 from kafka_ratchet.app.verify.rows import RowOffsets
@@ -22,7 +30,7 @@ from kafka_ratchet.spark_sink.rows.identities import plain, tuples
 Tuple = tuple[Any, ...]
 
 KEY_SHOWN = 200
-"""Most characters of a key in a finding."""
+"""Maximum number of characters of a key in a finding."""
 
 DOES_NOT_PARSE = "stands for a record that does not parse today; look at what has changed since, such as its schema"
 
@@ -70,7 +78,7 @@ def _text(value: pa.Scalar) -> str:
 
 
 class LastRows:
-    """Comparison of a table that has one row per key, made from the key's last record.
+    """Comparison of a table with one row per key: the row of the key's last record.
 
     Args:
         plan: plan that receives the findings.
@@ -82,12 +90,12 @@ class LastRows:
         self._plan, self._keys, self._remove_unexpected = plan, keys, remove_unexpected
         self._held: dict[Tuple, list[HeldRow]] = {}
         self._gone: list[Tuple] = []
-        self._put_in = Chosen()
-        self._bounds: Mapping[int, Bounds] = {}
+        self._put_in = RecordSet()
+        self._bounds: Mapping[int, ComparedOffsets] = {}
         self._rejects: dict[int, set[int]] = {}
 
     def hold(self, batches: Iterable[pa.RecordBatch], columns: HeldRecords) -> None:
-        """Store the rows of the table in memory, in place of rows from an earlier call.
+        """Store the rows of the table in memory; remove rows from an earlier call.
 
         Args:
             batches: rows, with the key and the columns of `columns`.
@@ -102,7 +110,7 @@ class LastRows:
             for key, row in zip(tuples(batch.select(self._keys.schema.names)), rows, strict=True):
                 self._held.setdefault(key, []).append(HeldRow(*row))
 
-    def compare(self, found: Recount, due: Due, bounds: Mapping[int, Bounds]) -> None:
+    def compare(self, found: Recount, due: ExpectedRows, bounds: Mapping[int, ComparedOffsets]) -> None:
         """Compare all keys, and add the findings to the plan."""
         self._bounds = bounds
         for partition, offset in tuples(found.rejects.select(COORDINATES.names)):
@@ -123,7 +131,7 @@ class LastRows:
         return by_key
 
     def _compare(
-        self, key: Tuple, last: dict[int, int], deleted: dict[int, int], rows: list[HeldRow], due: Due
+        self, key: Tuple, last: dict[int, int], deleted: dict[int, int], rows: list[HeldRow], due: ExpectedRows
     ) -> None:
         """Compare the rows of one key with its last record, and add the findings to the plan.
 
@@ -148,11 +156,11 @@ class LastRows:
             return
         self._mend(key, wanted, last.get(wanted[0]) == wanted[1], rows, due)
 
-    def _mend(self, key: Tuple, wanted: tuple[int, int], is_row: bool, rows: list[HeldRow], due: Due) -> None:
-        """Plan the change that leaves a key the row of its last record, and no other row.
+    def _mend(self, key: Tuple, wanted: tuple[int, int], is_row: bool, rows: list[HeldRow], due: ExpectedRows) -> None:
+        """Plan the change after which a key has only the row of its last record.
 
         wanted: partition and offset of the last record
-        is_row: False: that record deletes the row, so the key must have no row
+        is_row: whether the last record makes a row; if False, it deletes the key's row
         """
         named = self._keys.text_of(key)
         if not is_row:
@@ -175,7 +183,7 @@ class LastRows:
         if rows:
             self._gone.append(key)
 
-    def _is_right(self, row: HeldRow, due: Due) -> bool:
+    def _is_right(self, row: HeldRow, due: ExpectedRows) -> bool:
         partition = row.partition
         at, is_there = places(due.rows(partition), np.array([row.offset], np.int64))
         if not is_there[0]:
@@ -189,7 +197,7 @@ class LastRows:
         return bounds is not None and 0 <= row.offset < bounds.earliest
 
     def _without_record(self, key: Tuple, rows: list[HeldRow]) -> None:
-        """Plan the change for the rows of a key without a record in the topic."""
+        """Plan the change for the rows of a key that no record of the topic has."""
         if any(row.offset in self._rejects.get(row.partition, ()) for row in rows):
             self._stays(key, "unexpected", DOES_NOT_PARSE, rows)
         elif any(self._is_before(row) for row in rows):
@@ -254,7 +262,12 @@ class Totals(KeyedRows):
 
 
 def compare_rejects(
-    plan: RepairPlan, due: pa.Table, there: RowOffsets, bounds: Mapping[int, Bounds], *, remove_unexpected: bool
+    plan: RepairPlan,
+    due: pa.Table,
+    there: RowOffsets,
+    bounds: Mapping[int, ComparedOffsets],
+    *,
+    remove_unexpected: bool,
 ) -> None:
     """Compare the topic with the rejects of a table with one row per key; add the findings to the plan.
 
@@ -263,9 +276,9 @@ def compare_rejects(
         due: `_kafka_partition` and `_kafka_offset` of each reject that the table must have.
         there: offsets of the rejects that the table has.
         bounds: bounds of each partition.
-        remove_unexpected: True to remove rejects without such a record.
+        remove_unexpected: True to remove rejects outside of `due`.
     """
-    wanted, gone, put_in = RowOffsets(), Chosen(), Chosen()
+    wanted, gone, put_in = RowOffsets(), RecordSet(), RecordSet()
     wanted.add(due.to_batches())
     for partition in sorted({*wanted.left(), *there.left()}):
         limits = bounds.get(partition, NO_BOUNDS)

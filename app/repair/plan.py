@@ -44,7 +44,7 @@ class PlannedRow:
         return f"{self.action}{rejects}: {', '.join(place)}: {self.kind}, {self.detail}"
 
 
-class Chosen:
+class RecordSet:
     """Set of records, by partition and offset."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class RepairPlan(Document):
     job: str
     kind: str
     sample: int
-    """Most findings of each kind and action to keep by name."""
+    """Maximum number of findings of each kind and action to keep by name."""
     offsets: dict[int, int] = field(default_factory=dict)
     counts: Counter[FindingKind] = field(default_factory=Counter)
     """Number of wrong records or keys by kind, including those that the plan leaves as they are."""
@@ -133,7 +133,7 @@ class RepairPlan(Document):
     def add_offsets(
         self, kind: FindingKind, action: Action, partition: int, offsets: Numbers, detail: str, *, rejects: bool = False
     ) -> None:
-        """Count a finding about each record of several offsets, like `add`."""
+        """Count one finding about each record at these offsets; see `add`."""
         if not len(offsets):
             return
         left = self.sample - self._named[kind, action]

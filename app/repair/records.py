@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_ratchet.app.repair.plan import Chosen, RepairPlan
+from kafka_ratchet.app.repair.plan import RecordSet, RepairPlan
 from kafka_ratchet.app.verify.identities import Flags, Numbers
 from kafka_ratchet.app.verify.rows import NO_ROWS, RowOffsets
 from kafka_ratchet.app.verify.values import NO_VALUE, ComparedColumns
@@ -24,8 +24,8 @@ NOT_DUE: Final = "the topic has no such record; --remove-unexpected takes it awa
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Offsets of a partition that bound the comparison: the topic's first one, and the one stored in the table."""
+class ComparedOffsets:
+    """Offsets that bound the comparison of a partition: the topic's first one, and the one stored in the table."""
 
     earliest: int
     stored: int
@@ -54,7 +54,7 @@ class Bounds:
         return int(np.count_nonzero((offsets >= 0) & (offsets < self.earliest)))
 
 
-NO_BOUNDS: Final = Bounds(0, 0, 0)
+NO_BOUNDS: Final = ComparedOffsets(0, 0, 0)
 """Bounds of a partition that the topic does not have."""
 
 
@@ -73,7 +73,7 @@ class HeldRecords:
         self._held: dict[int, list[Numbers]] = {}
 
     def hold(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Store the digests of a table's rows, in place of those from an earlier call."""
+        """Store the digests of a table's rows; remove those from an earlier call."""
         self._held = {}
         for batch in batches:
             partitions, offsets = coordinates(batch)
@@ -95,7 +95,7 @@ class HeldRecords:
         return offsets, found, values
 
 
-class Due:
+class ExpectedRows:
     """Rows and rejects that the table must have for the topic's records, by Kafka partition.
 
     Args:
@@ -124,7 +124,7 @@ class Due:
         return np.sort(self._rejects.of(partition))
 
     def are_right(self, partition: int, at: Numbers, found: Numbers, values: Numbers) -> Flags:
-        """Return True for each right row, by its digests.
+        """Return for each row True if its digests are those of its record.
 
         at: positions in `rows(partition)` of the rows' records
         found: digests of the rows
@@ -173,10 +173,12 @@ class AppendedTable:
 
     def __init__(self, plan: RepairPlan, *, remove_unexpected: bool, has_rejects: bool) -> None:
         self._plan, self._remove_unexpected, self._has_rejects = plan, remove_unexpected, has_rejects
-        self._gone, self._put_in = Chosen(), Chosen()
-        self._rejects_gone, self._rejects_put_in = Chosen(), Chosen()
+        self._gone, self._put_in = RecordSet(), RecordSet()
+        self._rejects_gone, self._rejects_put_in = RecordSet(), RecordSet()
 
-    def compare(self, held: HeldRecords, rejects: RowOffsets, due: Due, bounds: Mapping[int, Bounds]) -> None:
+    def compare(
+        self, held: HeldRecords, rejects: RowOffsets, due: ExpectedRows, bounds: Mapping[int, ComparedOffsets]
+    ) -> None:
         """Compare all partitions, and add the findings to the plan."""
         for partition in sorted({*held.partitions(), *rejects.left(), *bounds}):
             self._compare(partition, held, rejects, due, bounds.get(partition, NO_BOUNDS))
@@ -184,7 +186,9 @@ class AppendedTable:
         plan.gone, plan.put_in = self._gone.table(), self._put_in.table()
         plan.rejects_gone, plan.rejects_put_in = self._rejects_gone.table(), self._rejects_put_in.table()
 
-    def _compare(self, partition: int, held: HeldRecords, rejects: RowOffsets, due: Due, bounds: Bounds) -> None:
+    def _compare(
+        self, partition: int, held: HeldRecords, rejects: RowOffsets, due: ExpectedRows, bounds: ComparedOffsets
+    ) -> None:
         plan = self._plan
         offsets, found, values = held.of(partition)
         kept = rejects.of(partition)
@@ -250,7 +254,7 @@ class AppendedTable:
         else:
             add("unexpected", "stays", partition, offsets, NOT_DUE, rejects=True)
 
-    def _remove(self, chosen: Chosen, partition: int, offsets: Numbers) -> None:
+    def _remove(self, chosen: RecordSet, partition: int, offsets: Numbers) -> None:
         """Choose rows to remove, including rows with null coordinates."""
         found = offsets.tolist()
         nowhere: list[int | None] = [*found, *[None] * (NOWHERE in found)]

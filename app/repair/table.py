@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from kafka_ratchet.app.repair.keyed import KeyTable, LastRows, Totals, compare_rejects
 from kafka_ratchet.app.repair.plan import RepairPlan
-from kafka_ratchet.app.repair.records import AppendedTable, Bounds, Due, HeldRecords
+from kafka_ratchet.app.repair.records import AppendedTable, ComparedOffsets, ExpectedRows, HeldRecords
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.results import access_of, planner_of, sink_errors_translated, spec_of
 from kafka_ratchet.app.verify.rows import RowOffsets
@@ -21,7 +21,7 @@ from kafka_ratchet.app.verify.values import ComparedColumns
 from kafka_ratchet.app.worker.topics import config_of
 from kafka_ratchet.errors import SettingsError, SetupError
 from kafka_ratchet.producers import admin_client
-from kafka_ratchet.spark_sink.job.mend import Wanted, mend
+from kafka_ratchet.spark_sink.job.mend import TableRepair, mend
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.recount import due_records, recount
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 Session = Callable[[], AbstractContextManager["SparkSession"]]
 
 QUIET_ATTEMPTS: Final = 5
-"""Most attempts to read the whole table without a commit of its job during the reading."""
+"""Maximum number of attempts to read the whole table. The job must not commit while it is read."""
 
 MAX_REASON: Final = 1_000
-"""Most characters of the operator's reason, which is stored with the commit."""
+"""Maximum number of characters of the operator's reason, which is stored with the commit."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Repair:
     Args:
         reason: the operator's reason; "" without `execute`.
         execute: True to make the changes; False to only list them.
-        sample: most findings of each kind and action to name.
+        sample: maximum number of findings of each kind and action to name.
         remove_unexpected: True to remove rows without a record, and wrong rows of a record with several.
 
     Raises:
@@ -76,7 +76,7 @@ class Repair:
 
 
 @dataclass(frozen=True)
-class Repaired:
+class RepairResult:
     """Result of a repair: the findings, and the commit that corrected them."""
 
     plan: RepairPlan
@@ -132,7 +132,7 @@ class RepairedTable:
         self._has_rejects = self._kept.rejects or self._kept.from_input
         self._table = f"{self._kept.store} {self._location}"
 
-    def run(self, session: Session) -> Repaired:
+    def run(self, session: Session) -> RepairResult:
         """Compare the table with its topic; with `execute`, take the job over and commit the repair.
 
         Args:
@@ -151,10 +151,10 @@ class RepairedTable:
                 seen = self._store.generation()
                 plan = self._look(spark, job)
                 if not (self._asked.execute and plan.mends):
-                    return Repaired(plan)
+                    return RepairResult(plan)
                 return self._carry_out(spark, job, plan, seen)
 
-    def _carry_out(self, spark: SparkSession, job: Job, plan: RepairPlan, seen: int) -> Repaired:
+    def _carry_out(self, spark: SparkSession, job: Job, plan: RepairPlan, seen: int) -> RepairResult:
         """Take the job over and commit the repair. seen: generation of the table before it was read."""
         stored = self._store.open(job.pipeline.schema(spark))
         try:
@@ -163,12 +163,12 @@ class RepairedTable:
             if stored != plan.offsets or self._store.generation() != seen + 1:
                 plan = self._look(spark, job)  # from now on no other job commits
             if not plan.mends:
-                return Repaired(plan)
+                return RepairResult(plan)
             note = repair_note(self._asked.reason, plan.counted())
-            wanted = Wanted(plan.gone, plan.put_in), Wanted(plan.rejects_gone, plan.rejects_put_in)
+            wanted = TableRepair(plan.gone, plan.put_in), TableRepair(plan.rejects_gone, plan.rejects_put_in)
             with self._announced("reading rows again, and committing them"):
                 mend(spark, job, self._store, (self._start(plan.offsets), plan.offsets), wanted, note)
-            return Repaired(plan, note, self._store.generation())
+            return RepairResult(plan, note, self._store.generation())
         finally:
             self._store.close()
 
@@ -202,11 +202,11 @@ class RepairedTable:
         earliest, first = self._planner.offset_range().earliest, self._store.first_offsets()
         return {each: min(max(earliest[each], first.get(each, 0)), offset) for each, offset in offsets.items()}
 
-    def _bounds(self, offsets: dict[int, int], reached: dict[int, int]) -> dict[int, Bounds]:
+    def _bounds(self, offsets: dict[int, int], reached: dict[int, int]) -> dict[int, ComparedOffsets]:
         resume(self._planner.offset_range(), reached)  # refuses offsets that this topic cannot have led to
         ahead = store_class(self._location.kind).rejects_apart
         start = self._start(reached)
-        return {p: Bounds(first, offsets.get(p, first), reached[p], ahead) for p, first in start.items()}
+        return {p: ComparedOffsets(first, offsets.get(p, first), reached[p], ahead) for p, first in start.items()}
 
     def _look(self, spark: SparkSession, job: Job) -> RepairPlan:
         with self._announced("reading it, and computing its rows again with Spark"):
@@ -276,15 +276,15 @@ class RepairedTable:
         return HeldRecords(ComparedColumns.of_table(schema, nested=nested), arrow_schema(wanted))
 
     def _due(
-        self, spark: SparkSession, job: Job, columns: HeldRecords, plan: RepairPlan, bounds: dict[int, Bounds]
-    ) -> Due:
+        self, spark: SparkSession, job: Job, columns: HeldRecords, plan: RepairPlan, bounds: dict[int, ComparedOffsets]
+    ) -> ExpectedRows:
         start = {partition: bounds[partition].earliest for partition in plan.offsets}
         restricted = self._store.restricted_values
         found = due_records(spark, job, columns.columns, start, plan.offsets, restricted_values=restricted)
-        return Due(found, parses=job.pipeline.parses, has_value="_kafka_value" in columns.schema.names)
+        return ExpectedRows(found, parses=job.pipeline.parses, has_value="_kafka_value" in columns.schema.names)
 
     def _compare_keyed(
-        self, spark: SparkSession, job: Job, plan: RepairPlan, rejects: RowOffsets, bounds: dict[int, Bounds]
+        self, spark: SparkSession, job: Job, plan: RepairPlan, rejects: RowOffsets, bounds: dict[int, ComparedOffsets]
     ) -> None:
         write_mode, remove = self._write_mode, self._asked.remove_unexpected
         whole = arrow_schema(job.pipeline.schema(spark))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kafka_ratchet.app.repartition import Arrivals, arrives_in, judging, repartitioned
+from kafka_ratchet.app.repartition import RepartitionSettings, arrives_in, judging, repartitioned
 from kafka_ratchet.app.settings import Settings, load, with_arrivals
 from kafka_ratchet.app.settings_sections import StreamSettings
 from kafka_ratchet.app.worker.steps import with_steps
@@ -34,7 +34,7 @@ def test_one_stream_sends_and_the_other_judges(tmp_path: Path) -> None:
     settings = load(tmp_path / "ratchet.toml")
     assert list(settings.streams) == ["hooks-arrivals", "hooks", "other"]
     arrivals, hooks = settings.streams["hooks-arrivals"], settings.streams["hooks"]
-    assert isinstance(arrivals, Arrivals)
+    assert isinstance(arrivals, RepartitionSettings)
     assert (arrivals.input, arrivals.output, arrivals.to_partitions) == ("in", "shop-repartition.hooks", 12)
     assert (hooks.input, hooks.output, hooks.dead_letters) == ("shop-repartition.hooks", "out", "dead")
     assert arrivals.rule == {"identity": "field:id", "sends_to": "shop-repartition.hooks"}
@@ -58,7 +58,7 @@ def test_the_only_stream_is_the_one_that_judges(tmp_path: Path) -> None:
     settings = load(tmp_path / "ratchet.toml")
     assert settings.stream()[0] == "hooks"
     arrivals = settings.streams["hooks-arrivals"]
-    assert isinstance(arrivals, Arrivals)
+    assert isinstance(arrivals, RepartitionSettings)
     assert arrivals.to_partitions is None  # as many as the input has
 
 

@@ -105,7 +105,7 @@ WRONG = {
     "no certificate": (
         "MTLS",
         {"security.protocol": "SSL"},
-        "Kafka at {server} refuses this client's certificate, or that it has none",
+        "Kafka at {server} refuses this client, because it has no certificate or a wrong one",
     ),
     "unknown certificate": (
         "MTLS",
@@ -114,7 +114,7 @@ WRONG = {
             "ssl.certificate.location": "stranger.pem",
             "ssl.key.location": "stranger.key",
         },
-        "Kafka at {server} refuses this client's certificate, or that it has none",
+        "Kafka at {server} refuses this client, because it has no certificate or a wrong one",
     ),
     "secret": (
         "OIDC",

@@ -80,7 +80,7 @@ def test_what_a_start_has_made_is_no_garbage(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(process, "_serve", served)
     gc.disable()
     try:
-        process.serve(Settings(state_folder=tmp_path), "127.0.0.1:1", process.Prepared({}, {}))
+        process.serve(Settings(state_folder=tmp_path), "127.0.0.1:1", process.PreparedTopics({}, {}))
     finally:
         gc.enable()
         gc.unfreeze()

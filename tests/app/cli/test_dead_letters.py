@@ -5,44 +5,45 @@ from __future__ import annotations
 import pytest
 
 from kafka_ratchet.app.cli import run
-from kafka_ratchet.app.cli.dead_letters import _print, _time, _view
+from kafka_ratchet.app.cli.dead_letters import lines_of
 from kafka_ratchet.app.dead_letters.asked import sentences
-from kafka_ratchet.app.dead_letters.letters import Letter, Origin
+from kafka_ratchet.app.dead_letters.letters import Letter, LetterOrigin
 from kafka_ratchet.app.dead_letters.reading import LetterView
-from kafka_ratchet.app.dead_letters.replay import Counts, Outcome
+from kafka_ratchet.app.dead_letters.replay import Counts, ReplayResult
+from kafka_ratchet.app.inspect.dead_letters import LetterRecord, clock
+from kafka_ratchet.app.why.answer import moment
 from kafka_ratchet.transport.batch.record_batch import Header
 
 EVIL = b"\x1b]0;owned\x07\x9b31m\r\n\xff\x00[red]"
 ODD = EVIL.decode("latin1")
 HEADERS = [Header("ratchet-producer", b"shop"), Header("Authorization", b"Bearer secret"), Header(ODD, EVIL)]
-ORIGIN = Origin(f"agent a: {ODD}", ODD, 1, 7)
+ORIGIN = LetterOrigin(f"agent a: {ODD}", ODD, 1, 7)
 FOUND = LetterView(Letter(0, 4, 1_700_000_000_000, ORIGIN, 2, HEADERS), b"key of somebody", EVIL, True)
 
 
-def said(capsys: pytest.CaptureFixture[str], *, values: bool) -> str:
-    _print(_view(FOUND, values))
-    return capsys.readouterr().out
+def said(*, values: bool) -> str:
+    return "\n".join(lines_of(LetterRecord(FOUND, values)))
 
 
 @pytest.mark.parametrize("values", [False, True])
-def test_hostile_bytes_never_reach_the_terminal(capsys: pytest.CaptureFixture[str], values: bool) -> None:
-    text = said(capsys, values=values)
+def test_hostile_bytes_never_reach_the_terminal(values: bool) -> None:
+    text = said(values=values)
     assert all(each == "\n" or each.isprintable() for each in text)
     assert "partition 0, offset 4: 2023-11-14 22:13:20, replayed 2 times before, was replayed" in text
 
 
-def test_content_is_masked_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    masked, whole = said(capsys, values=False), said(capsys, values=True)
+def test_content_is_masked_unless_asked_for() -> None:
+    masked, whole = said(values=False), said(values=True)
     assert "header ratchet-producer: shop" in masked
     assert "header Authorization: 13 bytes" in masked
     assert "  key: 15 bytes" in masked
     assert "header Authorization: Bearer secret" in whole
     assert "  key: key of somebody" in whole
-    assert _view(LetterView(FOUND.letter, None, None, False), True)["key"] == {"bytes": None}
+    assert LetterRecord(LetterView(FOUND.letter, None, None, False), True).as_dict()["key"] == {"bytes": None}
 
 
 def test_a_time_of_no_year_is_a_number() -> None:
-    assert _time(2**62) == f"{2**62} ms"
+    assert clock(moment(2**62)) == f"{2**62} ms"
 
 
 def test_an_offset_needs_its_partition(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +60,6 @@ def test_an_offset_needs_its_partition(capsys: pytest.CaptureFixture[str], monke
 
 def test_every_letter_that_stays_is_accounted_for() -> None:
     counts = Counts(to_replay=5, done=1, held_back=2, too_often=3, others=4, too_old=5)
-    text = " ".join(sentences(Outcome("orders", "dead", "orders.raw", True, 0, counts)))
+    text = " ".join(sentences(ReplayResult("orders", "dead", "orders.raw", True, 0, counts)))
     assert [n for n in "12345" if f"{n} " in text] == [*"12345"]
     assert "5 dead letters would be sent to orders.raw. Nothing was changed." in text

@@ -36,9 +36,15 @@ def test_settings_by_what_is_in_a_topic(
     assert "already exists" in capsys.readouterr().err
     assert run(["init", "--bootstrap", broker, "--output", "other.toml"]) == 2
     assert "the topic is not named" in capsys.readouterr().err
-    assert run(["init", "--output", "other.toml"]) == 2
-    assert "--bootstrap is missing" in capsys.readouterr().err
+    assert run(["init", "--output", "other.toml"]) == 2  # with the address of ratchet.toml
+    assert "the topic is not named" in capsys.readouterr().err
     empty = new_topic(1)
     assert run(["init", empty, "--bootstrap", broker, "--output", "other.toml"]) == 2
     assert "too few" in capsys.readouterr().err
     assert not Path("other.toml").exists()
+    Path("ratchet.toml").unlink()
+    assert run(["init", topic, "--output", "other.toml"]) == 2
+    assert "--bootstrap is missing" in capsys.readouterr().err
+    monkeypatch.setenv("RATCHET_BOOTSTRAP", broker)
+    assert run(["init", topic, "--output", "other.toml"]) == 0
+    assert load(Path("other.toml")).bootstrap == broker

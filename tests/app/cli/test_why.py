@@ -8,7 +8,7 @@ import pytest
 
 from kafka_ratchet.app.cli import run
 from kafka_ratchet.app.cli.why import sentences
-from kafka_ratchet.app.why.answer import Answer, Arrival, Place, Result
+from kafka_ratchet.app.why.answer import Answer, InputRecord, RecordPosition, Result
 
 TOML = """
 bootstrap = "127.0.0.1:1"
@@ -46,8 +46,8 @@ def test_a_question_that_cannot_be_asked(
 
 
 def test_an_answer_is_safe_in_a_terminal_and_tells_where_the_table_stands() -> None:
-    place, there = Place("in", 0, 4), Place("out", 0, 2)
-    arrival = Arrival(place, "2026-01-01T00:00:00.000Z", 7, "fresh", 6, forwarded=there)
+    place, there = RecordPosition("in", 0, 4), RecordPosition("out", 0, 2)
+    arrival = InputRecord(place, "2026-01-01T00:00:00.000Z", 7, "fresh", 6, forwarded=there)
     answer = Answer("events", "producer '\x1b[31mred'", b"\x1b[31mred", 7, [arrival])
     for result, said in (
         (Result("delta t", "results", 2, 0, None), "not yet in delta t: job results has read up to offset 2"),

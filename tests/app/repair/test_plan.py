@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from kafka_ratchet.app.repair.keyed import KeyTable, LastRows, compare_rejects
 from kafka_ratchet.app.repair.plan import COORDINATES, RepairPlan
-from kafka_ratchet.app.repair.records import AppendedTable, Bounds, Due, HeldRecords
+from kafka_ratchet.app.repair.records import AppendedTable, ComparedOffsets, ExpectedRows, HeldRecords
 from kafka_ratchet.app.verify.rows import RowOffsets
 from kafka_ratchet.app.verify.values import ComparedColumns
 from kafka_ratchet.spark_sink.job.recount import DueRecords, Recount
@@ -29,7 +29,7 @@ def batch(rows: list[Row]) -> pa.RecordBatch:
     )
 
 
-def due(rows: list[Row], rejects: list[tuple[int, int]]) -> Due:
+def due(rows: list[Row], rejects: list[tuple[int, int]]) -> ExpectedRows:
     found = batch(rows)
     digests = pa.table(
         {
@@ -39,7 +39,7 @@ def due(rows: list[Row], rejects: list[tuple[int, int]]) -> Due:
             "_value_digest": pa.array(row_digests([found["_kafka_value"]])),
         }
     )
-    return Due(DueRecords(digests, coordinates(rejects)), parses=True, has_value=True)
+    return ExpectedRows(DueRecords(digests, coordinates(rejects)), parses=True, has_value=True)
 
 
 def coordinates(places: list[tuple[int, int]]) -> pa.Table:
@@ -53,7 +53,7 @@ def offsets(places: list[tuple[int, int]]) -> RowOffsets:
 
 
 def compared(
-    rows: list[Row], rejects: list[tuple[int, int]], wanted: Due, bounds: Bounds, *, remove: bool
+    rows: list[Row], rejects: list[tuple[int, int]], wanted: ExpectedRows, bounds: ComparedOffsets, *, remove: bool
 ) -> RepairPlan:
     plan = RepairPlan("table", "job", "append", 100)
     held = HeldRecords(COMPARED, COLUMNS)
@@ -84,7 +84,7 @@ def test_each_way_in_which_a_record_can_be_wrong() -> None:
         (None, None, "nowhere"),
     ]
     rejects = [(0, 8), (0, 10), (0, 10), (0, 12), (0, 13), (0, 25)]
-    bounds = Bounds(4, 14, 25, rejects_ahead=True)
+    bounds = ComparedOffsets(4, 14, 25, rejects_ahead=True)
     plan = compared(rows, rejects, wanted, bounds, remove=False)
     shown = sorted(str(each) for each in plan.rows)
     assert shown == sorted(
@@ -129,7 +129,7 @@ def test_a_key_in_several_partitions_stays_where_the_last_commit_is_unknown() ->
     deleted = pa.table([["gone"], [1], [2]], schema=schema)
     found = Recount(pa.table([*map(list, zip(*last, strict=True))], schema=schema), deleted, coordinates([(0, 6)]))
     wanted = due([(p, offset, who) for who, p, offset in last], [])
-    rows.compare(found, wanted, {0: Bounds(0, 20, 20), 1: Bounds(0, 20, 20)})
+    rows.compare(found, wanted, {0: ComparedOffsets(0, 20, 20), 1: ComparedOffsets(0, 20, 20)})
     assert sorted((each.kind, each.action, each.key) for each in plan.rows) == [
         ("altered", "stays", "who='broken'"),
         ("altered", "stays", "who='older'"),
@@ -144,11 +144,11 @@ def test_a_key_in_several_partitions_stays_where_the_last_commit_is_unknown() ->
 def test_rejects_of_a_commit_that_is_not_complete_are_left() -> None:
     plan = RepairPlan("table", "job", "totals", 100)
     compare_rejects(
-        plan, coordinates([(0, 1)]), offsets([(0, 1), (0, 9)]), {0: Bounds(0, 5, 5, rejects_ahead=True)},
+        plan, coordinates([(0, 1)]), offsets([(0, 1), (0, 9)]), {0: ComparedOffsets(0, 5, 5, rejects_ahead=True)},
         remove_unexpected=True,
     )  # fmt: skip
     assert not plan.mends
     compare_rejects(
-        plan, coordinates([(0, 1)]), offsets([(0, 1), (0, 9)]), {0: Bounds(0, 5, 5)}, remove_unexpected=True
+        plan, coordinates([(0, 1)]), offsets([(0, 1), (0, 9)]), {0: ComparedOffsets(0, 5, 5)}, remove_unexpected=True
     )
     assert places(plan.rejects_gone) == [(0, 9)]
