@@ -12,7 +12,7 @@ from confluent_kafka import Producer as KafkaProducer
 from kafka_ratchet.errors import RatchetError, SettingsError, TransportError
 from kafka_ratchet.producers.client import AUTHENTICATION_FAILED, CLIENT_STOPPED, PURGED, SILENT, refusal, refused
 from kafka_ratchet.producers.metrics import STATISTICS_EVERY_MS, Measures
-from kafka_ratchet.producers.standstill import Standstill, standstill_of
+from kafka_ratchet.producers.standstill import Standstill, silence_sentence, standstill_of
 
 Headers = dict[str, str | bytes | None]
 
@@ -29,7 +29,7 @@ POLL_EVERY_RECORDS = 64
 """Number of sent records after which a sender fetches delivery reports; each fetch costs a call into the client."""
 
 SILENCE_S = 3.0
-"""Seconds without an acknowledgement, while records wait, until a warning; also the seconds between two warnings."""
+"""Seconds without an acknowledgement, while records wait, after which a warning is logged; also until the next one."""
 
 THROTTLED_FOR_S = 15.0
 """Seconds after a delay by quota during which that delay explains missing acknowledgements."""
@@ -70,7 +70,7 @@ class Accumulator:
         self._producer = self._client(options)
         self.produce = self._producer.produce
         """The client's own `produce`. It raises BufferError while the queue is full, and errors for `refused`."""
-        self._attendant = threading.Thread(target=self._attend, name=f"producer-{topic}", daemon=True)
+        self._attendant = threading.Thread(target=self._fetch_when_idle, name=f"producer-{topic}", daemon=True)
         self._attendant.start()
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ class Accumulator:
         """
         error: KafkaError = failure.args[0]
         if error.code() == CLIENT_STOPPED:
-            self._stopped(error)
+            self._fail_after_stop(error)
         if self.failure is not None:
             return self.failure
         self.measures.refused += 1
@@ -123,7 +123,7 @@ class Accumulator:
         try:
             self._producer.poll(timeout_s)
         except KafkaException as failure:
-            self._stopped(failure.args[0])
+            self._fail_after_stop(failure.args[0])
         self._take_notes()
         self._polled_at = time.monotonic()
 
@@ -218,7 +218,7 @@ class Accumulator:
             except KafkaException:
                 pass  # the client says again that it has stopped
 
-    def _attend(self) -> None:
+    def _fetch_when_idle(self) -> None:
         """Fetch delivery reports while the program does not send.
 
         Reports run under Python's interpreter lock, which a busy thread releases only every 5 ms: this thread must not
@@ -232,9 +232,9 @@ class Accumulator:
             silent_s = time.monotonic() - self._answered_at
             if len(self._producer) and silent_s >= SILENCE_S:
                 self._answered_at += SILENCE_S  # once per SILENCE_S
-                self._say_silence()
+                self._report_silence()
 
-    def _say_silence(self) -> None:
+    def _report_silence(self) -> None:
         """Find the cause of missing acknowledgements, and report it."""
         self.poll(0)  # errors of connections wait in the same queue, and would count as records
         waiting, now = len(self._producer), time.monotonic()
@@ -252,13 +252,10 @@ class Accumulator:
             return  # an acknowledgement came during the request to Kafka
         self.standstill = found
         full = ". The queue is full, so nothing more is taken" if now - self.full_at < SILENCE_S else ""
-        self._say(
-            f"Kafka acknowledges nothing; {waiting} records of producer {self.name!r} wait and will be "
-            f"sent when it does ({found.cause}): {found.text}{full}"
-        )
+        self._say(silence_sentence(self.topic, self.name, waiting, found) + full)
 
-    def _stopped(self, error: KafkaError) -> None:
-        """Fail with the report of the record that stopped the client; without one, with the client's error."""
+    def _fail_after_stop(self, error: KafkaError) -> None:
+        """End the client with the report of the record that stopped it; without such a report, with `error`."""
         self._wait_for_cause()
         self._take_notes()
         self.fail(self.refusal(error, "the client has stopped"))

@@ -11,15 +11,15 @@ from typing import Literal
 from kafka_ratchet.errors import SourceError, TopicReplaced
 from kafka_ratchet.producers.headers import NOTHING_YET
 from kafka_ratchet.producers.progress import Progress
-from kafka_ratchet.producers.source import CheckedSource, Source
+from kafka_ratchet.producers.source import CheckedSource, NumberedFiles, Source
 from kafka_ratchet.producers.topics import TopicShape
 
 TopicDecision = Literal["resend", "keep"]
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
-    """Start of a producer: `after` compares the name's stored progress with topic and source."""
+class ProgressCheck:
+    """Check of a producer's stored progress against the present topic and source."""
 
     topic: str
     name: str
@@ -30,7 +30,7 @@ class Beginning:
     """User's decision for a topic that was created again; None: the user has not decided."""
 
     def after(self, stored: Progress | None, shape: TopicShape) -> tuple[Progress, str | None]:
-        """Return the progress to start with.
+        """Return the progress that the producer starts with.
 
         Args:
             stored: stored progress of the name; None: the name is new.
@@ -41,11 +41,13 @@ class Beginning:
 
         Raises:
             TopicReplaced: the topic was deleted and created again, and `decision` is None.
-            SourceError: another source was published under this name.
+            SourceError: another source was published under this name, or files to send again are missing.
         """
         kept = stored.decision if stored else None
         if stored is not None and stored.topic_id != shape.id and stored.sequence != NOTHING_YET:
             decided, kept = self._decided(stored, shape)
+            if decided == "resend" and stored.source is not None and isinstance(self.source, NumberedFiles):
+                self.source.require_all_files(stored.sequence, stored.source)
             stored = replace(stored, topic_id=shape.id, partitions=shape.partitions) if decided == "keep" else None
         if stored is None or stored.topic_id != shape.id:
             mark = self.source.mark(NOTHING_YET) if self.source else None
@@ -71,9 +73,9 @@ class Beginning:
         if stored.source is None:
             if stored.sequence != NOTHING_YET:
                 raise SourceError(
-                    f"producer {self.name!r} has published to {self.topic!r} up to sequence {stored.sequence} without "
-                    "a source: a program has numbered its records itself. It may have been another source. "
-                    "Publish it under another producer name"
+                    f"producer {self.name!r} has published to {self.topic!r} up to sequence {stored.sequence} from a "
+                    "program that chose the sequences itself. The source that you want to publish now may contain the "
+                    "same records, and Ratchet cannot check this. Publish the source under another producer name"
                 )
             return None
         if isinstance(source, CheckedSource):

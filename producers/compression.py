@@ -48,7 +48,7 @@ READ_ERRORS = (EOFError, OSError, zlib.error)
 
 
 def damage(error: Exception) -> str | None:
-    """Return a sentence about the damage of a compressed stream; None: the error concerns the file."""
+    """Describe the damage to compressed data that an error shows; None: the file itself could not be read."""
     if isinstance(error, EOFError):
         return "ends in the middle: the file was cut off. Get the whole file"
     if isinstance(error, (zlib.error, gzip.BadGzipFile)) or (isinstance(error, OSError) and error.errno is None):
@@ -61,7 +61,13 @@ def damage(error: Exception) -> str | None:
 def go_to(stream: BinaryIO, at: int, position: int, compression: Compression) -> int:
     """Move a stream forward to a position, or to its end, and return the position reached.
 
-    In a compressed file everything in between is decompressed, at hundreds of MB/s.
+    In a compressed file all bytes before the position are decompressed, at hundreds of MB/s.
+
+    Args:
+        stream: stream of the decompressed bytes.
+        at: present offset of the stream.
+        position: offset to reach.
+        compression: compression of the file; empty: none.
     """
     if not compression:
         return stream.seek(position)

@@ -20,13 +20,13 @@ Each takes about 20 bytes of the progress, which is written every second.
 FIRST_CHECKPOINT_BYTES = 64 * 1024
 DIGEST_BYTES = 16
 CHECKPOINT_BYTES = 4
-"""Bytes of a checkpoint digest: enough to find the place of a change; the whole digest decides whether there is one."""
+"""Bytes of a checkpoint digest: few suffice, because it only locates a change, and the full digest detects it."""
 
 FORM = "file:"
-"""Beginning of the text of every mark."""
+"""Prefix of the text of every `FileMark`."""
 
 NO_MARK = "none"
-"""Text of the mark of an unread source."""
+"""Text that stands for a `FileMark` before the first record of the source is published."""
 
 BEFORE = 256
 """Maximum number of finished files that a mark lists one by one, in about 70 bytes each. Older files share one
@@ -35,7 +35,10 @@ digest.
 
 
 class ContentDigest:
-    """Running BLAKE2b digest of a file's uncompressed bytes, with checkpoint digests of its beginnings."""
+    """Running BLAKE2b digest of a file's uncompressed bytes.
+
+    Its checkpoints are digests of the first bytes up to several offsets, which show where two files begin to differ.
+    """
 
     __slots__ = ("_every", "_next", "checkpoints", "running", "size")
 
@@ -74,7 +77,7 @@ class ContentDigest:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """File read to its end."""
+    """Description of a file after it was read to its end."""
 
     name: str
     """Name of the file when it was read; used only in messages."""
@@ -85,7 +88,10 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class FileMark:
-    """Mark of the bytes of a file up to the end of one record."""
+    """Mark of a source file: digest of its bytes up to the end of one record.
+
+    When publishing resumes, the file is recognised by it.
+    """
 
     sequence: int
     """Offset of the record's first byte."""
@@ -96,7 +102,7 @@ class FileMark:
     digest: str
     """Digest of all bytes before `end`."""
     at: tuple[tuple[int, str], ...]
-    """Checkpoints of the digest, see `ContentDigest`."""
+    """Offset and digest of each checkpoint, see `ContentDigest`."""
     name: str
     device: int
     inode: int
@@ -130,7 +136,12 @@ class FileMark:
 
 
 def chained(chain: str, finished: Finished) -> str:
-    """Return the digest of a chain of finished files with one more file added."""
+    """Add a finished file to the digest of the files before it; return the result.
+
+    Args:
+        chain: digest of the files before it; empty: there are none.
+        finished: the file to add.
+    """
     text = f"{chain} {finished.size} {finished.digest}"
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
@@ -148,12 +159,12 @@ def read_digest(stream: BinaryIO, digest: ContentDigest, until: int | None) -> C
 
 
 def compare(stream: BinaryIO, mark: FileMark, refuse: Callable[[str], SourceError]) -> ContentDigest:
-    """Read a stream up to the mark's end, and return the digest of the bytes if they are the same.
+    """Require that a stream begins with the bytes of a mark, and return their digest.
 
     Args:
         stream: the file from its first byte, decompressed.
-        mark: mark of the earlier bytes.
-        refuse: function that makes an error from a sentence about the change.
+        mark: mark made when these bytes were published.
+        refuse: function that returns the error for a text about the change.
 
     Raises:
         SourceError: the bytes differ.

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from kafka_ratchet.errors import SettingsError, SourceError
 from kafka_ratchet.producers.file_mark import BEFORE, FileMark, Finished, chained
-from kafka_ratchet.producers.files import ANOTHER_NAME, FileSource
-from kafka_ratchet.producers.folder import Found, list_files, list_folder
-from kafka_ratchet.producers.formats import Format
+from kafka_ratchet.producers.files import ANOTHER_NAME, FileSource, SequenceRefused
+from kafka_ratchet.producers.folder import PresentFile, list_files, list_folder
+from kafka_ratchet.producers.formats import Format, RisingSequences, field_mark, require_field_mark
 from kafka_ratchet.producers.headers import NOTHING_YET
 from kafka_ratchet.producers.source import Record
-from kafka_ratchet.producers.units import Place, Recognised, RotationUnclear
+from kafka_ratchet.producers.units import FilePosition, FileRecogniser, RotationUnclear
 
 BYTE_BITS = 40
 """Bits of a sequence for the offset in a file: a sequence is the file's number, from 0, times 2^40, plus the byte. This
@@ -31,8 +31,8 @@ LOOK_EVERY_S = 0.5
 UNCLEAR_FOR_S = 10.0
 """Seconds without any change after which an unfinished rotation counts as an error.
 
-During a rotation the files are for a moment in an order that cannot last. Copying and compressing change something all
-the time.
+While a program rotates its logs, the files are for a moment in an order that no finished rotation leaves. A rotation
+that copies or compresses a file changes sizes or times all the while, so it does not count as an error.
 """
 
 QUIET_S = 2.0
@@ -45,11 +45,11 @@ fails.
 
 @dataclass(slots=True)
 class _Unit:
-    """File of the set. Its number, the index in the list, stays when it is renamed, copied or compressed."""
+    """File of a `FileSet`. Its index in the list is its number, which stays when the file is renamed or compressed."""
 
     file: FileSource | None
     """Reader of the file; None: the file is finished, and rotation has removed it."""
-    found: Found | None
+    found: PresentFile | None
     finished: Finished | None = None
 
 
@@ -103,7 +103,7 @@ class FileSet:
         self._stop = threading.Event()
         self._units: list[_Unit] = []
         """Files by number; the list is replaced when files move, so that other threads may read it."""
-        self._recognised = Recognised(self.label)
+        self._recognised = FileRecogniser(self.label)
         self._is_tracked = False
         self._at = 0
         self._seen: list[tuple[str, int, int]] = []
@@ -120,14 +120,14 @@ class FileSet:
 
     @property
     def position_bytes(self) -> int:
-        """Return the position of `read`, in bytes on disk."""
+        """Return the bytes on disk that `read` has passed, in all files together."""
         files = [unit.file for unit in self._units]
         return sum(file.size_bytes for file in files[: self._at] if file) + sum(
             file.position_bytes for file in files[self._at : self._at + 1] if file
         )
 
     def stop(self) -> None:
-        """End `read` once the present content is read."""
+        """Make `read` end once it has yielded the present content."""
         self._stop.set()
 
     def here(self) -> tuple[Path, int]:
@@ -154,6 +154,7 @@ class FileSet:
             SourceError: as `FileSource.read`; or a file changed or disappeared before it was read to its end.
         """
         number, byte = (0, 0) if self._field else divmod(max(0, from_sequence), 1 << BYTE_BITS)
+        rising = RisingSequences()
         if self._follow:
             self._track()
         else:
@@ -161,7 +162,7 @@ class FileSet:
                 self._there(unit).check_rows(0 if index else byte)
         while True:
             stopped, self._at = self._stop.is_set(), number
-            if self._follow and not self._look(number, byte, stopped):
+            if self._follow and not self._find_changes(number, byte, stopped):
                 self._pause()
                 continue
             if number < len(self._units):
@@ -171,9 +172,11 @@ class FileSet:
                         if byte == 0:
                             self._check_columns(number)
                             byte = 1
+                        if self._field is not None:
+                            file.require_rising(record, rising)
                         yield from self._numbered(record, number, from_sequence)
-                except SourceError:
-                    if not self._follow or file.still_ends_as_read():
+                except SourceError as error:
+                    if isinstance(error, SequenceRefused) or not self._follow or file.still_ends_as_read():
                         raise
                     self._seen = []  # it moved while it was read: see where to
                     byte = file.behind
@@ -194,7 +197,7 @@ class FileSet:
             SourceError: there are too few files, or the record's file is too short.
         """
         if self._field is not None:
-            return f"field:{self._field}"
+            return field_mark(self._field, self._key)
         self._track()
         number, byte = divmod(sequence, 1 << BYTE_BITS) if sequence >= 0 else (0, NOTHING_YET)
         units = self._units
@@ -212,19 +215,16 @@ class FileSet:
         return replace(mark, number=number, before=tuple(before[-BEFORE:]), chain=chain).encode()
 
     def check(self, sequence: int, mark: str) -> str | None:
-        """Require that the files are those of a mark, whatever their names now; see `FileSource.check`.
+        """Require that the files still contain the published bytes that a mark describes.
+
+        Their names may have changed.
 
         Raises:
             SourceError: a file differs; the error names it, and the bytes that contain the change.
         """
         self._track()
         if self._field is not None or sequence < 0 or mark.startswith("field:"):
-            if sequence >= 0 and mark != f"field:{self._field}":
-                raise SourceError(
-                    f"{self.label}: was published with other sequences than now ({mark[:100]}). Publish it under "
-                    "another producer name"
-                )
-            return None
+            return require_field_mark(self.label, mark, self._field, self._key) if sequence >= 0 else None
         number, byte = divmod(sequence, 1 << BYTE_BITS)
         made = FileMark.decode(mark)
         if made is None:
@@ -239,7 +239,7 @@ class FileSet:
                 f"producer name has since reached {sequence} with another source. Publish it under another producer "
                 "name"
             )
-        place = Place(made.end, made.digest, made.name, made.device, made.inode, made)
+        place = FilePosition(made.end, made.digest, made.name, made.device, made.inode, made)
         while not self._settle(
             number,
             made.before,
@@ -253,6 +253,25 @@ class FileSet:
         digest = self._recognised.digest(unit.found, made.end) if unit.found else None
         self._there(unit).compare(replace(made, number=0, before=(), chain=""), digest)
         return None
+
+    def require_all_files(self, sequence: int, mark: str) -> None:
+        """Require all files up to a stored position, so that all lines are sent again with their sequences.
+
+        Without the stored position, the remaining files would be numbered from 0. Their lines would get sequences
+        of earlier files, and the worker would drop them as duplicates.
+
+        Raises:
+            SourceError: rotation has removed a file, or a file differs.
+        """
+        self.check(sequence, mark)
+        gone = [unit.finished.name for unit in self._units if unit.file is None and unit.finished]
+        if gone:
+            raise SourceError(
+                f"{self.label}: {len(gone)} of the files published under this producer name are missing "
+                f"({', '.join(name or 'an older one' for name in gone[:3])}), so that the others cannot be sent again "
+                "with the same sequences. Put them back, go on after the stored position (--topic-replaced keep), or "
+                "publish the present files under another producer name"
+            )
 
     def _pause(self) -> None:
         self._stop.wait(LOOK_EVERY_S)
@@ -278,8 +297,8 @@ class FileSet:
             return
         if this.found.base == before.found.base and before.file.columns not in (None, this.file.columns):
             raise SourceError(
-                f"{this.file.path}: line 1: does not name the columns of {before.file.path.name}, its "
-                "predecessor. Have the log begin with them, or publish with --format lines"
+                f"{this.file.path}: line 1: does not name the columns of {before.file.path.name}, the log before "
+                "it. Write the same column names into line 1 of each log, or publish with --format lines"
             )
 
     def _finish(self, number: int) -> Finished:
@@ -310,13 +329,13 @@ class FileSet:
         is_begun = any(unit.found and unit.found.size for unit in self._units[number + 1 :])
         return is_begun and (stopped or is_old or time.monotonic() - self._still[1] >= QUIET_S)
 
-    def _listed(self) -> list[Found]:
+    def _listed(self) -> list[PresentFile]:
         if self._folder is None:
             return list_files(self._paths)
         known = {unit.found.base for unit in self._units if unit.found}
         return list_folder(self._folder, known, self._log)
 
-    def _look(self, number: int, byte: int, stopped: bool) -> bool:
+    def _find_changes(self, number: int, byte: int, stopped: bool) -> bool:
         """Search for moved and new files.
 
         Returns:
@@ -329,15 +348,18 @@ class FileSet:
         if self._seems_unmoved(found, number):
             return True
         before = [self._finish(each) for each in range(min(number, len(self._units)))]
-        place = Place(0, "", "", 0, 0)
+        place = FilePosition(0, "", "", 0, 0)
         if byte and number < len(self._units):
             file = self._there(self._units[number])
             digest = file.digest
-            place = Place(digest.size, digest.text, file.path.name, file.device, file.inode)
+            place = FilePosition(digest.size, digest.text, file.path.name, file.device, file.inode)
         return self._settle(number, before, 0, "", place, stopped)
 
-    def _seems_unmoved(self, found: list[Found], number: int) -> bool:
-        """Return True if no file moved, no finished one changed, and the growing one still ends as it was read."""
+    def _seems_unmoved(self, found: list[PresentFile], number: int) -> bool:
+        """Return True if the files are as at the last listing, but for added lines.
+
+        Of the growing file, only the last lines read are compared.
+        """
         seen = [(file.path.name, file.device, file.inode) for file in found]
         now = {(file.path.name, file.device, file.inode): file for file in found}
         units = self._units
@@ -352,12 +374,12 @@ class FileSet:
         return number >= len(units) or self._there(units[number]).still_ends_as_read()
 
     def _settle(
-        self, number: int, before: Sequence[Finished], older: int, chain: str, place: Place, at_once: bool
+        self, number: int, before: Sequence[Finished], older: int, chain: str, place: FilePosition, at_once: bool
     ) -> bool:
         found = self._listed()
         try:
             places, index = self._recognised.find(found, before, older, chain, place)
-            self._place(found, places, index, [*self._older(places[:older]), *before], number, place)
+            self._number_files(found, places, index, [*self._unlisted_files(places[:older]), *before], number, place)
         except RotationUnclear as error:
             state = [(file.path.name, file.state) for file in found]
             if self._unclear is None or self._unclear[0] != state:
@@ -370,16 +392,25 @@ class FileSet:
         self._seen = [(file.path.name, file.device, file.inode) for file in found]
         return True
 
-    def _place(
+    def _number_files(
         self,
-        found: list[Found],
-        places: list[Found | None],
+        found: list[PresentFile],
+        places: list[PresentFile | None],
         index: int,
         finished: list[Finished],
         number: int,
-        place: Place,
+        place: FilePosition,
     ) -> None:
-        """Assign the files to their numbers: finished ones, the one being read, and later ones."""
+        """Number the files: first the finished files, then the file being read, then later files.
+
+        Args:
+            found: present files, in their order.
+            places: present file of each finished one; None: rotation has removed it.
+            index: index in `found` of the file being read.
+            finished: finished files, from the first.
+            number: number of the file being read.
+            place: position in that file.
+        """
         units = [self._unit(each, at, known) for at, (each, known) in enumerate(zip(places, finished, strict=True))]
         if place.end and place.mark is None:
             current = self._units[number]
@@ -389,8 +420,10 @@ class FileSet:
             index += 1
         self._units = units + [_Unit(self._source(file), file) for file in found[index:]]
 
-    def _older(self, places: Sequence[Found | None]) -> Iterator[Finished]:
-        """Yield the finished files that a mark does not list, because one digest covers them all.
+    def _unlisted_files(self, places: Sequence[PresentFile | None]) -> Iterator[Finished]:
+        """Yield a description of each finished file that a mark does not list.
+
+        These are the oldest ones; the mark covers them by one digest.
 
         A file that rotation has removed has an empty name.
         """
@@ -398,14 +431,14 @@ class FileSet:
             digest = self._recognised.digest(found) if found else None
             yield Finished(found.path.name, digest.size, digest.text) if found and digest else Finished("", 0, "")
 
-    def _unit(self, found: Found | None, number: int, finished: Finished) -> _Unit:
+    def _unit(self, found: PresentFile | None, number: int, finished: Finished) -> _Unit:
         if number < len(self._units):
             unit = self._units[number]
             if unit.file and found and unit.found and unit.found.path == found.path:
                 return _Unit(unit.file, found, finished)
         return _Unit(self._source(found) if found else None, found, finished)
 
-    def _source(self, found: Found) -> FileSource:
+    def _source(self, found: PresentFile) -> FileSource:
         if self._folder and not found.path.exists():
             raise RotationUnclear(f"{found.path}: there is no such file")
         file = FileSource(

@@ -24,7 +24,18 @@ from kafka_ratchet.producers.file_mark import (
     compare,
     read_digest,
 )
-from kafka_ratchet.producers.formats import MAX_LINE_BYTES, Format, LineFormat, Parsed, Unusable, format_of, too_long
+from kafka_ratchet.producers.formats import (
+    MAX_LINE_BYTES,
+    Format,
+    LineFormat,
+    ParsedRecord,
+    RisingSequences,
+    UnusableLine,
+    field_mark,
+    format_of,
+    require_field_mark,
+    too_long,
+)
 from kafka_ratchet.producers.source import Record
 
 TAIL_LINES = 16
@@ -77,8 +88,7 @@ class FileLines:
         self.digest = ContentDigest()
         """Digest of all bytes before `behind`, once `is_tracked`."""
         self.is_tracked = False
-        by = "" if self._lines.delimiter == "," else f";delimiter={self._lines.delimiter}"
-        self._form = f"{self._lines.name};key={key}{by}"
+        self._form = self._lines.form
         self._raw: io.BufferedReader | None = None
         self._tape: deque[tuple[int, int, bool, Any]] = deque()
         """Records in flight: offset of the first byte, offset after the record, True if its line has an end, digest up
@@ -90,7 +100,7 @@ class FileLines:
 
     @property
     def position_bytes(self) -> int:
-        """Return the position of `read`, in bytes on disk, for showing progress."""
+        """Return the bytes on disk that `read` has passed, for showing progress."""
         try:
             return self._raw.tell() if self._raw else 0
         except ValueError:  # closed: read to its end
@@ -120,20 +130,35 @@ class FileLines:
         In CSV with line ends inside fields, `from_sequence` must be 0, or one more than a record's sequence.
 
         Raises:
-            SourceError: a line is not UTF-8, not of the format, or without a usable field; the compressed stream is
-                damaged or ends early; or the file ends before `from_sequence`. The error names file, line and byte. In
-                CSV, it is raised before the first record.
+            SourceError: a line is not UTF-8, not of the format, or without a usable field; a sequence does not rise;
+                the compressed stream is damaged or ends early; or the file ends before `from_sequence`. The error
+                names file, line and byte. In CSV, it is raised before the first record, unless it is about a sequence.
         """
         self.check_rows(from_sequence)
         if self._lines.sequence_field is None:
             yield from self.read_lines(from_sequence)
             return
+        rising = RisingSequences()
         for record in self.read_lines(0):
+            self.require_rising(record, rising)
             if record.sequence >= from_sequence:
                 yield record
 
+    def require_rising(self, record: Record, rising: RisingSequences) -> None:
+        """Check the sequence of the newest record from `read_lines`.
+
+        Raises:
+            SequenceRefused: the sequence is negative, or does not rise.
+        """
+        try:
+            rising.require(record.sequence)
+        except UnusableLine as error:
+            raise SequenceRefused(f"{self.origin()}: {error}") from None
+
     def check_rows(self, from_byte: int) -> None:
-        """Check all rows of a CSV file before any is sent, because a wrong one may have swallowed later rows.
+        """Check all rows of a CSV file before any is sent.
+
+        A wrong quote can join several rows to one, which would be sent as one record.
 
         Other formats have one record in each line, whatever the other lines contain, and are not read twice.
 
@@ -188,7 +213,7 @@ class FileLines:
                     line_number += line.count(b"\n")
                 # Take the lines as read: the file may have changed by now.
                 self._tail = b"".join(recent) or self._tail
-        except Unusable as error:
+        except UnusableLine as error:
             raise self._bad(offset, str(error)) from None
         except READ_ERRORS as error:
             raise self._unreadable(offset, error) from None
@@ -246,7 +271,7 @@ class FileLines:
             return None
         return ("ndjson" if format == "ndjson" else "lines"), self._lines.key
 
-    def parse_at(self, began: int, line: bytes) -> Parsed | None:
+    def parse_at(self, began: int, line: bytes) -> ParsedRecord | None:
         """Return the record of a line that begins at this offset; None: the line contains no record.
 
         Raises:
@@ -255,7 +280,7 @@ class FileLines:
         return self._at(began, line)
 
     def track_block(self, offset: int, block: bytes, last: tuple[int, int] | None) -> None:
-        """Track a block of `read_blocks`, before its records are sent.
+        """Add a block from `read_blocks` to the file's digest, before the block's records are sent.
 
         Args:
             offset: offset of the block's first byte.
@@ -273,10 +298,10 @@ class FileLines:
             self.digest.update(text)
         self.behind = offset + len(block)
 
-    def _at(self, began: int, line: bytes) -> Parsed | None:
+    def _at(self, began: int, line: bytes) -> ParsedRecord | None:
         try:
             return self._lines.parse(line)
-        except Unusable as error:
+        except UnusableLine as error:
             raise self._bad(began, str(error)) from None
 
     def read_whole(self, until: int | None = None) -> ContentDigest:
@@ -338,6 +363,10 @@ class FileLines:
         return lines
 
 
+class SequenceRefused(SourceError):
+    """Error for a sequence that does not rise, which no later reading of the file can mend."""
+
+
 ANOTHER_NAME = "Put back the published file, or publish under another producer name"
 
 
@@ -348,8 +377,8 @@ class FileSource(FileLines):
     writes the file must not add to a line already published. Lines must be UTF-8.
 
     The file is recognised by a digest of all bytes up to the end of the last published record (`mark` and `check`),
-    whatever its compression. Once one of these was called, `read` keeps the digest at each record until `mark` is
-    called for it or a later one.
+    whatever its compression. Once `mark` or `check` was called, `read` keeps the digest at the end of each record; a
+    call of `mark` discards the digests of earlier records.
 
     Resuming a plain file takes a seek, however long the file is. A compressed file is decompressed again from the
     beginning, and with `sequence_field` everything is read again.
@@ -374,18 +403,18 @@ class FileSource(FileLines):
     def mark(self, sequence: int) -> str:
         """Return a mark of the file up to the end of a record: a digest of all its bytes, and its name.
 
-        With `sequence_field` the records identify themselves, and the mark is the field's name.
+        With `sequence_field` the records identify themselves, and the mark is the names of field and key.
 
         Raises:
             SourceError: the file is too short to contain the record.
         """
         if self._lines.sequence_field is not None:
-            return f"field:{self._lines.sequence_field}"
+            return field_mark(self._lines.sequence_field, self._lines.key)
         mark = self.file_mark(sequence)
         return mark.encode() if mark else NO_MARK
 
     def check(self, sequence: int, mark: str) -> str | None:
-        """Require that the file still begins with the bytes of a mark.
+        """Require that the file still begins with the published bytes that a mark describes.
 
         All these bytes are read, at most a megabyte at a time.
 
@@ -394,9 +423,8 @@ class FileSource(FileLines):
         """
         self.is_tracked = True
         if self._lines.sequence_field is not None or mark.startswith("field:"):
-            if mark != self.mark(sequence):
-                raise self.changed(f"was published with other sequences than now ({mark[:100]})")
-            return None
+            field = self._lines.sequence_field
+            return require_field_mark(str(self.path), mark, field, self._lines.key) if sequence >= 0 else None
         if sequence < 0:
             return None
         made = FileMark.decode(mark)
@@ -412,11 +440,21 @@ class FileSource(FileLines):
         self.compare(made)
         return None
 
+    def require_all_files(self, sequence: int, mark: str) -> None:
+        """Require that the stored position is in this file, so that a new reading gives the same sequences.
+
+        Raises:
+            SourceError: as `check`, also if several files were published under the name.
+        """
+        self.check(sequence, mark)
+
     def compare(self, mark: FileMark, digest: ContentDigest | None = None) -> None:
-        """Compare the file with a mark of this file alone, without a set of files.
+        """Require that the file begins with the bytes of a mark.
+
+        The mark describes this file alone, as it does outside of a `FileSet`.
 
         Args:
-            mark: mark of the earlier bytes.
+            mark: mark made when these bytes were published.
             digest: digest of the bytes up to the mark, if the caller has just read and checked them.
 
         Raises:
@@ -425,9 +463,10 @@ class FileSource(FileLines):
         if self._known == mark:
             return
         if mark.form != self._form:
-            raise self.changed(
-                f"was published with another --format or --key, or another --delimiter ({mark.form}, and now "
-                f"{self._form}): records sent again would not be recognised as duplicates"
+            raise SourceError(
+                f"{self.path}: was published with another --format or --key, or another --delimiter ({mark.form}; this "
+                f"run has {self._form}), so that records sent again would not be recognised as duplicates. Use the "
+                "earlier options, or publish under another producer name"
             )
         try:
             with self.path.open("rb") as raw:
@@ -439,8 +478,8 @@ class FileSource(FileLines):
                     self.digest = digest.copy()
                 if not mark.ended and not b"\r\n".startswith(following := stream.read(2)) and following[:1] != b"\n":
                     raise self.changed(
-                        f"has a longer line at byte {mark.sequence} than when it was published: then the line ended at "
-                        f"byte {mark.end}, without a line end"
+                        f"has a longer line at byte {mark.sequence} than when it was published: the file then ended at "
+                        f"byte {mark.end}, within this line"
                     )
         except READ_ERRORS as error:
             raise self._unreadable(mark.end, error) from None
@@ -461,14 +500,14 @@ class FileSource(FileLines):
         return self._known
 
     def finished(self) -> Finished:
-        """Return the description of a file read to its end."""
+        """Return name, size and digest of the whole file."""
         digest = self.digest
         if not self.is_tracked or digest.size != self.behind or not self.behind:
             digest = self.read_whole()
         return Finished(self.path.name, digest.size, digest.running.hexdigest())
 
     def moved_to(self, path: Path) -> None:
-        """Use the file's new path; its bytes are the same.
+        """Continue with the file at a new path, after a program has renamed it.
 
         Raises:
             SourceError: the file cannot be read there.

@@ -17,7 +17,7 @@ _DATE = re.compile(r"(19|20)[0-9]{2}[-_.]?[0-9]{2}.*")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PresentFile:
     """File present in a folder."""
 
     path: Path
@@ -55,7 +55,7 @@ def tag_of(name: str, base: str) -> str | None:
     return tag if tag and tag[0].isdigit() else None
 
 
-def list_folder(folder: Path, known: Iterable[str] = (), only: str | None = None) -> list[Found]:
+def list_folder(folder: Path, known: Iterable[str] = (), only: str | None = None) -> list[PresentFile]:
     """Return the files of a folder in reading order.
 
     Logs are sorted by their names, each preceded by its rotated files, oldest first. Files that begin with a dot are
@@ -88,13 +88,13 @@ def list_folder(folder: Path, known: Iterable[str] = (), only: str | None = None
             continue  # gone between two looks
         if stat.S_ISREG(status.st_mode):
             place = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-            found.append(Found(there[name], base, tag, *place))
+            found.append(PresentFile(there[name], base, tag, *place))
     _refuse_unknown_order(found)
     return sorted(found, key=_age)
 
 
-def list_files(paths: Sequence[Path]) -> list[Found]:
-    """Return the given files in the given order, each as a log of its own.
+def list_files(paths: Sequence[Path]) -> list[PresentFile]:
+    """Return a description of each given file, in the given order; none counts as rotated from another.
 
     Raises:
         SourceError: a file is missing, or cannot be read.
@@ -108,18 +108,18 @@ def list_files(paths: Sequence[Path]) -> list[Found]:
         except OSError as error:
             raise SourceError(f"{path}: cannot be read: {error.strerror}") from None
         place = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-        found.append(Found(path, f"{number}/{path}", None, *place))
+        found.append(PresentFile(path, f"{number}/{path}", None, *place))
     return found
 
 
-def _age(file: Found) -> tuple[str, bool, bool, int, str]:
+def _age(file: PresentFile) -> tuple[str, bool, bool, int, str]:
     tag = file.tag
     is_index = tag is not None and _INDEX.fullmatch(tag) is not None
     return file.base, tag is None, tag == "", -int(tag) if tag and is_index else 0, tag or ""
 
 
-def _refuse_unknown_order(found: list[Found]) -> None:
-    rotated: dict[str, list[Found]] = {}
+def _refuse_unknown_order(found: list[PresentFile]) -> None:
+    rotated: dict[str, list[PresentFile]] = {}
     for file in found:
         if file.tag:
             rotated.setdefault(file.base, []).append(file)
@@ -134,7 +134,7 @@ def _refuse_unknown_order(found: list[Found]) -> None:
             )
 
 
-def _names(files: list[Found]) -> str:
+def _names(files: list[PresentFile]) -> str:
     names = sorted(file.path.name for file in files)
     return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
 

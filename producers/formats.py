@@ -17,6 +17,9 @@ T = TypeVar("T")
 
 OF_SUFFIX: dict[str, Format] = {".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv"}
 
+_ROTATED = re.compile(r"[.\-_][0-9]{1,8}(?:[.\-_T]?[0-9]+)*\Z")
+"""Pattern of the end that rotation adds to a name: .1, -20260131, or a date with a time."""
+
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Maximum bytes of a line; a longer one is refused before it fills the memory. Kafka's own default limit is 1 MiB."""
 
@@ -33,7 +36,7 @@ _SEP = re.compile(r"sep=.?", re.IGNORECASE)
 def _field_pattern(delimiter: str) -> re.Pattern[str]:
     """Return the pattern of one CSV field (RFC 4180) with its end.
 
-    The pattern does not match a quote anywhere else: it may belong to the text, or begin a truncated field, which would
+    A quote in any other place does not match: it may belong to the text, or begin a truncated field, which would
     swallow the following rows.
     """
     end = f"({re.escape(delimiter)}|\\Z)"
@@ -59,11 +62,11 @@ _STRAY = (
 )
 
 
-class Unusable(SourceError):
-    """Error of a line that cannot become a record, with a remedy. The source that reads the line adds the place."""
+class UnusableLine(SourceError):
+    """Error for a line that cannot become a record, with a remedy. The caller adds file and line number."""
 
 
-class Parsed:
+class ParsedRecord:
     """Record parsed from one line, or from one row of CSV."""
 
     __slots__ = ("key", "sequence", "value")
@@ -119,7 +122,13 @@ class LineFormat:
         self.name, self.key, self.sequence_field = format, key, sequence_field
         self.columns: list[str] | None = None
         """Column names from `header`; None: not read yet."""
-        self._parsed = {"lines": Parsed, "ndjson": self._json, "csv": self._row}[format]
+        self._parsed = {"lines": ParsedRecord, "ndjson": self._json, "csv": self._row}[format]
+
+    @property
+    def form(self) -> str:
+        """Return format, key and delimiter as text. With others, records sent again would not be duplicates."""
+        by = "" if self.delimiter == "," else f";delimiter={self.delimiter}"
+        return f"{self.name};key={self.key}{by}"
 
     @property
     def has_header(self) -> bool:
@@ -130,18 +139,20 @@ class LineFormat:
         """Read the names of the columns.
 
         Raises:
-            Unusable: the names are missing, ambiguous, or separated by another delimiter.
+            UnusableLine: the names are missing, ambiguous, or separated by another delimiter.
         """
         text = _text(_without_end(line.removeprefix(b"\xef\xbb\xbf")))
         if not self._is_given:
             _require_commas(text)
         if _SEP.fullmatch(text):
-            raise Unusable(f"{text!r} is a note of Excel's. Remove this line, and give --delimiter {text[4:] or ','!r}")
+            raise UnusableLine(
+                f"{text!r} is a note of Excel's. Remove this line, and give --delimiter {text[4:] or ','!r}"
+            )
         columns = _cells(text, self.delimiter)
         twice = next((name for name in columns if columns.count(name) > 1), None)
         if not text or twice is not None:
             what = "names no columns" if not text else f"names the column {twice!r} twice"
-            raise Unusable(f"{what}; the first line of CSV is the columns' names")
+            raise UnusableLine(f"{what}; the first line of CSV is the columns' names")
         self.columns = columns
 
     def next_line(self, stream: BinaryIO, *, whole: bool = False) -> bytes:
@@ -152,13 +163,13 @@ class LineFormat:
             whole: True leaves out a last line without an end, because a program is still writing it.
 
         Raises:
-            Unusable: the line is too long, or a quoted field does not end.
+            UnusableLine: the line is too long, or a quoted field does not end.
         """
         line = stream.readline(MAX_LINE_BYTES)
         if self.name == "csv" and line.count(b'"') % 2:
             line = self._row_of_lines(line, stream, whole)
         if len(line) >= MAX_LINE_BYTES and not line.endswith(b"\n"):
-            raise Unusable(too_long(line))
+            raise UnusableLine(too_long(line))
         return b"" if whole and not line.endswith(b"\n") else line
 
     def _row_of_lines(self, line: bytes, stream: BinaryIO, whole: bool) -> bytes:
@@ -168,16 +179,16 @@ class LineFormat:
         if not _open_row_pattern(self.delimiter).fullmatch(line):
             other = next((each for each in DELIMITERS if _open_row_pattern(each).fullmatch(line)), None)
             if self.columns is None and not self._is_given and other is not None:
-                raise Unusable(
+                raise UnusableLine(
                     f"seems to have {DELIMITERS[other]} between its columns. Give --delimiter {_shown(other)}"
                 )
-            raise Unusable(_STRAY)
+            raise UnusableLine(_STRAY)
         lines, length, is_open = [line], len(line), True
         while is_open and length < MAX_LINE_BYTES:
             if not (more := stream.readline(MAX_LINE_BYTES - length)):
                 if whole:
                     return b""
-                raise Unusable(
+                raise UnusableLine(
                     "a quoted field that begins here does not end. Correct the line, or publish with --format lines"
                 )
             lines.append(more)
@@ -185,67 +196,76 @@ class LineFormat:
             is_open ^= more.count(b'"') % 2 == 1
         return b"".join(lines)
 
-    def parse(self, line: bytes) -> Parsed | None:
+    def parse(self, line: bytes) -> ParsedRecord | None:
         """Return the record of a line with its end; None: the line contains no record.
 
         Raises:
-            Unusable: the line should be a record, but cannot be one.
+            UnusableLine: the line should be a record, but cannot be one.
         """
         value = _without_end(line)
         if may_have_hole(value):
-            raise Unusable(_HOLE)
+            raise UnusableLine(_HOLE)
         _text(value)
         return self._parsed(value)
 
-    def _json(self, value: bytes) -> Parsed | None:
+    def _json(self, value: bytes) -> ParsedRecord | None:
         if not value.strip():
             return None
         try:
             if self.key is None and self.sequence_field is None:
                 _decoded(value, msgspec.Raw)
-                return Parsed(value)
+                return ParsedRecord(value)
             fields = _decoded(value, dict[str, msgspec.Raw])
         except msgspec.ValidationError:
-            raise Unusable(f"has no field {self.key or self.sequence_field!r}, since it is not a JSON object") from None
+            raise UnusableLine(
+                f"has no field {self.key or self.sequence_field!r}, since it is not a JSON object"
+            ) from None
         except (ValueError, RecursionError) as error:
-            raise Unusable(f"not JSON: {error}. Correct the line, or publish with --format lines") from None
+            raise UnusableLine(f"not JSON: {error}. Correct the line, or publish with --format lines") from None
         texts = {name: _member(fields, name, what) for name, what in self._wanted()}
         return self._with_fields(value, texts)
 
-    def _row(self, value: bytes) -> Parsed | None:
+    def _row(self, value: bytes) -> ParsedRecord | None:
         assert self.columns is not None  # noqa: S101 - the header comes first
         if not value:
             return None
         cells = _cells(value.decode(), self.delimiter)
         if len(cells) != len(self.columns):
-            raise Unusable(
+            raise UnusableLine(
                 f"has {len(cells)} fields, but the first line names {len(self.columns)} columns. Correct the line"
             )
         fields = dict(zip(self.columns, cells, strict=True))
         for name, what in self._wanted():
             if name not in fields:
-                raise Unusable(f"has no column {name!r}, which is to be {what}. It has: {_some(fields)}")
+                raise UnusableLine(f"has no column {name!r}, which is to be {what}. It has: {_some(fields)}")
         return self._with_fields(msgspec.json.encode(fields), {name: text.encode() for name, text in fields.items()})
 
     def _wanted(self) -> list[tuple[str, str]]:
         wanted = ((self.key, "the record's key"), (self.sequence_field, "the record's sequence"))
         return [(name, what) for name, what in wanted if name is not None]
 
-    def _with_fields(self, value: bytes, texts: dict[str, bytes]) -> Parsed:
+    def _with_fields(self, value: bytes, texts: dict[str, bytes]) -> ParsedRecord:
         sequence = None
         if self.sequence_field is not None:
             text = texts[self.sequence_field]
             if not _WHOLE_NUMBER.fullmatch(text):
-                raise Unusable(f"field {self.sequence_field!r} is {text[:40]!r}: a sequence is a whole number")
+                shown = text[:40].decode(errors="replace")
+                raise UnusableLine(
+                    f"field {self.sequence_field!r} is {shown!r}, but a sequence is a whole number. Correct the "
+                    "line, or name another field"
+                )
             sequence = int(text)
-        return Parsed(value, texts[self.key] if self.key is not None else None, sequence)
+        return ParsedRecord(value, texts[self.key] if self.key is not None else None, sequence)
 
 
 def too_long(line: bytes) -> str:
-    """Return the sentence for a line of more than MAX_LINE_BYTES."""
+    """Return the error text for a line longer than MAX_LINE_BYTES.
+
+    If the line has NUL bytes as `may_have_hole` finds them, the text explains these instead.
+    """
     if may_have_hole(line):
         return _HOLE
-    return f"the line is longer than {MAX_LINE_BYTES} bytes; is the format right?"
+    return f"the line is longer than {MAX_LINE_BYTES:,} bytes. Check --format, or split the line"
 
 
 def may_have_hole(text: bytes) -> bool:
@@ -258,19 +278,79 @@ def _without_end(line: bytes) -> bytes:
     return line[:-1] if line.endswith(b"\r") else line
 
 
+def field_mark(field: str, key: str | None) -> str:
+    """Return the mark of a source with its own sequences. With another key, records would go to other partitions."""
+    return f"field:{field};key={key}"
+
+
+def require_field_mark(source: str, mark: str, field: str | None, key: str | None) -> str | None:
+    """Require the stored mark of a source with the same sequence field and key.
+
+    Args:
+        source: name of the source, for the message.
+        mark: the stored mark.
+        field: field with the sequence; None: the sequences are byte offsets.
+        key: field with the key, or None.
+
+    Returns:
+        A notice for the user if the mark has only the field's name, as the first versions wrote it; else None.
+
+    Raises:
+        SourceError: the mark has another field or key, or byte offsets as sequences.
+    """
+    if field is not None and mark == f"field:{field}":
+        return f"{source}: an earlier version published it and did not store --key, which must be the same"
+    if field is not None and mark.startswith(f"field:{field};") and mark != field_mark(field, key):
+        raise SourceError(
+            f"{source}: was published with another --key ({mark[len(field) + 7 :][:100]}; this run has key={key}), so "
+            "that records sent again would go to other partitions and count twice. Use the earlier option, or publish "
+            "under another producer name"
+        )
+    if field is None or mark != field_mark(field, key):
+        raise SourceError(
+            f"{source}: was published with other sequences ({mark[:100]}). Publish as then, with or without the "
+            "same --sequence-field, or use another producer name"
+        )
+    return None
+
+
+class RisingSequences:
+    """Check of the sequences in one reading of a source: each must be above the one before it.
+
+    It covers records below the first sequence to yield too. Otherwise a number that does not rise would be refused
+    once, and left out by the next run as already published.
+    """
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def require(self, sequence: int) -> None:
+        """Check the next sequence.
+
+        Raises:
+            UnusableLine: it is negative, or does not rise.
+        """
+        if sequence < 0:
+            raise UnusableLine(f"sequence {sequence} is negative. Number the records from 0 or higher")
+        if sequence <= self._last:
+            raise UnusableLine(
+                f"sequence {sequence} does not rise above {self._last}, that of the record before it: the worker would "
+                "drop the record as a duplicate. Give every record a higher sequence than the one before"
+            )
+        self._last = sequence
+
+
 def format_of(path: Path) -> Format:
-    """Return the format that a file's name stands for."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in SUFFIXES:
-        suffixes.pop()
-    return OF_SUFFIX.get(suffixes[-1], "lines") if suffixes else "lines"
+    """Return the format of a file by its name, as it was before rotation and compression."""
+    name = next((path.name[: -len(each)] for each in SUFFIXES if path.name.lower().endswith(each)), path.name)
+    return OF_SUFFIX.get(Path(_ROTATED.sub("", name)).suffix.lower(), "lines")
 
 
 def _text(line: bytes) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        raise Unusable(f"not UTF-8: {error.reason} at its byte {error.start}. Convert the file") from None
+        raise UnusableLine(f"not UTF-8: {error.reason} at its byte {error.start}. Convert the file") from None
 
 
 def _delimiter(format: str, given: str | None) -> str:
@@ -297,7 +377,7 @@ def _require_commas(header: str) -> None:
     best = max(counts, key=lambda each: (counts[each], each == ","))
     if counts[best] <= max(counts[","], 1):
         return
-    raise Unusable(
+    raise UnusableLine(
         f"seems to have {counts[best]} columns with {DELIMITERS[best]} between them, and {max(counts[','], 1)} with "
         f"commas. Give --delimiter {_shown(best)}, or --delimiter ',' if commas are right"
     )
@@ -311,7 +391,7 @@ def _column_count(header: str, delimiter: str) -> int:
     """Return the number of columns by a delimiter; 0: the quotes do not match the delimiter."""
     try:
         return len(_cells(header.removesuffix("\n").removesuffix("\r"), delimiter))
-    except Unusable:
+    except UnusableLine:
         return 0
 
 
@@ -323,7 +403,7 @@ def _cells(text: str, delimiter: str = ",") -> list[str]:
     while goes_on:
         field = _field_pattern(delimiter).match(text, at)
         if field is None:
-            raise Unusable(
+            raise UnusableLine(
                 _STRAY if '"' in text else "not CSV: a carriage return outside the line's end. Correct the line"
             )
         quoted, comma, plain, other_comma = field.groups()
@@ -334,13 +414,16 @@ def _cells(text: str, delimiter: str = ",") -> list[str]:
 
 def _member(fields: dict[str, msgspec.Raw], name: str, what: str) -> bytes:
     if name not in fields:
-        raise Unusable(f"has no field {name!r}, which is to be {what}. It has: {_some(fields)}")
+        raise UnusableLine(f"has no field {name!r}, which is to be {what}. It has: {_some(fields)}")
     text = bytes(fields[name])
     if text[:1] == b'"':
         return _decoded(text, str).encode()
     if text == b"null" or text[:1] in (b"{", b"["):
         kind = {b"{": "an object", b"[": "an array"}.get(text[:1], "null")
-        raise Unusable(f"field {name!r} is {kind}: {what} is a string, a number or a boolean")
+        raise UnusableLine(
+            f"field {name!r} is {kind}, but {what} is a string, a number or a boolean. Correct the line, or name "
+            "another field"
+        )
     return text
 
 

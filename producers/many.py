@@ -12,7 +12,7 @@ PART_RECORDS = 256
 """Number of records read from the columns before they are sent, so that the calls per column cost almost nothing."""
 
 
-class Part(NamedTuple):
+class RecordsPart(NamedTuple):
     """Part of the records, as columns of the same length."""
 
     values: Sequence[bytes | None]
@@ -27,7 +27,7 @@ def in_parts(
     keys: Iterable[bytes | None] | None,
     sequences: Iterable[int] | None,
     records: int = PART_RECORDS,
-) -> Iterator[Part]:
+) -> Iterator[RecordsPart]:
     """Yield the columns in parts of at most `records` records.
 
     An error that a column raises is raised after the records before it were yielded.
@@ -44,7 +44,7 @@ def in_parts(
     while not ended:
         parts, room, raised = _taken(readers, records)
         if room:
-            yield Part(*(parts[name][:room] if name in parts else None for name in columns))  # type: ignore[arg-type]
+            yield RecordsPart(*(parts[name][:room] if name in parts else None for name in columns))  # type: ignore[arg-type]
         if raised is not None:
             raise raised
         ended = room < records

@@ -52,8 +52,8 @@ class ProducerMetrics:
     fenced: bool
     """True if a newer producer has taken over the name."""
     acknowledge_counts: tuple[int, ...]
-    """Number of acknowledgements by duration: each counts at the first of `BOUNDS_S` that it does not exceed, the last
-    element counts longer ones. On a busy partition one record in 64 is measured."""
+    """Number of acknowledgements by duration. Each counts in one element, that of the first bound in `BOUNDS_S` that it
+    does not exceed; the last element counts longer ones. On a busy partition one record in 64 is measured."""
     acknowledge_s: float
     """Sum of the measured seconds from `send` to Kafka's answer."""
     stalled: str = ""
@@ -139,7 +139,7 @@ class ProducerCollector:
         self._producers = producers
 
     def collect(self) -> Iterator[Metric]:
-        """Yield one metric family per figure, labelled by producer and topic; unknown values are left out."""
+        """Yield each metric of the producers, labelled by producer and topic; unknown values are left out."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         found, labels = [producer.metrics() for producer in self._producers], ["producer", "topic"]

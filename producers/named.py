@@ -17,9 +17,9 @@ import structlog
 
 from kafka_ratchet.errors import ProducerFenced, RatchetError, SettingsError, SourceError, TopicError, TopicMissing
 from kafka_ratchet.producers.accumulator import SILENCE_S
-from kafka_ratchet.producers.beginning import Beginning, TopicDecision
+from kafka_ratchet.producers.beginning import ProgressCheck, TopicDecision
 from kafka_ratchet.producers.headers import NOTHING_YET, SEQUENCE_MAX, name_bytes, partition_of, sequence_bytes, whole
-from kafka_ratchet.producers.many import Part
+from kafka_ratchet.producers.many import RecordsPart
 from kafka_ratchet.producers.metrics import Measures, ProducerMetrics, known
 from kafka_ratchet.producers.prefix import AcknowledgedPrefix
 from kafka_ratchet.producers.progress import (
@@ -38,11 +38,12 @@ log = structlog.get_logger(__name__)
 LAG_S = 5.0
 """Seconds without progress of the acknowledged watermark after which the producer drains its queue once.
 
-Kafka acknowledges, but the end of a run of records is reported only when another record follows in its partition.
+The client requests a delivery report for one record in 64. So the last records of a partition can be acknowledged
+without a report, until another record follows there or the queue is drained.
 """
 
 
-class Carrier(Protocol):
+class RecordTransport(Protocol):
     """Transport of records that ends at its first failure, so that no later record overtakes a refused one."""
 
     failure: RatchetError | None
@@ -77,7 +78,7 @@ class Carrier(Protocol):
         """Stop at once, without waiting for records in flight."""
 
 
-C = TypeVar("C", bound=Carrier)
+C = TypeVar("C", bound=RecordTransport)
 
 
 class NamedProducer(ABC, Generic[C]):
@@ -280,7 +281,7 @@ class NamedProducer(ABC, Generic[C]):
 
     def _begin(self, stored: Progress | None, shape: TopicShape) -> Progress:
         decision = self._topic_replaced or ("resend" if self._from_start else None)
-        who = Beginning(self.topic, self.name, self._progress_store.session, self._source, decision)
+        who = ProgressCheck(self.topic, self.name, self._progress_store.session, self._source, decision)
         progress, notice = who.after(stored, shape)
         if notice and notice not in self._notices:
             self._notices.append(notice)
@@ -313,7 +314,7 @@ class NamedProducer(ABC, Generic[C]):
                 )
         return number
 
-    def _numbers(self, part: Part) -> Sequence[int]:
+    def _numbers(self, part: RecordsPart) -> Sequence[int]:
         """Return the sequences of the part's records, up to the first that `_number` refuses."""
         if part.sequences is None:
             first = self._number(None)
@@ -329,7 +330,10 @@ class NamedProducer(ABC, Generic[C]):
         return numbers
 
     def _checked(self, sequence: int | None) -> int:
-        """Return the sequence of the next record.
+        """Check the sequence for the next record, and return it.
+
+        Args:
+            sequence: sequence that the caller gave the record; None: the next automatic one.
 
         Raises:
             SourceError: the record must not have this sequence.

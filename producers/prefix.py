@@ -15,9 +15,9 @@ REPORT_EVERY = 64
 
 
 class Run:
-    """Consecutive records of one partition that share a delivery report, that of the last record.
+    """Consecutive records of one partition that share one delivery report.
 
-    `is_closed`: that report was requested, and no further record joins the run.
+    The report is requested for the last of them. `is_closed`: it was requested, so no further record joins the run.
     """
 
     __slots__ = ("before", "is_closed", "last", "records", "risen_before")
@@ -74,7 +74,10 @@ class AcknowledgedPrefix:
         self._risen += sequence > self._began_at
 
     def silent_run(self, partition: int) -> Run | None:
-        """Return the run that the next record to this partition joins without a report; None: ask `needs_report`."""
+        """Return the run that the partition's next record can join without a report.
+
+        It is None if there is no such run; `needs_report` then decides.
+        """
         runs = self._runs.get(partition)
         if not runs or len(runs) == 1:
             return None
@@ -82,7 +85,7 @@ class AcknowledgedPrefix:
         return None if run.is_closed or run.records >= REPORT_EVERY - 1 else run
 
     def count_silently(self, run: Run, sequence: int) -> None:
-        """Count a sent record of a `silent_run`, as `count_sent` does."""
+        """Count a sent record that belongs to a run from `silent_run`; see `count_sent`."""
         run.last = self._last = sequence
         run.records += 1
         self.taken += 1

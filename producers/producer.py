@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from kafka_ratchet.producers.accumulator import IDLE_S, POLL_EVERY_RECORDS, Accumulator, Headers
 from kafka_ratchet.producers.headers import PRODUCER_HEADER, SEQUENCE_HEADER, SEQUENCE_MAX, check_bytes, pack
-from kafka_ratchet.producers.many import Part, in_parts
+from kafka_ratchet.producers.many import RecordsPart, in_parts
 from kafka_ratchet.producers.metrics import ProducerMetrics
 from kafka_ratchet.producers.named import NamedProducer
 
@@ -140,7 +140,7 @@ class Producer(NamedProducer[Accumulator]):
             number = self._send_part(part)
         return number
 
-    def _send_part(self, part: Part) -> int:
+    def _send_part(self, part: RecordsPart) -> int:
         """Send the records of a part, waiting while the queue is full; return the last one's sequence."""
         values, keys = part.values, part.keys or [None] * len(part.values)
         self._accumulator.check()

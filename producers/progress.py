@@ -67,7 +67,7 @@ class Progress:
     """Progress of a producer: Kafka has acknowledged every record up to `sequence`, on all partitions."""
 
     sequence: int
-    """Highest sequence such that Kafka has acknowledged all records up to it; -1: the name was only taken over."""
+    """Highest sequence such that Kafka has acknowledged all records up to it; -1: none is acknowledged yet."""
     records: int
     """Number of published records."""
     partitions: int
@@ -116,7 +116,10 @@ class Progress:
             or not NOTHING_YET <= progress.sequence <= progress.highest <= SEQUENCE_MAX
             or progress.partitions < 1
         ):
-            raise SourceError(f"{where}: not the progress of a producer ({value[:200]!r})")
+            raise SourceError(
+                f"{where}: not the progress of a producer ({value[:200]!r}). Another program writes to "
+                f"{PROGRESS_TOPIC}; delete that record, or publish under another name"
+            )
         return progress
 
 
@@ -238,9 +241,9 @@ PAUSE_S = 0.1
 """Seconds between two attempts, if Kafka refuses the first at once."""
 
 DOUBT_S = 10.0
-"""Seconds to wait for a successor's progress, before the end of an epoch counts as a transaction's time-out.
+"""Seconds to wait for a newer producer's progress, after Kafka has ended this producer's epoch.
 
-An ended epoch may mean that a successor has not written progress yet.
+If there is none, Kafka has ended the epoch because a transaction took too long.
 """
 
 
@@ -316,7 +319,7 @@ class ProgressStore:
                 self._pause()
 
     def store(self, progress: Progress) -> None:
-        """Write a progress in a transaction of its own, retrying until Kafka answers or `stop` is called.
+        """Write the progress in one transaction, retrying until Kafka answers or `stop` is called.
 
         Raises:
             ProducerFenced: a newer producer has taken over the name.
@@ -393,12 +396,13 @@ class ProgressStore:
         raise (TopicMissing if shape is None else TopicReplaced)(
             f"{what}: the progress of every name in it is lost, and with it the position of this producer. Restore "
             "the topic from a copy if there is one. Otherwise start the producer again: it creates the topic and "
-            "sends its source from the beginning, and workers drop the duplicates. A program that numbers its "
-            "records itself has to number them as before"
+            "sends its source from the beginning, and workers drop the duplicates. This needs the same sequences as "
+            "before: for a log with removed older files choose another producer name, because its files would get "
+            "other numbers; a program that numbers its records itself has to number them as before"
         )
 
     def stop(self) -> None:
-        """End attempts that wait for Kafka; uncommitted progress is lost, as if never written."""
+        """Make the other methods stop waiting for Kafka; uncommitted progress is lost."""
         self._stopped.set()
 
     def _client(self) -> KafkaProducer:
@@ -431,7 +435,7 @@ class ProgressStore:
         producer.begin_transaction()
         producer.produce(PROGRESS_TOPIC, progress.encode(), self._key, partition=0, on_delivery=written)
         try:
-            self._insist(producer.commit_transaction)
+            self._retry_until_answered(producer.commit_transaction)
         except KafkaException as failure:
             # What became of the record says more than that its transaction cannot be committed.
             if refused and refused[0].code() in REFUSED and not failure.args[0].fatal():
@@ -451,7 +455,7 @@ class ProgressStore:
             if error.code() in REFUSED or not (error.retriable() or error.txn_requires_abort()):
                 raise refusal(error, self._where)
             try:
-                self._insist(self._producer.abort_transaction)
+                self._retry_until_answered(self._producer.abort_transaction)
                 return
             except KafkaException as failure:
                 error = failure.args[0]
@@ -461,10 +465,10 @@ class ProgressStore:
             raise refusal(error, self._where)
         self._producer = None  # this client will do nothing more
 
-    def _insist(self, step: Callable[[float], Any]) -> None:
-        """Call `step`, which asks Kafka to end a transaction, until Kafka answers.
+    def _retry_until_answered(self, step: Callable[[float], Any]) -> None:
+        """Call `step`, which asks Kafka to end a transaction, again and again until Kafka answers.
 
-        Kafka gives a repeated request the answer that was lost.
+        If only Kafka's answer was lost, a repeated request gets it again.
         """
         while True:
             try:
@@ -551,10 +555,14 @@ class ProgressWriter:
             return self._tickets
 
     def wait(self, ticket: int, patience_s: float) -> bool:
-        """Wait up to `patience_s` seconds for the store of a ticket.
+        """Wait until the progress requested by `ask` is stored, at most `patience_s` seconds.
+
+        Args:
+            ticket: result of `ask`.
+            patience_s: maximum seconds to wait.
 
         Returns:
-            True if it is done, or the thread has ended; False: it takes longer.
+            True if it is stored, or the thread has ended; False: storing takes longer.
         """
         with self._turn:
             return self._turn.wait_for(lambda: self._ended or self._answered >= ticket, patience_s)
@@ -583,13 +591,16 @@ class ProgressWriter:
         except Exception as error:
             # A thread has no caller to raise to: without this, `flush` would wait for it for ever.
             self._failed(
-                TransportError(f"the progress of producer {self._progress_store.name!r} is not stored: {error!r}")
+                TransportError(
+                    f"the progress of producer {self._progress_store.name!r} on topic {self._progress_store.topic!r} "
+                    f"could not be stored: {error!r}. Correct the cause, and start the producer again"
+                )
             )
         finally:
             self._end()
 
     def _next_turn(self) -> int | None:
-        """Wait until a store is due, and return the newest ticket; None: the thread has to end."""
+        """Wait until the progress has to be stored, and return the newest ticket; None: the thread has to end."""
         with self._turn:
             self._turn.wait_for(lambda: self._due or self._is_urgent(), self._every_s)
             self._due = False

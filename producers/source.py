@@ -60,6 +60,19 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class NumberedFiles(Source, Protocol):
+    """Source with sequences that depend on the number of each file."""
+
+    def require_all_files(self, sequence: int, mark: str) -> None:
+        """Require that all files up to a stored position are present, so that each has its former number.
+
+        Raises:
+            SourceError: rotation has removed a file, or the source has changed.
+        """
+        ...
+
+
+@runtime_checkable
 class CheckedSource(Source, Protocol):
     """Source that compares itself with a stored mark, and explains a difference.
 
@@ -67,7 +80,7 @@ class CheckedSource(Source, Protocol):
     """
 
     def check(self, sequence: int, mark: str) -> str | None:
-        """Require that the source made this mark for this sequence.
+        """Require that the source still has the content identified by a stored mark.
 
         Returns:
             A notice for the user, or None; publishing continues in either case.

@@ -27,6 +27,21 @@ class Standstill(NamedTuple):
     text: str
 
 
+def silence_sentence(topic: str, name: str, waiting: int, found: Standstill) -> str:
+    """Return the sentence about records that wait for an acknowledgement.
+
+    Args:
+        topic: name of the topic
+        name: name of the producer
+        waiting: number of its waiting records
+        found: cause of the standstill
+    """
+    return (
+        f"Kafka acknowledges nothing of topic {topic!r}; {waiting} records of producer {name!r} wait and are sent as "
+        f"soon as it does ({found.cause}): {found.text}"
+    )
+
+
 class MetadataClient(Protocol):
     """Client of librdkafka that can request a topic's metadata."""
 
@@ -42,13 +57,13 @@ def standstill_of(
     throttle_s: float = 0.0,
     last_error: str = "",
 ) -> Standstill:
-    """Return the reason why Kafka acknowledges nothing of a topic, from requests of a few seconds.
+    """Find out why Kafka acknowledges no record of a topic, which takes a few seconds.
 
     Args:
         client: client to request the topic's metadata with.
         options: options of librdkafka for another client, which requests min.insync.replicas.
         topic: name of the topic.
-        throttle_s: seconds of the last delay by quota; 0: none matters now.
+        throttle_s: seconds of the last delay by a quota; 0: no recent delay.
         last_error: last error of the client's connections; empty: none.
     """
     try:
@@ -58,21 +73,29 @@ def standstill_of(
     if found is None or found.error is not None:
         return _of_topic(topic, None if found is None else found.error)
     if away := [number for number, each in sorted(found.partitions.items()) if each.leader < 0]:
-        return Standstill("no-leader", f"{topic}, {_partitions(away)}: no leader. Bring a replica back")
+        return Standstill(
+            "no-leader", f"{topic}, {_partitions(away)}: no leader. Start a broker with a replica in sync"
+        )
     if (lacking := _lacking(found, options)) is not None:
         return lacking
     if throttle_s:
         return Standstill("quota", f"the quota of this client is used up: Kafka delays it by {throttle_s:.1f} s")
     if last_error:
         return Standstill(NO_ANSWER, f"a broker does not answer: {last_error}")
-    return Standstill(UNEXPLAINED, f"Kafka answers, and {topic} has leaders; the log of the brokers has more")
+    return Standstill(
+        UNEXPLAINED, f"Kafka answers, and all partitions of {topic} have a leader: read the log of the brokers"
+    )
 
 
 def _of_topic(topic: str, error: KafkaError | None) -> Standstill:
     if error is not None and error.code() in NOT_ALLOWED:
         return Standstill("unauthorized", f"{topic}: {explained(error)}")
     if error is None or error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID):
-        return Standstill("topic-missing", f"there is no topic {topic}. Was it deleted?")
+        return Standstill(
+            "topic-missing",
+            f"there is no topic {topic}. If it was deleted, restore it or create it again; otherwise check the name "
+            "and the address of Kafka",
+        )
     return Standstill("refused", f"{topic}: {explained(error)}")
 
 
@@ -93,7 +116,7 @@ def _lacking(found: TopicMetadata, options: Mapping[str, str | int | bool]) -> S
     return Standstill(
         "replicas",
         f"{found.topic}, {_partitions(lacking)}: {len(reduced[lacking[0]].isrs)} replicas in sync, and "
-        f"min.insync.replicas is {least}. Bring a replica back",
+        f"min.insync.replicas is {least}. Start the brokers of the missing replicas",
     )
 
 

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from kafka_ratchet.errors import SettingsError, SourceError
-from kafka_ratchet.producers.formats import Format, LineFormat, Unusable
+from kafka_ratchet.producers.formats import (
+    Format,
+    LineFormat,
+    RisingSequences,
+    UnusableLine,
+    field_mark,
+    require_field_mark,
+)
 from kafka_ratchet.producers.source import Record
 
 
@@ -44,7 +51,7 @@ class StreamSource:
                 "a file and publish that, or name the field with every record's own rising number "
                 "(--sequence-field)"
             )
-        self._stream = stream
+        self._stream, self._field = stream, sequence_field
         self._lines = LineFormat(format or "ndjson", key, sequence_field, delimiter)
         self._line_number = 0
         self.position_bytes = 0
@@ -59,23 +66,36 @@ class StreamSource:
         """Yield the records with this sequence or a higher one.
 
         Raises:
-            SourceError: a line is not UTF-8, not of the format, or without a usable field; the error names the line.
+            SourceError: a line is not UTF-8, not of the format, or without a usable field, or its sequence does not
+                rise; the error names the line.
         """
+        rising = RisingSequences()
         try:
             if self._lines.has_header and (line := self._next()):
                 self._lines.header(line)
             while line := self._next():
                 parsed = self._lines.parse(line)
-                if parsed is not None and parsed.sequence is not None and parsed.sequence >= from_sequence:
+                if parsed is None or parsed.sequence is None:
+                    continue
+                rising.require(parsed.sequence)
+                if parsed.sequence >= from_sequence:
                     yield Record(parsed.sequence, parsed.key, parsed.value)
-        except Unusable as error:
+        except UnusableLine as error:
             raise SourceError(f"{self.label}: line {self._line_number}: {error}") from None
         except OSError as error:
             raise SourceError(f"{self.label}: cannot be read: {error.strerror}") from None
 
     def mark(self, sequence: int) -> str:
-        """Return the sequence field's name, because the records identify themselves."""
-        return f"field:{self._lines.sequence_field}"
+        """Return sequence field and key, because the records identify themselves."""
+        return field_mark(self._field, self._lines.key)
+
+    def check(self, sequence: int, mark: str) -> str | None:
+        """Require that the stored mark has the same sequence field and key.
+
+        Raises:
+            SourceError: one of them differs.
+        """
+        return require_field_mark(self.label, mark, self._field, self._lines.key) if sequence >= 0 else None
 
     def _next(self) -> bytes:
         self._line_number += 1

@@ -30,7 +30,10 @@ def tls_context(options: Options) -> ssl.SSLContext:
         if certificate := _text(options, "ssl.certificate.location"):
             context.load_cert_chain(certificate, _text(options, "ssl.key.location"), _text(options, "ssl.key.password"))
     except OSError as error:
-        raise SettingsError(f"kafka.ssl.*: a certificate or key cannot be read: {error}") from None
+        raise SettingsError(
+            f"kafka.ssl.*: a certificate or key cannot be read: {error}. Correct the paths and the password in these "
+            "settings"
+        ) from None
     if str(options.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
         context.check_hostname = False
     if str(options.get("enable.ssl.certificate.verification", "true")).lower() == "false":
@@ -40,7 +43,7 @@ def tls_context(options: Options) -> ssl.SSLContext:
 
 
 def certificate_refused(server: str, error: ssl.SSLCertVerificationError) -> str:
-    """Return the sentence for a server's certificate that this client refuses.
+    """Return the error text for a server's certificate that this client refuses.
 
     Args:
         server: host:port of the server.
@@ -65,7 +68,7 @@ def certificate_refused(server: str, error: ssl.SSLCertVerificationError) -> str
 
 
 def look_at_certificate(server: str, options: Options) -> str | None:
-    """Return a sentence about the fault of a server's certificate; None: no fault, or no readable certificate.
+    """Return an error text about the fault of a server's certificate; None: no fault, or no readable certificate.
 
     librdkafka has the same message for all faults, so this connects once more.
     """

@@ -9,7 +9,7 @@ from kafka_ratchet.errors import SourceError
 from kafka_ratchet.producers.compression import compression_of
 from kafka_ratchet.producers.file_mark import ContentDigest, FileMark, Finished, chained, compare
 from kafka_ratchet.producers.files import FileSource
-from kafka_ratchet.producers.folder import Found, tag_of
+from kafka_ratchet.producers.folder import PresentFile, tag_of
 
 
 class RotationUnclear(SourceError):
@@ -17,7 +17,7 @@ class RotationUnclear(SourceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilePosition:
     """Position in the file being read."""
 
     end: int
@@ -30,7 +30,7 @@ class Place:
     """Mark that identifies the file; None: this run has read the file itself."""
 
 
-class Recognised:
+class FileRecogniser:
     """Recogniser of files read before: it finds them among the present files by their content.
 
     Files keep their order, whatever their names: rotation renames all of them, but never changes which is older. A
@@ -43,9 +43,9 @@ class Recognised:
         self._digests: dict[tuple[tuple[int, int, int, int], int | None], ContentDigest] = {}
 
     def find(
-        self, found: Sequence[Found], before: Sequence[Finished], older: int, chain: str, place: Place
-    ) -> tuple[list[Found | None], int]:
-        """Find the files read before among the present ones.
+        self, found: Sequence[PresentFile], before: Sequence[Finished], older: int, chain: str, place: FilePosition
+    ) -> tuple[list[PresentFile | None], int]:
+        """Recognise the files read before among the present files, whatever their names now.
 
         Returns:
             The present file for each finished one, or None if rotation removed it; and the index in `found` of the
@@ -53,13 +53,13 @@ class Recognised:
 
         Args:
             found: present files, in their order.
-            before: finished files known one by one.
-            older: number of finished files before these.
-            chain: digest of those older files.
+            before: newest finished files, with one digest each.
+            older: number of finished files before these, which share one digest.
+            chain: shared digest of the older files.
             place: position in the file after the finished ones.
 
         Raises:
-            RotationUnclear: the file being read is missing or present twice, or the place of a file is not clear yet.
+            RotationUnclear: the file being read is missing or present twice, or the files' order is not clear yet.
             SourceError: the present files cannot be the files read before.
         """
         places, index = self._finished(found, before, older, chain)
@@ -79,9 +79,10 @@ class Recognised:
         if len(same) > 1 and (first.device, first.inode) != (place.device, place.inode):
             names = " and ".join(found[at].path.name for at in same[:2])
             raise RotationUnclear(
-                f"{self._where}: {names} both begin with the {place.end} bytes read of {place.name}. If one is a copy "
-                "of the other, move the copy out of the folder. If a program has since restarted the log, leave both "
-                "files, and publish under another producer name"
+                f"{self._where}: {names} both begin with the {place.end} bytes already read from {place.name}, so it "
+                "is unclear which one continues it. If one is a copy of the other, move the copy out of the folder. If "
+                "a program has restarted its log with the same bytes, leave both, and publish under another producer "
+                "name. It publishes both from their beginning, so events sent before are sent again"
             )
         if same[0] > index:
             odd = found[index].path.name
@@ -97,8 +98,11 @@ class Recognised:
             )
         return places, same[0]
 
-    def digest(self, found: Found, until: int | None = None) -> ContentDigest | None:
-        """Return the digest of a file up to an offset, read again only after a write; None: the file cannot be read."""
+    def digest(self, found: PresentFile, until: int | None = None) -> ContentDigest | None:
+        """Return the digest of a file up to an offset; None: the file cannot be read.
+
+        The file is read only if a program has written to it since the last call.
+        """
         key = found.state, until
         if key not in self._digests:
             try:
@@ -107,16 +111,16 @@ class Recognised:
                 return None
         return self._digests[key]
 
-    def forget(self, found: Sequence[Found]) -> None:
+    def forget(self, found: Sequence[PresentFile]) -> None:
         """Remove the digests of files no longer present."""
         there = {file.state for file in found}
         self._digests = {key: digest for key, digest in self._digests.items() if key[0] in there}
 
     def _finished(
-        self, found: Sequence[Found], before: Sequence[Finished], older: int, chain: str
-    ) -> tuple[list[Found | None], int]:
+        self, found: Sequence[PresentFile], before: Sequence[Finished], older: int, chain: str
+    ) -> tuple[list[PresentFile | None], int]:
         index = 0
-        places: list[Found | None] = []
+        places: list[PresentFile | None] = []
         if older and not (before and found and self._may_be_gone(before[0], found)):
             text = ""
             for each in found[:older]:
@@ -141,24 +145,24 @@ class Recognised:
                 raise RotationUnclear(self._changed(file, finished, found))
         return places, index
 
-    def _is(self, file: Found, finished: Finished) -> bool:
+    def _is(self, file: PresentFile, finished: Finished) -> bool:
         if file.size != finished.size and not _compressed(file):
             return False
         now = self.digest(file)
         return now is not None and (now.size, now.text) == (finished.size, finished.digest)
 
-    def _begins(self, file: Found, place: Place) -> bool:
-        """Return True if a file begins with the bytes read before."""
+    def _begins(self, file: PresentFile, place: FilePosition) -> bool:
+        """Return True if a file begins with the bytes read of the file at `place`."""
         if file.size < place.end and not _compressed(file):
             return False
         now = self.digest(file, place.end)
         return now is not None and (now.size, now.text) == (place.end, place.digest)
 
-    def _may_be_gone(self, finished: Finished, found: Sequence[Found]) -> bool:
+    def _may_be_gone(self, finished: Finished, found: Sequence[PresentFile]) -> bool:
         """Return True if rotation may have removed a file, because other files of its log are present."""
         return any(tag_of(finished.name, base) is not None for base in {file.base for file in found})
 
-    def _changed(self, file: Found | None, finished: Finished, found: Sequence[Found]) -> str:
+    def _changed(self, file: PresentFile | None, finished: Finished, found: Sequence[PresentFile]) -> str:
         what = f"{finished.name} is gone"
         if file is not None and file.path.name == finished.name:
             what = (
@@ -173,7 +177,7 @@ class Recognised:
             "grow are followed one by one: ratchet publish --follow FILE, each under a producer name of its own"
         )
 
-    def _not_there(self, expected: Sequence[Found], place: Place) -> str:
+    def _not_there(self, expected: Sequence[PresentFile], place: FilePosition) -> str:
         if expected and place.mark and expected[0].path.name == place.name and not _compressed(expected[0]):
             try:
                 file = FileSource(expected[0].path, format="lines")
@@ -189,7 +193,7 @@ class Recognised:
         )
 
 
-def _compressed(file: Found) -> bool:
+def _compressed(file: PresentFile) -> bool:
     try:
         return compression_of(file.path) != ""
     except OSError:

@@ -1,12 +1,16 @@
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kafka_ratchet.errors import SettingsError, SourceError
 from kafka_ratchet.producers import FileSet, FileSource, Record, file_set, records_of
+from kafka_ratchet.producers.beginning import ProgressCheck
 from kafka_ratchet.producers.file_set import BYTE_BITS
 from kafka_ratchet.producers.folder import list_folder
+from kafka_ratchet.producers.progress import Progress
+from kafka_ratchet.producers.topics import TopicShape
 
 
 @pytest.fixture
@@ -210,7 +214,7 @@ def test_what_cannot_be_followed_is_refused(tmp_path: Path, monkeypatch: pytest.
 
     assert "the 6 bytes read of app.log are not the beginning of app.log" in after(("app.log", b"4\n"))
     assert "bytes read of app.log are not the beginning of app.log" in after(("app.log", b"4\n5\n6\n7\n"))
-    assert "both begin with the 6 bytes read of app.log" in after(("app.log.1", b"1\n2\n3\n"))
+    assert "both begin with the 6 bytes already read from app.log" in after(("app.log.1", b"1\n2\n3\n"))
     assert "app.log.1 is new, and its name sorts before a known one" in after(("app.log.1", b"unheard of\n"))
 
 
@@ -235,3 +239,50 @@ def test_a_table_that_is_begun_anew_names_its_columns(tmp_path: Path, monkeypatc
     assert given(reading, 1) == [b'{"a":"1","b":"2"}']
     with pytest.raises(SourceError, match=r"t\.csv: line 1: does not name the columns of t\.csv\.1"):
         next(reading)
+
+
+@pytest.mark.parametrize("rotated", ["orders.csv.1", "orders.csv-20260131", "orders-20260131.csv"])
+def test_a_rotated_file_has_the_format_of_its_log(tmp_path: Path, rotated: str) -> None:
+    log = tmp_path / "orders.csv"
+    log.write_bytes(b"id,amount\n1,5\n2,6\n")
+    before = FileSet([log], follow=True, key="id")
+    before.stop()
+    first = next(before.read(0))
+    mark = before.mark(first.sequence)
+    log.rename(tmp_path / rotated)
+    log.write_bytes(b"id,amount\n3,7\n")
+    resumed = FileSet([log], follow=True, key="id")
+    resumed.stop()
+    assert resumed.check(first.sequence, mark) is None
+    assert [record.key for record in resumed.read(first.sequence + 1)] == [b"2", b"3"]
+    new = FileSet([log], follow=True)
+    new.stop()
+    assert [record.value for record in new.read(0)] == [
+        b'{"id":"1","amount":"5"}',
+        b'{"id":"2","amount":"6"}',
+        b'{"id":"3","amount":"7"}',
+    ]
+
+
+def test_a_log_without_its_oldest_files_cannot_be_sent_again(tmp_path: Path) -> None:
+    log, oldest = tmp_path / "app.log", tmp_path / "app.log.2"
+    for path, line in ((oldest, b"a\n"), (tmp_path / "app.log.1", b"b\n"), (log, b"c\n")):
+        path.write_bytes(line)
+    before = FileSet([log], follow=True)
+    before.stop()
+    last = list(before.read(0))[-1].sequence
+    mark = before.mark(last)
+    assert last == 2 << BYTE_BITS
+    decide = ProgressCheck("events", "app", "session", FileSet([log]), "resend")
+    stored = Progress(last, 3, 1, "A" * 22, mark, last, "former", None)
+    shape = TopicShape("events", "B" * 22, 1)
+
+    def resend() -> Progress:
+        source = FileSet([log], follow=True)
+        source.stop()
+        return replace(decide, source=source).after(stored, shape)[0]
+
+    assert resend().sequence == -1
+    oldest.unlink()
+    with pytest.raises(SourceError, match=r"1 of the files published .* are missing \(app\.log\.2\)"):
+        resend()

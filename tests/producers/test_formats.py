@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.errors import SettingsError, SourceError
-from kafka_ratchet.producers import FileSource, Record, StreamSource, open_files
+from kafka_ratchet.producers import FileSet, FileSource, Record, StreamSource, open_files
+from kafka_ratchet.producers.formats import format_of
 
 TABLE = 'id,note\r\n1,"a ""quoted"", and\nbroken line"\r\n\r\n2,\r\n3,é\u2028'.encode()
 
@@ -80,7 +81,89 @@ def test_the_datas_own_sequences(tmp_path: Path) -> None:
     source = FileSource(path, key="k", sequence_field="n")
     assert [(r.sequence, r.key) for r in source.read(0)] == [(3, b"a"), (70, b"b"), (71, b"c")]
     assert [record.sequence for record in source.read(71)] == [71]
-    assert source.mark(70) == "field:n"
+    assert source.mark(70) == "field:n;key=k"
+
+
+def sources_of(content: bytes, folder: Path, key: str | None) -> list[FileSource | FileSet | StreamSource]:
+    path = folder / "f.ndjson"
+    path.write_bytes(content)
+    return [
+        FileSource(path, key=key, sequence_field="n"),
+        FileSet([path], key=key, sequence_field="n"),
+        StreamSource(io.BytesIO(content), key=key, sequence_field="n"),
+        _stopped(FileSet([folder], follow=True, key=key, sequence_field="n")),
+    ]
+
+
+def _stopped(source: FileSet) -> FileSet:
+    source.stop()
+    return source
+
+
+@pytest.mark.parametrize(
+    ("numbers", "read", "says"),
+    [
+        ((1, 10, 4, 11), [1, 10], r"line 3\b.*: sequence 4 does not rise above 10"),
+        ((1, 10, 10), [1, 10], r"line 3\b.*: sequence 10 does not rise above 10"),
+        ((-5, 1), [], r"line 1\b.*: sequence -5 is negative"),
+    ],
+)
+@pytest.mark.parametrize("start", [0, 11])
+@pytest.mark.parametrize("kind", range(4))
+def test_a_sequence_that_does_not_rise_is_refused_by_each_run(
+    tmp_path: Path, numbers: tuple[int, ...], read: list[int], says: str, start: int, kind: int
+) -> None:
+    content = b"".join(b'{"n":%d}\n' % number for number in numbers)
+    found: list[int] = []
+    with pytest.raises(SourceError, match=says):
+        found.extend(record.sequence for record in sources_of(content, tmp_path, None)[kind].read(start))
+    assert found == [number for number in read if number >= start]
+
+
+def test_a_sequence_that_does_not_rise_is_refused_while_a_log_is_followed(tmp_path: Path) -> None:
+    log = tmp_path / "f.ndjson"
+    log.write_bytes(b'{"n":1}\n{"n":10}\n')
+    source = FileSet([log], follow=True, sequence_field="n")
+    records = source.read(0)
+    assert [next(records).sequence, next(records).sequence] == [1, 10]
+    with log.open("ab") as more:
+        more.write(b'{"n":4}\n{"n":11}\n')
+    with pytest.raises(SourceError, match=r"line 3\b.*: sequence 4 does not rise above 10"):
+        next(records)
+
+
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [
+        ("orders.csv", "csv"),
+        ("orders.csv.1", "csv"),
+        ("orders.csv.12.gz", "csv"),
+        ("orders.csv-20260131", "csv"),
+        ("orders.csv-2026-01-31T12", "csv"),
+        ("orders-20260131.jsonl.zst", "ndjson"),
+        ("app.log.1", "lines"),
+        ("2026.csv.old", "lines"),
+    ],
+)
+def test_a_format_follows_from_the_name_before_rotation(name: str, format: str) -> None:
+    assert format_of(Path(name)) == format
+
+
+def test_a_source_with_its_own_sequences_keeps_its_key(tmp_path: Path) -> None:
+    content = b'{"n":3,"k":"a"}\n{"n":70,"k":"b"}\n'
+    marks = {source.mark(70) for source in sources_of(content, tmp_path, "k")}
+    assert marks == {"field:n;key=k"}
+    for source in sources_of(content, tmp_path, "k"):
+        assert source.check(70, "field:n;key=k") is None
+        assert "did not store --key" in (source.check(70, "field:n") or "")
+        for mark in ("field:m;key=k", "field:nn", "files:1"):
+            with pytest.raises(SourceError, match="with other sequences"):
+                source.check(70, mark)
+    for source in sources_of(content, tmp_path, None):
+        with pytest.raises(SourceError, match=r"another --key \(key=k; this run has key=None\)"):
+            source.check(70, "field:n;key=k")
+    with pytest.raises(SourceError, match="with other sequences"):
+        FileSource(tmp_path / "f.ndjson", key="k").check(70, "field:n;key=k")
 
 
 def table_of(text: str) -> list[list[str]] | None:
@@ -197,7 +280,7 @@ def test_whatever_a_writer_of_csv_writes_comes_back_as_it_was(rows: list[list[st
 @pytest.mark.parametrize("number", ["1.5", '"x"', "1e3", "true", '""'])
 def test_a_sequence_that_is_none(number: str) -> None:
     source = StreamSource(io.BytesIO(f'{{"n":{number}}}\n'.encode()), sequence_field="n")
-    with pytest.raises(SourceError, match=r"standard input: line 1: field 'n' is .* a sequence is a whole number"):
+    with pytest.raises(SourceError, match=r"standard input: line 1: field 'n' is '.*', but a sequence is a whole"):
         list(source.read(0))
 
 

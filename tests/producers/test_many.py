@@ -9,7 +9,7 @@ import pytest
 
 from kafka_ratchet.errors import RecordTooLarge, SettingsError, SourceError, TransportError
 from kafka_ratchet.producers import Producer
-from kafka_ratchet.producers.many import Part, in_parts
+from kafka_ratchet.producers.many import RecordsPart, in_parts
 from tests.producers.test_producer import read, sequence_of, sequences
 
 NewTopic = Callable[..., str]
@@ -28,13 +28,13 @@ def fails_after(values: list[bytes]) -> Iterator[bytes]:
 def test_columns_are_given_in_parts_of_one_length() -> None:
     values, keys = [b"%d" % n for n in range(7)], [None, b"k"] * 3 + [None]
     assert list(in_parts(values, iter(keys), range(7), 3)) == [
-        Part(values[:3], keys[:3], [0, 1, 2]),
-        Part(values[3:6], keys[3:6], [3, 4, 5]),
-        Part(values[6:], keys[6:], [6]),
+        RecordsPart(values[:3], keys[:3], [0, 1, 2]),
+        RecordsPart(values[3:6], keys[3:6], [3, 4, 5]),
+        RecordsPart(values[6:], keys[6:], [6]),
     ]
     assert list(in_parts(iter(values[:6]), None, None, 3)) == [
-        Part(values[:3], None, None),
-        Part(values[3:6], None, None),
+        RecordsPart(values[:3], None, None),
+        RecordsPart(values[3:6], None, None),
     ]
     assert list(in_parts([], [], None)) == []
 
@@ -44,14 +44,14 @@ def test_columns_of_unequal_length_are_refused() -> None:
         next(in_parts([b"a"], [b"k", b"k"], None))
     for values, keys in ((4, 3), (3, 4), (3, 5), (6, 3)):
         given = in_parts(iter([b"v"] * values), iter([b"k"] * keys), None, 3)
-        assert next(given) == Part([b"v"] * 3, [b"k"] * 3, None)
+        assert next(given) == RecordsPart([b"v"] * 3, [b"k"] * 3, None)
         with pytest.raises(SourceError, match="not of one length"):
             list(given)
 
 
 def test_what_comes_before_an_error_is_given() -> None:
     given = in_parts(fails_after([b"a", b"b"]), iter([b"k"] * 9), None)
-    assert next(given) == Part([b"a", b"b"], [b"k", b"k"], None)
+    assert next(given) == RecordsPart([b"a", b"b"], [b"k", b"k"], None)
     with pytest.raises(ValueError, match="cursor"):
         next(given)
 

@@ -251,7 +251,7 @@ def test_a_name_that_numbered_its_records_itself_takes_no_source(broker: str, ne
     topic, options = new_topic(1), {"bootstrap.servers": broker}
     with Producer(topic, name, options=options) as producer:
         producer.send(b"v", sequence=5)
-    with pytest.raises(SourceError, match="without a source: a program has numbered"):
+    with pytest.raises(SourceError, match="from a program that chose the sequences itself"):
         Producer(topic, name, options=options, source=Numbers(10, "mine"))
 
 
@@ -511,7 +511,7 @@ def test_kafka_that_goes_away_is_waited_for(name: str) -> None:
             for sequence in range(1000, 2000):
                 producer.send(b"v", sequence=sequence)
             deadline = time.monotonic() + 120
-            while not any("acknowledges nothing; 1000 records" in sentence for sentence in said):
+            while not any("acknowledges nothing of topic 'events'; 1000 records" in sentence for sentence in said):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             assert producer.resume_from() == 999

@@ -41,7 +41,12 @@ def topic(*partitions: tuple[int, list[int]], error: KafkaError | None = None) -
         (KafkaError(KafkaError._TRANSPORT), {"last_error": "Connection refused"}, "no-answer", "Connection refused"),
         (KafkaError(KafkaError._TIMED_OUT), {}, "no-answer", "Kafka does not answer"),
         (None, {}, "topic-missing", "there is no topic orders"),
-        (topic(error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)), {}, "topic-missing", "Was it deleted?"),
+        (
+            topic(error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)),
+            {},
+            "topic-missing",
+            "restore it or create it again",
+        ),
         (topic(error=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)), {}, "unauthorized", "docs/guide/rights.md"),
         (topic((1, [1, 2, 3]), (-1, []), (-1, [])), {}, "no-leader", "orders, partitions 1, 2: no leader"),
         (
