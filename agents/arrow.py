@@ -40,7 +40,7 @@ A yielded batch has no columns `sequence` and `offset`: its new records get thei
 """
 
 
-class BatchAtHand:
+class CurrentBatch:
     """Current batch of an agent's run, as a pyarrow RecordBatch.
 
     Attributes:
@@ -208,7 +208,9 @@ _MAKE: Final[dict[str, Callable[[Delivery, Rows], Any]]] = {
 
 
 def spans_of(array: Any, name: str) -> Spans:
-    """Return the bytes of a binary or text array, in the form of `encode_rows`.
+    """Return the elements of a binary or text array as spans: data, starts and lengths.
+
+    `encode_rows` takes these. A null has length -1.
 
     Raises:
         TypeError: the array has another type.
@@ -251,7 +253,7 @@ def _times(array: Any) -> Rows:
 
 
 def packed_headers(array: Any) -> Spans:
-    """Return the headers of each row as encoded in a record, count first.
+    """Return each row's headers as a span of bytes, encoded as in a record: first their number.
 
     Raises:
         TypeError: the array is not a map, or a header has no name.

@@ -27,8 +27,8 @@ Such a timestamp may expire windows before all of their events have been read.
 """
 
 
-class AtHand:
-    """Current record of a run, for tables with event time; implements `tables.values.windows.EventAtHand`.
+class CurrentRecord:
+    """Current record of a run, for tables with event time; implements `tables.values.windows.CurrentEvent`.
 
     The stream time is computed when a table first asks for it, so that programs without windows need not compute it.
     """
@@ -46,12 +46,15 @@ class AtHand:
         self._times: list[int] | None = None
 
     def take(self, rows: NDArray[np.int64]) -> None:
-        """Begin another batch. rows: indexes of the records that the run takes."""
+        """Begin the next batch.
+
+        rows: indexes in the batch of the records that the agent processes.
+        """
         self._rows, self._stamps, self._times = rows, None, None
 
     @property
     def timestamp(self) -> int | None:
-        """Return the current record's timestamp, as described in `EventAtHand`."""
+        """Return the current record's timestamp, as described in `CurrentEvent`."""
         delivery, index = self._reading.delivery, self._reading.index
         if delivery is None or index == NO_RECORD:
             return None
@@ -61,7 +64,7 @@ class AtHand:
 
     @property
     def stream_time(self) -> int:
-        """Return the stream time at the current record, as described in `EventAtHand`."""
+        """Return the stream time at the current record, as described in `CurrentEvent`."""
         delivery, index = self._reading.delivery, self._reading.index
         if delivery is None or index == NO_RECORD:
             return self._partition.stream_time
@@ -75,7 +78,7 @@ class AtHand:
 
     @property
     def place(self) -> str:
-        """Return the current record's topic, partition and offset for messages, as described in `EventAtHand`."""
+        """Return the current record's topic, partition and offset for messages, as described in `CurrentEvent`."""
         return self._reading.place
 
 

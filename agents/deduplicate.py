@@ -26,7 +26,7 @@ from kafka_ratchet.tables.map.map import UNASKED
 from kafka_ratchet.tables.table import Sequences, SequenceTable
 from kafka_ratchet.transport.assignment import QUEUE, LaneChannel
 from kafka_ratchet.transport.batch import kernels as records
-from kafka_ratchet.transport.batch.dropped import Dropped
+from kafka_ratchet.transport.batch.dropped import DroppedBatch
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.delivery import AgentCalls, CallChannel, Delivery, Output
 
@@ -194,7 +194,7 @@ class Deduplicator:
             is_kept = (verdicts != FRESH) & (verdicts != INVALID) & ~np.isin(verdicts, [*self._letter_reasons])
             rows = np.flatnonzero(is_kept)
             if len(rows):
-                delivery.drop(Dropped(rows, verdicts[rows], against[rows], VERDICT_NAMES))
+                delivery.drop(DroppedBatch(rows, verdicts[rows], against[rows], VERDICT_NAMES))
         delivery.sequences = found
         fresh: NDArray[np.bool_] = verdicts == FRESH
         return fresh

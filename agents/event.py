@@ -29,7 +29,7 @@ class Event(msgspec.Struct, eq=False, frozen=True):
         key: bytes; None for a null key.
         value: decoded by the stream's value_type.
         timestamp: ms since the epoch; -1 if the record has none.
-        partition, offset: place of the record in the input.
+        partition, offset: partition and offset of the record in the input.
         producer: name of the producer, if it is the stream's identity; else None.
         sequence: sequence of the record; None in a stream without deduplication.
         packed_headers: headers as encoded in the record, count first.
@@ -74,14 +74,14 @@ class Event(msgspec.Struct, eq=False, frozen=True):
 
 
 def own_id(topic_id: str, partition: int, offset: int) -> str:
-    """Return the id of the record at a place of a topic. topic_id: in the base64 text of Kafka's tools."""
+    """Return the event id of a record without one in its headers. topic_id: in the base64 text of Kafka's tools."""
     return f"{topic_id}/{partition}/{offset}"
 
 
 def id_in(headers: Iterable[tuple[str, bytes | None]], name: str) -> str | None:
-    """Return the id in the last header of a name.
+    """Return the event id in the last header with this name.
 
-    None if it is missing, empty, not UTF-8 or too long.
+    None if the header is missing, empty, not UTF-8 or too long.
     """
     found = [value for each, value in headers if each == name]
     if not found or not found[-1] or len(found[-1]) > ID_MOST:
@@ -93,10 +93,10 @@ def id_in(headers: Iterable[tuple[str, bytes | None]], name: str) -> str | None:
 
 
 def ids_sent_again(delivery: Delivery) -> dict[int, str]:
-    """Return the ids of a batch's re-sent dead letters, by index of the record.
+    """Return the event ids of a batch's re-sent dead letters, by index of the record.
 
-    The header with the id counts only if another header names a dead letter of this stream: a record copied from an
-    output may carry an id and the name of another stream's dead letter.
+    The header with the id counts only if another header names a dead letter of this stream. A record copied from an
+    output may have an id, and the name of another stream's dead letter.
     """
     batch, letters = delivery.batch, delivery.spec.letters
     found: dict[int, str] = {}
@@ -108,7 +108,7 @@ def ids_sent_again(delivery: Delivery) -> dict[int, str]:
 
 
 def event_ids(delivery: Delivery, indices: Iterable[int]) -> list[str]:
-    """Return the ids of some records of a batch."""
+    """Return the event ids of some records of a batch. indices: their indexes."""
     batch, spec = delivery.batch, delivery.spec
     again, found = ids_sent_again(delivery), []
     for index in indices:

@@ -14,10 +14,13 @@ I64 = NDArray[np.int64]
 
 @compiled()
 def count_headers(data: U8, begins: I64, ends: I64, offsets: NDArray[np.int32]) -> None:
-    """Fill offsets, int32[records + 1], with the number of headers before each record, from 0.
+    """Count the headers of records.
 
-    data: uint8[bytes] of the record batch; begins, ends: int64[records], positions of a record's header count and of
-    its end
+    Args:
+        data: uint8[bytes] of the record batch.
+        begins: int64[records], position of each record's header count.
+        ends: int64[records], end of each record.
+        offsets: int32[records + 1], filled with the number of headers before each record; the first must be 0.
     """
     for i in range(len(begins)):
         count, _ = records.read_varint(data, begins[i], ends[i])

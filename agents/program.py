@@ -1,6 +1,7 @@
 """Program of a user: an App with its streams, tables and agents, for `ratchet worker --app`.
 
-This module does not use Kafka. The settings name the topics of each stream, and the worker combines both.
+This module does not use Kafka. The settings name the topics of each stream, and the worker combines program and
+settings.
 """
 
 from __future__ import annotations
@@ -238,8 +239,8 @@ class App(Timers):
             streams: names of `[streams.NAME]` in the settings
 
         Raises:
-            SettingsError: the program declares a stream missing in the settings, has no agent, or has a table that does
-                not name one of several streams.
+            SettingsError: the program declares a stream missing in the settings, has no agent, or has a table that
+                names no stream although several streams have agents.
         """
         for name in self.streams:
             if name not in streams:

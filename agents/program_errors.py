@@ -30,7 +30,7 @@ because the worker handles signals itself.
 
 
 def is_ended_by(error: BaseException) -> bool:
-    """Return True if the error is the cancellation of the running task itself."""
+    """Return True if the error is a cancellation of the running task, not of a task that it awaits."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 

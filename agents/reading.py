@@ -22,7 +22,7 @@ from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 
 if TYPE_CHECKING:
-    from kafka_ratchet.agents.arrow import BatchAtHand
+    from kafka_ratchet.agents.arrow import CurrentBatch
 
 NO_RECORD: Final = -1
 NO_ROWS: Final = np.empty(0, np.int64)
@@ -58,6 +58,7 @@ class Reading:
         event_index: index of that event; differs from `index` if values were read after it.
         batch: the current batch as the run gets it, if the run reads batches.
         reads_batches: True if the run reads batches.
+        is_timer: True for the run of a timer, which has no event.
         away: empty while the run's own task executes, with one element otherwise. It is a list, so that a loop can
             keep a reference to it.
     """
@@ -81,8 +82,9 @@ class Reading:
         self.index = NO_RECORD
         self.event: Event | None = None
         self.event_index = NO_RECORD
-        self.batch: BatchAtHand | None = None
+        self.batch: CurrentBatch | None = None
         self.reads_batches = False
+        self.is_timer = False
         self.away: list[bool] = [True]
         self.held: list[int] = []
         """Indexes of the records that the program holds together with the current one; an error rejects all of them."""
@@ -100,7 +102,7 @@ class Reading:
         """
         self._columns: _Columns | None = None
         self._before = "before its first event"
-        """Place for messages while the run has no batch."""
+        """Words for messages in place of topic, partition and offset, while the run has no batch."""
 
     async def as_own(self, program: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a program; only its own task may read events, write tables and send records.
@@ -144,7 +146,7 @@ class Reading:
 
     @property
     def place(self) -> str:
-        """Return the place of the current record for messages; without one, the place after the last batch."""
+        """Return topic, partition and offset of the current record, or else of the last batch's end, for messages."""
         if self.delivery is None:
             return self._before
         batch = self.delivery.batch
@@ -154,7 +156,7 @@ class Reading:
         return where if self.index == NO_RECORD else f"{where}, offset {int(batch.offsets[self.index])}"
 
     def correlation(self) -> dict[str, object]:
-        """Return the fields for the program's log lines; none without a batch."""
+        """Return the fields that name the current record in the program's log lines; empty without a batch."""
         if self.delivery is None:
             return {}
         batch = self.delivery.batch
@@ -258,7 +260,7 @@ class Reading:
 
     async def batches(self, names: Sequence[str] | None) -> AsyncIterator[Any]:
         """Yield batches for `async for batch in stream.batches()`. names: columns; None: all."""
-        from kafka_ratchet.agents.arrow import BatchAtHand, require_columns
+        from kafka_ratchet.agents.arrow import CurrentBatch, require_columns
 
         columns = require_columns(names)
         self.index, self.reads_batches = NO_RECORD, True
@@ -273,7 +275,7 @@ class Reading:
                 left = self._left = iter(())
                 if len(rows):
                     self.index = NO_RECORD
-                    self.batch = BatchAtHand(self.delivery, rows, columns)
+                    self.batch = CurrentBatch(self.delivery, rows, columns)
                     yield self.batch.arrow
                     self._check()
                 self.batch = None

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_ratchet.agents.at_hand import AtHand, StreamClock
+from kafka_ratchet.agents.at_hand import CurrentRecord, StreamClock
 from kafka_ratchet.agents.event import Event, event_ids
 from kafka_ratchet.agents.holding import HOLDERS, line_of
 from kafka_ratchet.agents.outputs import FORWARD, Outputs, encode_json
@@ -81,7 +81,7 @@ class Stream:
         return self._reading.remaining
 
     def hold(self) -> None:
-        """Hold the current record, so that an error rejects it together with those that follow, until `release`."""
+        """Hold the current record: until `release`, an error rejects it together with the records after it."""
         self._reading.held.append(self._reading.index)
 
     def drop(self) -> None:
@@ -137,7 +137,7 @@ class AgentRun:
 
         An error undoes all outputs and sends after them.
         """
-        self._at_hand = AtHand(partition, self._reading)
+        self._at_hand = CurrentRecord(partition, self._reading)
 
     async def take(self, delivery: Delivery, fresh: NDArray[np.int64]) -> None:
         """Pass records of a batch to the program; return when it asks for more.
@@ -244,7 +244,7 @@ class AgentRun:
             self._failure = failure
 
     def held_by(self) -> str:
-        """Return place, agent and current line, for messages about a slow agent."""
+        """Return the current record, the agent and its current line, for messages about a slow agent."""
         line = line_of(self._result, self.agent.function)
         return f"{self._reading.place}: agent {self.agent.name}{line}"
 
@@ -331,10 +331,12 @@ class PartitionProgram:
                 self._stream_clock.advance(delivery.batch, rows)
 
     def _find_processed(self, delivery: Delivery, rows: NDArray[np.int64]) -> dict[str, list[int]]:
-        """Return the indexes of re-sent records that an agent does not need again, by agent.
+        """Return the indexes of the re-sent records that each agent has already processed, by agent.
 
-        A dead letter may be re-sent for some agents only, because the others have processed the record before. rows:
-        int64[records], indexes to process, without duplicates among the re-sent records.
+        A dead letter may be re-sent for some agents only, because the others processed the record the first time. It
+        becomes a dead letter again if the stream does not have those agents.
+
+        rows: int64[records], indexes to process, without duplicates among the re-sent records.
         """
         names = {run.agent.name for run in self.runs}
         had: dict[str, list[int]] = {name: [] for name in names}

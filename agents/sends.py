@@ -78,7 +78,7 @@ class Sends:
             SendRefused: no event is current, or the stream's agents must not write to the topic.
             TypeError, ValueError: an argument is invalid.
         """
-        delivery, event = self._at_hand(topic)
+        delivery, event = self._current_record(topic)
         partition = _partition(delivery, topic, partition)
         if timestamp is None:
             timestamp = OF_EVENT
@@ -93,13 +93,27 @@ class Sends:
     def send_event(
         self, topic: str, key: Any, partition: int | None = None, header: tuple[str, bytes] | None = None
     ) -> None:
-        """Send the current event with another key, otherwise unchanged; see `Topic.send_event`."""
-        delivery, event = self._at_hand(topic)
+        """Send the current event with another key, otherwise unchanged; see `Topic.send_event`.
+
+        Raises:
+            SendRefused: as in `send`; or the caller is a timer, or an agent with `batches()`.
+        """
+        delivery, event = self._current_record(topic)
+        if self._reading.is_timer or self._reading.index == NO_RECORD:
+            raise SendRefused(
+                f"topic {topic}: {self._agent} forwarded an event while it had none. A timer has no event, and an "
+                "agent with `batches()` has no single one. Use `send`"
+            )
         number = _partition(delivery, topic, partition)
         more = b"" if header is None else _header(*header)
         self._rows.append((topic, event, key_bytes(key), None, more, number, OF_EVENT, True))
 
-    def _at_hand(self, topic: str) -> tuple[Delivery, int]:
+    def _current_record(self, topic: str) -> tuple[Delivery, int]:
+        """Return the current batch and the index of the record that a send to this topic belongs to.
+
+        Raises:
+            SendRefused: no event is current, or the agent must not write to the topic.
+        """
         delivery, event = self._reading.delivery, self._reading.index
         if event == NO_RECORD and self._reading.batch is not None:
             event = self._reading.batch.newest
@@ -118,7 +132,10 @@ class Sends:
                 "forever. Send to another topic"
             )
         if topic not in delivery.spec.sends:
-            raise SendRefused(f"topic {topic}: is not declared in the app. Declare it with the app's `topic`")
+            raise SendRefused(
+                f"topic {topic}: agent {self._agent} sends to it, but the app does not declare it. Declare it with the "
+                "app's `topic`"
+            )
         self._allowed = delivery, topic
         return delivery, event
 
@@ -258,7 +275,7 @@ def _header(name: str, value: bytes | str | None) -> bytes:
 
 
 def router(identity: Identity, topic: str) -> Callable[[Delivery, NDArray[np.bool_]], Awaitable[None]]:
-    """Return the function that sends a batch's records to their partitions.
+    """Return the function that sends a batch's records to a topic, each to the partition of its identity.
 
     A record with an unreadable identity becomes a dead letter here. If it were sent, a user's function that fails only
     sometimes could read its identity later, in a wrong partition.

@@ -27,7 +27,7 @@ from kafka_ratchet.transport.correlation import correlate
 from kafka_ratchet.transport.delivery import Delivery, Output
 
 TICK: Final = 0
-"""Index of the only record of the batch that a lane makes for a tick.
+"""Index of the only record in the batch that a lane makes for a call of timers.
 
 The record has a null key, a null value, and the time of the call as timestamp. It is not sent; a timer's outputs have
 its key and its timestamp.
@@ -125,7 +125,7 @@ class PartitionTimers:
     async def _call(self, timer: Timer, delivery: Delivery) -> None:
         reading = Reading(None, self._partition, _no_more, None)
         reading.begin(delivery, np.empty(0, np.int64))
-        reading.index = TICK
+        reading.index, reading.is_timer = TICK, True
         outputs, sends = Outputs(), Sends(timer.name, reading)
         at_hand.set(sends)
         try:

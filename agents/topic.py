@@ -89,10 +89,11 @@ class Topic:
         Args:
             key: as in `send`
             partition: as in `send`
-            header: a further header, after those of the event
+            header: a further header, after those of the event.
 
         Raises:
-            SendRefused: no event is current, or agents must not write to the topic.
+            SendRefused: no single event is current, as in a timer and in an agent with `batches()`; or agents must not
+                write to the topic.
         """
         self._sender().send_event(self.name, key, partition, header)
 

@@ -1,7 +1,8 @@
 """Orders and payments, joined by the order's number whichever comes first, without a window.
 
 Two streams cannot share a table, because their partitions commit in separate transactions. So both send to an internal
-stream with the order's number as key. Both halves of an order are in one partition of it, and the table is its own.
+stream with the order's number as key. There, both halves of an order are in one partition, and the table belongs to the
+internal stream alone.
 
 Needs `[streams.orders]` and `[streams.payments]`; joined orders go to the topic `APP-halves`.
 """
@@ -30,7 +31,7 @@ class Payment(msgspec.Struct):
     paid: int
 
 
-class Half(msgspec.Struct):
+class PartialOrder(msgspec.Struct):
     """Known fields of an order, from the order or its payment."""
 
     number: str
@@ -41,8 +42,8 @@ class Half(msgspec.Struct):
 app = App()
 orders = app.stream("orders", value_type=Order)
 payments = app.stream("payments", value_type=Payment)
-halves = app.stream("halves", value_type=Half, internal=True)
-waiting = app.Table("waiting", value_type=Half, stream=halves)
+halves = app.stream("halves", value_type=PartialOrder, internal=True)
+waiting = app.Table("waiting", value_type=PartialOrder, stream=halves)
 """Orders with one half so far."""
 
 
@@ -50,25 +51,28 @@ waiting = app.Table("waiting", value_type=Half, stream=halves)
 async def send_orders(orders: AsyncIterator[Order]) -> None:
     """Send the fields known from an order to the joined stream."""
     async for order in orders:
-        await halves.send(key=order.number, value=Half(order.number, amount=order.amount))
+        await halves.send(key=order.number, value=PartialOrder(order.number, amount=order.amount))
 
 
 @app.agent(payments)
 async def send_payments(payments: AsyncIterator[Payment]) -> None:
     """Send the fields known from a payment to the joined stream."""
     async for payment in payments:
-        await halves.send(key=payment.order, value=Half(payment.order, paid=payment.paid))
+        await halves.send(key=payment.order, value=PartialOrder(payment.order, paid=payment.paid))
 
 
 @app.agent(halves)
-async def join(halves: AsyncIterator[Half]) -> AsyncIterator[Any]:
-    """Yield an order once both halves have come, and delete it. An order sent again then waits for both again."""
+async def join(halves: AsyncIterator[PartialOrder]) -> AsyncIterator[Any]:
+    """Yield an order once both halves have come, and delete it from the table.
+
+    An order sent again then waits for both halves again.
+    """
     async for half in halves:
         other = waiting.get(half.number, half)
         amount = other.amount if half.amount is None else half.amount
         paid = other.paid if half.paid is None else half.paid
         if amount is None or paid is None:
-            waiting[half.number] = Half(half.number, amount, paid)
+            waiting[half.number] = PartialOrder(half.number, amount, paid)
         else:
             waiting.pop(half.number, None)
             yield {"number": half.number, "amount": amount, "open": amount - paid}

@@ -145,7 +145,7 @@ def judged(tmp_path: Path, settings: dict[str, Any], changes: list[Change]) -> l
     named = [NAMES[verdict] for verdict in verdicts.tolist()]
     expected, report = ExpectedPartition(Rule(stream.identity, source), 0), Report("parcels")
     views = [RecordView(row.key, row.value, [], 0) for row in rows]
-    assert [expected.judge(offset, view, report) for offset, view in enumerate(views)] == named
+    assert [expected.add_input(offset, view, report) for offset, view in enumerate(views)] == named
     return named
 
 

@@ -115,7 +115,7 @@ def read(source: str, record: Sent) -> int | str:
 
 def by_the_rule(source: str, record: Sent) -> int | None:
     """What `ratchet verify` takes it for."""
-    judged = Rule(Identity.PARTITION, SequenceSource.parse(source)).judge(
+    judged = Rule(Identity.PARTITION, SequenceSource.parse(source)).identify(
         RecordView(record.key, record.value, list(record.headers), 0)
     )
     return judged[1] if judged else None

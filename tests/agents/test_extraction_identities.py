@@ -132,7 +132,7 @@ def read(given: str | list[str], *records: Sent) -> list[bytes | str]:
 def by_the_rule(given: str | list[str], *records: Sent) -> list[bytes | None]:
     """What `ratchet verify` takes them for."""
     rule = Rule(Identity.parse(given), SequenceSource.parse("none"))
-    found = [rule.judge(RecordView(each.key, each.value, list(each.headers), 0)) for each in records]
+    found = [rule.identify(RecordView(each.key, each.value, list(each.headers), 0)) for each in records]
     return [None if each is None else each[0] for each in found]
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from kafka_ratchet.app.survey.counting import Found, PlaceReader
+from kafka_ratchet.app.survey.counting import BatchHashes, PartReader
 from kafka_ratchet.app.survey.kernels import hash_spans
-from kafka_ratchet.app.survey.looking import Sample
-from kafka_ratchet.app.survey.places import KEY, Candidate, Candidates, Place
-from kafka_ratchet.app.verify.columns.judging import Judging, Places
+from kafka_ratchet.app.survey.looking import TopicSample
+from kafka_ratchet.app.survey.places import KEY, Candidate, Candidates, RecordPart
+from kafka_ratchet.app.verify.columns.judging import IdentityAndSequence, PartitionRule
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.rule import parts
 from kafka_ratchet.rule.extraction import from_header, identity_reader, reader_for
@@ -43,14 +43,14 @@ def by_verify(records: list[Sent], field: str = "field:n") -> tuple[list[bytes |
     of_id = Rule(Identity.parse(field), SequenceSource.parse("none"))
     of_number = Rule(Identity.PARTITION, SequenceSource.parse(field))
     views = [RecordView(each.key, each.value, list(each.headers), 0) for each in records]
-    judged = [(of_id.judge(view), of_number.judge(view)) for view in views]
+    judged = [(of_id.identify(view), of_number.identify(view)) for view in views]
     return [one and one[0] for one, _ in judged], [number and number[1] for _, number in judged]
 
 
-def by_survey(records: list[Sent], place: Place) -> tuple[list[int], list[int | None]]:
+def by_survey(records: list[Sent], place: RecordPart) -> tuple[list[int], list[int | None]]:
     """Hashes of the identities, 0 for none, and numbers."""
-    reader = PlaceReader(Candidates((Candidate((KEY,), place), Candidate((place,)))), seed=int(SEED))
-    found = Found(fetched(records), reader)
+    reader = PartReader(Candidates((Candidate((KEY,), place), Candidate((place,)))), seed=int(SEED))
+    found = BatchHashes(fetched(records), reader)
     return found.hashes[place].tolist(), [None if n < 0 else n for n in found.numbers[place].tolist()]
 
 
@@ -77,7 +77,7 @@ def test_verify_reads_fields_as_the_worker_does() -> None:
 
 
 def test_a_survey_reads_fields_as_the_worker_does() -> None:
-    found, numbers = by_survey(RECORDS, Place("field", "n"))
+    found, numbers = by_survey(RECORDS, RecordPart("field", "n"))
     assert found == hashes(IDS)
     assert numbers == [each if isinstance(each, int) else None for each in NUMBERS]
 
@@ -93,7 +93,7 @@ def test_a_path_means_one_thing_in_worker_verify_and_survey(
         [identity if isinstance(identity, bytes) else None],
         [number if isinstance(number, int) else None],
     )
-    assert by_survey(records, Place("field", path)) == (hashes([identity]), numbers)
+    assert by_survey(records, RecordPart("field", path)) == (hashes([identity]), numbers)
     one = Identity.parse(field)
     assert len(one.parts) == 1
     assert Identity.parse(str(one)) == one
@@ -101,11 +101,11 @@ def test_a_path_means_one_thing_in_worker_verify_and_survey(
 
 
 def test_the_sample_of_a_survey_reads_fields_as_the_worker_does() -> None:
-    sample = Sample()
+    sample = TopicSample()
     short = [i for i, each in enumerate(RECORDS) if len(each.value or b"") <= 2_000]
     sample.add(fetched([RECORDS[i] for i in short]), len(short))
     for i, row in zip(short, sample.rows, strict=True):
-        text = row.places.get(Place("field", "n"))
+        text = row.places.get(RecordPart("field", "n"))
         if text is not None and text != b"large":
             assert text == IDS[i]
 
@@ -178,13 +178,13 @@ def test_verify_and_survey_read_headers_as_the_worker_does() -> None:
     sent, meanings = zip(*numbers(), strict=True)
     expected = [each if isinstance(each, int) else None for each in meanings]
     rule = Rule(Identity.PARTITION, HEADER)
-    judged = [rule.judge(RecordView(each.key, each.value, list(each.headers), 0)) for each in sent]
+    judged = [rule.identify(RecordView(each.key, each.value, list(each.headers), 0)) for each in sent]
     assert [found and found[1] for found in judged] == expected
-    assert by_survey(list(sent), Place("header", SEQUENCE_HEADER))[1] == expected
-    places = Places.of(Identity.PARTITION, HEADER, SequenceForm.GUESS)
+    assert by_survey(list(sent), RecordPart("header", SEQUENCE_HEADER))[1] == expected
+    places = IdentityAndSequence.of(Identity.PARTITION, HEADER, SequenceForm.GUESS)
     assert places is not None
     for record, number in zip(sent, expected, strict=True):
-        found = Judging(places).judge(fetched([record]))
+        found = PartitionRule(places).judge(fetched([record]))
         assert (len(found.fresh), len(found.invalid)) == ((1, 0) if number is not None else (0, 1))
 
 
@@ -197,8 +197,10 @@ def test_keys_and_headers_name_the_same_identity_everywhere() -> None:
         ids = [None if reasons[i] else found.of(i) for i in range(batch.count)]
         assert ids == [each if least <= len(each) <= 1_024 else None for each in hostile.IDENTITIES]
         rule = Rule(Identity.parse(name), HEADER)
-        judged = [rule.judge(RecordView(each.key, each.value, list(each.headers), 0)) for each in sent]
+        judged = [rule.identify(RecordView(each.key, each.value, list(each.headers), 0)) for each in sent]
         assert [one and one[0] for one in judged] == ids
-        place = KEY if name == "key" else Place("header", "h")
-        surveyed = Found(fetched(sent), PlaceReader(Candidates((Candidate((place,)),)), seed=int(SEED))).hashes[place]
+        place = KEY if name == "key" else RecordPart("header", "h")
+        surveyed = BatchHashes(fetched(sent), PartReader(Candidates((Candidate((place,)),)), seed=int(SEED))).hashes[
+            place
+        ]
         assert [bool(each) for each in surveyed] == [each is not None for each in ids]

@@ -237,8 +237,40 @@ def test_where_no_event_is_at_hand() -> None:
         run(app, {"in": [1]})
 
 
+def test_a_timer_has_no_event_to_forward() -> None:
+    app = App()
+    alerts, stream = app.topic("alerts"), app.stream("in")
+
+    @app.agent(stream)
+    async def read(stream: Any) -> None:
+        async for _ in stream:
+            pass
+
+    @app.timer(10.0, stream=stream)
+    async def report() -> None:
+        alerts.send_event(b"key")
+
+    with pytest.raises(SendRefused, match=r"alerts: report forwarded an event while it had none\. A timer has no"):
+        run(app, {"in": [1, report, 2]})
+
+
+def test_a_batch_has_no_single_event_to_forward() -> None:
+    app = App()
+    alerts = app.topic("alerts")
+
+    @app.agent(app.stream("in"))
+    async def each(stream: Any) -> None:
+        async for batch in stream.batches(["value"]):
+            for _ in range(batch.num_rows):
+                alerts.send_event(b"key")
+
+    with pytest.raises(SendRefused, match=r"topic alerts: each forwarded an event while it had none\. .* Use `send`"):
+        run(app, {"in": [1, 2, 3]})
+
+
 @pytest.mark.parametrize(
-    ("topic", "says"), [("in", "agent send reads this topic"), ("strange", "is not declared in the app")]
+    ("topic", "says"),
+    [("in", "agent send reads this topic"), ("strange", "agent send sends to it, but")],
 )
 def test_where_it_may_not_go_is_no_dead_letter(topic: str, says: str) -> None:
     app = App()
