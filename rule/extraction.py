@@ -1,6 +1,6 @@
 """Extraction of sequences and identities from a header (compiled), a field of a JSON value, or a user's function.
 
-Identities in the columns of a batch are read by `kafka_ratchet.rule.identities.in_columns`.
+`kafka_ratchet.rule.identities.in_columns` reads the identities that a batch has columns for.
 """
 
 from __future__ import annotations
@@ -104,10 +104,12 @@ def reader_for(source: SequenceSource, form: SequenceForm = SequenceForm.GUESS) 
 
 
 def from_header(batch: RecordBatch, form: int) -> Sequences:
-    """Read the sequences from the first requested header of a lane's batch, in one compiled pass.
+    """Read each record's sequence from a header that the batch has columns for, in one compiled pass.
+
+    A lane's batches have columns for two headers; the sequence is in the first one.
 
     Args:
-        batch: batch with the header in its columns.
+        batch: batch of a lane.
         form: form of the sequences, see `kafka_ratchet.rule.parts`.
     """
     columns = batch.columns
@@ -116,7 +118,13 @@ def from_header(batch: RecordBatch, form: int) -> Sequences:
 
 
 def from_spans(batch: RecordBatch, spans: Spans, form: int) -> Sequences:
-    """Read the sequences from header values that `find_headers` or the batch's columns locate."""
+    """Read each record's sequence from a header value at a known position.
+
+    Args:
+        batch: the batch.
+        spans: positions of the header values, from `find_headers` or from the batch's columns.
+        form: form of the sequences, see `kafka_ratchet.rule.parts`.
+    """
     sequences = np.empty(batch.count, np.int64)
     reasons = np.empty(batch.count, np.uint8)
     parts.read_sequences(batch.data, *spans, form, sequences, reasons)
@@ -325,7 +333,7 @@ def computed_identity_reader(identity: Identity) -> IdentityReader | None:
 
 
 def identity_reader(identity: Identity) -> IdentityReader:
-    """Return the reader of identities, which also notes the reason for each missing one.
+    """Return the reader of identities, which also fills in the reason for each missing identity.
 
     Raises:
         SettingsError: the user's function cannot be imported.
@@ -335,6 +343,8 @@ def identity_reader(identity: Identity) -> IdentityReader:
 
 def identity_reader_by_name(identity: Identity) -> IdentityReader:
     """Return the reader of identities for batches without header columns.
+
+    It finds a header by its name in each record.
 
     Raises:
         SettingsError: the user's function cannot be imported.

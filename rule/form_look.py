@@ -1,4 +1,8 @@
-"""Check of the form of sequences, record by record: verify's own version of `kafka_ratchet.rule.number_forms`."""
+"""Check that sequences have the configured form, such as decimal text or big-endian bytes.
+
+`verify` uses this check, which goes record by record. Workers use `kafka_ratchet.rule.form_scan`, which goes batch by
+batch. Both apply the bounds of `kafka_ratchet.rule.number_forms`.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kafka_ratchet.rule import number_forms as forms
-from kafka_ratchet.rule.number_forms import Doubt
+from kafka_ratchet.rule.number_forms import DoubtfulSequence
 
 Dismisses = Callable[[int, int, int], bool]
 
 
 def number_look() -> tuple[Callable[[int, int], int], Dismisses]:
-    """Return the two functions that examine eight-byte numbers.
+    """Return two functions that find eight-byte sequences with another form than big-endian.
 
-    The first function takes a number and the identity's last number, and returns the form that the number seems to
-    have; 0: no other form. The second function takes a form, a doubtful number and a neighbouring record's number, and
-    returns True if the neighbour suggests that the numbers are big-endian after all. Both are nested functions that do
-    not need this package, so that Spark can send them to its executors.
+    The first function takes a sequence, read as big-endian, and the last sequence of its identity. It returns the
+    suspected form, LITTLE or FLOATING; 0: none. The second function takes a suspected form, the suspicious sequence and
+    a neighbouring record's sequence. It returns True if the neighbour shows that the sequences are big-endian after
+    all. Both are nested functions that do not need this package, so that Spark can send them to its executors.
     """
     little, floating, near, far, step_most = forms.LITTLE, forms.FLOATING, forms.NEAR, forms.FAR, forms.STEP
     first_byte, short, least, double_step = forms.FIRST_BYTE, forms.SHORT, forms.LEAST, forms.DOUBLE_STEP
@@ -29,14 +33,14 @@ def number_look() -> tuple[Callable[[int, int], int], Dismisses]:
         return int.from_bytes(number.to_bytes(8, "big", signed=True), "little", signed=True)
 
     def double(number: int) -> int:
-        """Return the integer from 1 to 2^53 in a little-endian double; -1: no such integer."""
+        """Return the integer from 1 to 2^53 that a number's bytes hold as a little-endian double; -1: none."""
         import struct
 
         (found,) = struct.unpack("<d", number.to_bytes(8, "big", signed=True))
         return int(found) if 1 <= found < 1 << 53 and found == int(found) else -1
 
     def goes_on(number: int, last: int) -> bool:
-        """Return True if a number is close to the last one as little-endian, but far from it as big-endian."""
+        """Return True if a number, read as little-endian, rises only a little above the last one."""
         step = swapped(number) - swapped(last)
         if swapped(last) < 0 or step <= 0:
             return False
@@ -75,8 +79,8 @@ _form, _dismisses = number_look()
 
 
 @dataclass(slots=True)
-class Waiting:
-    """Doubt about a sequence's form, which one of the next integers may still dismiss."""
+class PendingSequence:
+    """Sequence that seems to have another form, unless one of the next integers shows the opposite."""
 
     offset: int
     text: bytes
@@ -86,11 +90,11 @@ class Waiting:
     left: int = forms.NEIGHBOURS
 
 
-class FormLook:
+class FormFinder:
     """Finder of the first sequence in a partition that seems to have another form than the configured one.
 
     Attributes:
-        found: offset and sentence about that sequence; None: there is none.
+        found: input offset of that sequence, and the error text about it; None: there is none.
     """
 
     def __init__(self, header: str) -> None:
@@ -102,11 +106,11 @@ class FormLook:
         self.found: tuple[int, str] | None = None
         self._header = header
         self._before: deque[int] = deque(maxlen=forms.NEIGHBOURS)
-        self._waiting: list[Waiting] = []
+        self._waiting: list[PendingSequence] = []
         self._hexadecimal = self._decimal = 0
 
     def add(self, offset: int, text: bytes | None, last: int) -> None:
-        """Examine the next record.
+        """Examine the sequence of the partition's next record.
 
         Args:
             offset: input offset of the record
@@ -124,13 +128,13 @@ class FormLook:
                 self._add_integer(offset, text, last)
 
     def finish(self) -> None:
-        """Accept the remaining doubts: no more integers follow that could dismiss them."""
+        """Accept the first remaining doubt, because no more records follow that could dismiss it."""
         if self.found is None and self._waiting:
             first = self._waiting[0]
             self._note(first.offset, first.text, first.last, first.form)
 
     def _note(self, offset: int, text: bytes, last: int, form: int) -> None:
-        self.found = offset, forms.sentence(Doubt(0, form), self._header, text, last)
+        self.found = offset, forms.sentence(DoubtfulSequence(0, form), self._header, text, last)
 
     def _add_text(self, offset: int, text: bytes) -> None:
         self._decimal += text.isdigit() and len(text.lstrip(b"0")) < forms.DIGITS
@@ -148,11 +152,11 @@ class FormLook:
         if form and number < 0:
             self._note(offset, text, last, form)
         elif form and not any(_dismisses(form, number, other) for other in self._before):
-            self._waiting.append(Waiting(offset, text, number, last, form))
+            self._waiting.append(PendingSequence(offset, text, number, last, form))
         self._before.append(number)
 
     def _settle(self, number: int) -> None:
-        """Dismiss earlier doubts that the next integer contradicts, and accept those after enough neighbours."""
+        """Dismiss the doubts that the next integer contradicts; accept one that `NEIGHBOURS` integers have not."""
         left = []
         for each in self._waiting:
             if _dismisses(each.form, each.number, number):

@@ -31,7 +31,7 @@ from kafka_ratchet.rule.number_forms import (
     SPACE,
     STEP,
     TILDE,
-    Doubt,
+    DoubtfulSequence,
     is_hexadecimal,
 )
 from kafka_ratchet.transport.batch.compiled import compiled
@@ -65,7 +65,7 @@ def _double(bits: np.int64) -> Any:
 
 @compiled(inline="always")
 def _goes_on(number: np.int64, last: np.int64) -> bool:
-    """Return True if a number is close to the last one as little-endian, but far from it as big-endian."""
+    """Return True if a number is a little above the last one as little-endian, but far from it as big-endian."""
     little, little_last = _reversed(number), _reversed(last)
     if little < 0 or little_last < 0 or little <= little_last:
         return False
@@ -105,7 +105,7 @@ def _is_printable(data: U8, start: int) -> bool:
 
 @compiled(inline="always")
 def _is_close_as_big_endian(number: np.int64, other: np.int64) -> bool:
-    """Return True if a neighbour's integer is close as big-endian, but not as little-endian."""
+    """Return True if a neighbour's integer suggests big-endian numbers, see `NEXT_TO`."""
     if number == other or number < 0 or other < 0:
         return False
     distance = abs(number - other)
@@ -194,7 +194,7 @@ def scan(data: U8, starts: I64, lengths: I64, verdicts: U8, invalid: int, agains
 
 
 class FormWatch:
-    """Checker of the form of sequences in one partition, from the partition's take-over on."""
+    """Checker of the form of one partition's sequences, from the worker's take-over of the partition on."""
 
     def __init__(self) -> None:
         self._recent = np.full(NEIGHBOURS, -1, np.int64)
@@ -209,10 +209,10 @@ class FormWatch:
         invalid: int,
         against: I64,
         not_numbers: NDArray[np.intp],
-    ) -> Doubt | None:
-        """Return the first doubt in a batch, see `scan`; None: there is none.
+    ) -> DoubtfulSequence | None:
+        """Return the first doubtful record of a batch; None: there is none.
 
-        A batch with a doubt changes nothing here, so that it causes the doubt again when it is read again.
+        A batch with a doubt leaves this checker unchanged. So the same doubt appears when the batch is read again.
 
         Args:
             data, starts, lengths, verdicts, invalid, against: see `scan`.
@@ -220,7 +220,7 @@ class FormWatch:
         """
         row, form = scan(data, starts, lengths, verdicts, invalid, against, self._recent)
         if row != NO_ROW:
-            return Doubt(int(row), int(form))
+            return DoubtfulSequence(int(row), int(form))
         hexadecimal = self._hexadecimal
         decimal = self._decimal + int(np.count_nonzero((lengths > 0) & (lengths != 8) & (verdicts != invalid)))
         for found in not_numbers[:HEX_LOOKED_AT].tolist():
@@ -228,7 +228,7 @@ class FormWatch:
             hexadecimal += is_hexadecimal(text)
             share = hexadecimal / max(hexadecimal + decimal, 1)
             if decimal > 0 and hexadecimal >= HEX_LEAST and share >= HEX_SHARE:
-                return Doubt(found, HEXADECIMAL)
+                return DoubtfulSequence(found, HEXADECIMAL)
         remember(data, starts, lengths, self._recent)
         self._hexadecimal, self._decimal = hexadecimal, decimal
         return None

@@ -39,10 +39,12 @@ class Identities(NamedTuple):
 
 
 def in_columns(batch: RecordBatch, identity: Identity) -> Identities:
-    """Return the identities from the batch's columns: of the partition (all empty), the key, or one header.
+    """Return the identities that the batch has columns for: keys or values of one header.
+
+    With one identity per partition, all are empty.
 
     Raises:
-        ValueError: the identity is no column, and has to be read from each record.
+        ValueError: the batch has no column for the identity, which has to be read from each record.
     """
     columns = batch.columns
     if identity == Identity.PARTITION:

@@ -59,7 +59,7 @@ class IdentityPart:
             case "partition" | "key" | "producer" as word, "", "":
                 return cls(word)
             case "header" | "field" | "function" as kind, _, name:
-                return cls(kind, _place(kind, name, text))
+                return cls(kind, _checked_name(kind, name, text))
         raise ValueError(f"{text!r} is not an identity; write producer, key, partition, {_PLACES}, or a list of them")
 
     def __str__(self) -> str:
@@ -68,7 +68,9 @@ class IdentityPart:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of a record, which its sequence belongs to; state is always kept per input partition.
+    """Stream's choice of identity: the part of a record that its sequence belongs to.
+
+    A sequence is compared with the last one of the same identity in the same input partition.
 
     PARTITION  one sequence per input partition
     KEY        one sequence per record key
@@ -102,10 +104,15 @@ class Identity:
                 f"the identity has {len(parts)} parts, and at most {PARTS_MOST} are possible. Use a function"
             )
         if len(parts) > 1 and (alone := next((part for part in parts if part.kind in ("partition", "producer")), None)):
-            instead = f"write header:{PRODUCER_HEADER}" if alone.kind == "producer" else "state is kept per partition"
-            raise ValueError(f"{alone} cannot be one of several parts: {instead}")
+            instead = (
+                f"write header:{PRODUCER_HEADER} in its place"
+                if alone.kind == "producer"
+                else "state is kept per partition in any case. Remove it"
+            )
+            raise ValueError(f"{alone} cannot be one of several parts of an identity: {instead}")
         if len(set(parts)) < len(parts):
-            raise ValueError("the identity names one part twice. Remove one")
+            twice = next(part for part in parts if parts.count(part) > 1)
+            raise ValueError(f"the identity names {twice} twice. Remove one of the two")
         return cls(parts)
 
     def __repr__(self) -> str:
@@ -169,7 +176,7 @@ def _texts(given: str) -> list[str]:
 
 
 def split_parts(given: str) -> list[str]:
-    """Split parts at the commas between them, but never inside a field's quotes."""
+    """Split an identity's text into its parts, at the commas outside a field's quotes."""
     texts, start = [], 0
     for comma in _BETWEEN_PARTS.finditer(given):
         text = given[start : comma.start()]
@@ -260,7 +267,7 @@ class SequenceSource:
             )
         match kind:
             case "header" | "field" | "function":
-                return cls(kind, _place(kind, name, text))
+                return cls(kind, _checked_name(kind, name, text))
         if not name:
             raise ValueError(f"{text!r} names no part of a record; write {_PLACES}, or none")
         raise ValueError(f"a sequence cannot be read from {kind!r}; write {_PLACES}, or none")
@@ -269,8 +276,13 @@ class SequenceSource:
         return f"{self.kind}:{self.name}" if self.name else self.kind
 
 
-def _place(kind: str, name: str, text: str) -> str:
-    """Check the name of a header, field or function in `text`, and return it.
+def _checked_name(kind: str, name: str, text: str) -> str:
+    """Check the name of a header, field or function, and return it.
+
+    Args:
+        kind: "header", "field" or "function".
+        name: the name.
+        text: the setting's whole text, for messages.
 
     Raises:
         ValueError: the name is invalid.

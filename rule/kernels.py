@@ -22,8 +22,8 @@ An evicted identity keeps its slot, with -1 for its sequence, as does a new iden
 does not look it up in a store that still has it. `kafka_ratchet.rule.windows` has the rule of streams that keep more
 state, `kafka_ratchet.tables.map` the passes that commit, grow, age and store the map.
 
-`hash_of` is seeded per map, so that chosen keys cannot all land in one place. The functions never raise and change
-only the given arrays; tests/tables/map/plain_judge.py is their oracle.
+`hash_of` is seeded per map, so that a stranger cannot choose keys that all have one slot. The functions never raise and
+change only the given arrays; tests/tables/map/plain_judge.py is their oracle.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ days to rise so far."""
 
 FILE_STEPS_MOST = 1 << 10
 FILE_BYTE_MOST = 1 << 32
-"""Bounds of a step between files, which is no jump. In a set of files each file has 2^40 sequences, one for each of its
-bytes (`kafka_ratchet.producers.file_set`), so the first record of the next file may be more than JUMP above the last
-one of this file. A partition may lack records of a thousand files, and its first record of a file begins within four
-gigabytes. A random number is within both bounds once in two million; a time in milliseconds after one in seconds is not
-within them before 2039."""
+"""Bounds of a step between two files of one producer; such a step is not reported as a jump.
+
+A producer of a set of files gives each file 2^40 sequences, one for each byte (`kafka_ratchet.producers.file_set`). So
+the first record of the next file may be more than JUMP above the last one of this file. A step within the bounds passes
+at most 2^10 files, because a partition may lack records of some, and ends in the first 2^32 bytes of a file. A random
+number is within both bounds once in two million; a time in milliseconds after one in seconds is not within them before
+2039."""
 
 FIRST_MOST = 1 << 61
 """Maximum first sequence of an identity. A higher one is reported, because there is no last one to compare it with.
@@ -66,7 +68,7 @@ U32 = NDArray[np.uint32]
 
 @compiled()
 def is_jump(last: np.int64, sequence: np.int64) -> np.bool:
-    """Return True if a rising sequence is a jump from the last one (-1: none), which is to be reported."""
+    """Return True if a sequence is so far above the last one (-1: none) that it is reported as a jump."""
     if last < 0:
         return sequence > FIRST_MOST
     is_far = sequence // JUMP - last // JUMP > FILE_STEPS_MOST or sequence % JUMP > FILE_BYTE_MOST
@@ -85,7 +87,7 @@ def fold(a: np.uint64, b: np.uint64) -> np.uint64:
 
 @compiled(inline="always")
 def multiplier_of(seed: np.uint64) -> np.uint64:
-    """Return the odd multiplier for `fold`, from a seed."""
+    """Return the odd number that `hash_of` multiplies with, made from a seed."""
     return (((seed << np.uint64(32)) | (seed >> np.uint64(32))) ^ np.uint64(0xD6E8FEB86659FD93)) | np.uint64(1)
 
 
@@ -122,7 +124,7 @@ def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
 def find(
     data: U8, start: int, length: int, seed: np.uint64, hashes: U64, starts: I64, lengths: I32, arena: U8
 ) -> tuple[np.int64, np.uint64]:
-    """Find an identity, and return its slot and its hash.
+    """Find an identity in the map, and return its slot and its hash.
 
     If the identity is missing, the slot is negative: -1 minus the index of the empty slot where it belongs.
     """
@@ -139,7 +141,13 @@ def find(
 
 @compiled(inline="always")
 def why_none(times: int, length: int, least: int, longest: int) -> int:
-    """Return the reason why bytes are no identity; NONE: the bytes are an identity."""
+    """Return the reason why a record has no usable identity; NONE: it has one.
+
+    Args:
+        times: number of identities in the record.
+        length: bytes of the identity.
+        least, longest: minimum and maximum bytes of an identity.
+    """
     if times > 1:
         return IDENTITY_REPEATED
     if length < least:
@@ -170,7 +178,7 @@ def insert(
     arena: U8,
     sizes: I64,
 ) -> None:
-    """Store a missing identity in an empty slot; the arena must have room.
+    """Add an identity to the map, in an empty slot; the arena must have room.
 
     Args:
         data, start, length: bytes of the identity.
@@ -281,7 +289,9 @@ def locate(
     arena: U8,
     sizes: I64,
 ) -> None:
-    """Find the slot of every record's identity, before the records are judged.
+    """Find the slot of every record's identity, and add identities that the map does not have.
+
+    `kafka_ratchet.rule.windows.judge` judges the records afterwards.
 
     Args:
         data, begins, spans, times, least, longest, reasons: as in `judge`.

@@ -1,7 +1,7 @@
-"""Limit of nested JSON, because each runtime fails at another depth.
+"""Limit to the depth of nested JSON, one for all runtimes.
 
 `json` and `msgspec` stop where Python's stack ends, which depends on the version and on the caller. Every reader of a
-record's value calls this first, so that a record has one verdict everywhere.
+record's value calls `is_too_deep` first, so that a record gets the same verdict everywhere.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def is_too_deep(value: bytes) -> bool:
 
 
 def decoded(decode: Callable[[Text], Result], value: Text) -> Result:
-    """Decode JSON text within `NESTING_MOST`, even if little of the caller's stack is left.
+    """Decode JSON text nested at most `NESTING_MOST` deep, even if little of the caller's stack is left.
 
     Raises:
         Exception: as `decode` does.

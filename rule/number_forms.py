@@ -1,9 +1,9 @@
 """Signs that a producer writes sequences in another form than the stream reads.
 
 If a stream does not configure a form, eight bytes are read as a big-endian integer, and digits as decimal text. A
-little-endian counter then jumps up and down, and most of its records look like duplicates. So each record is compared
-with the last one of its identity: a record that would be dropped, although in another form it follows the last one, is
-a doubt. docs/decisions/0078 contains the bounds and their limits.
+little-endian counter then jumps up and down, and most of its records look like duplicates. So each sequence is compared
+with the last one of its identity. It is a *doubt* if it follows the last one when both are read in another form, and
+does not in the configured form. docs/decisions/0078 contains the bounds and their limits.
 """
 
 from __future__ import annotations
@@ -13,25 +13,30 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 LITTLE, FLOATING, LETTERS, HEXADECIMAL = 1, 2, 3, 4
-"""Forms that a sequence may seem to have."""
+"""Forms that a sequence may seem to have: little-endian integer, floating-point number, letters, hexadecimal text."""
 NEAR, FAR = 1 << 48, 1 << 56
-"""Bounds of the distance to the last sequence, which cause a doubt together.
+"""Bounds of the distance between a sequence and the last one of its identity.
 
-The number must be closer than NEAR in the suspected form, and at least FAR away in the form that the stream reads.
-A repeated old number may also be far below the last one. Among ids that contain a time (snowflakes), FAR is 198 days or
-more.
+A sequence is a doubt if it is closer than NEAR in the suspected form, and at least FAR away in the configured form. FAR
+is large, because a repeated old sequence may be far below the last one: if sequences begin with a time (snowflakes),
+FAR is 198 days or more.
 """
 STEP, FIRST_BYTE = 256, 1 << 56
-"""Bounds of a step at the beginning of a little-endian counter, where the numbers also rise if read as big-endian."""
+"""Maximum step as little-endian, and minimum as big-endian, of a doubtful number that rises in both byte orders.
+
+Only the first numbers of a little-endian counter rise in both.
+"""
 NEIGHBOURS = 8
-"""Number of eight-byte integers on either side to compare with. They suggest big-endian if they are close only in that
-reading."""
+"""Number of eight-byte integers on either side to compare a doubtful one with; a close one dismisses the doubt."""
 NEXT_TO, NEAR_NEIGHBOUR = 1 << 48, 1 << 53
-"""Bounds of the distance to a neighbour; the second one if the neighbour is not close as little-endian."""
+"""Bounds of the big-endian distance to a neighbour that dismisses a doubt.
+
+NEAR_NEIGHBOUR applies if the neighbour is not close as little-endian, NEXT_TO otherwise.
+"""
 DOUBLE_STEP = 8
 """Maximum step between two sequences of a counter written as floating-point numbers."""
 SHORT = 1 << 52
-"""Bound of a little-endian counter or time, for numbers that a big-endian reading makes negative."""
+"""Bound of little-endian counters and times: below it, a number causes a doubt if it is negative as big-endian."""
 LEAST = -(1 << 63)
 """Usual marker of a missing number: a record with it becomes a dead letter.
 
@@ -44,9 +49,9 @@ ONE_BYTE, MOST_BYTE = 0x3F, 0x43
 
 SHOWN_BYTES: Final = 32
 HEX_LEAST, HEX_SHARE = 3, 0.2
-"""Minimum number and share of hexadecimal texts that cause a doubt about decimal ones."""
+"""Minimum number of hexadecimal texts, and their minimum share of all texts, that cause a doubt."""
 HEX_LOOKED_AT: Final = 256
-"""Maximum number of records without a number to examine in one batch."""
+"""Maximum number of records per batch to examine for hexadecimal text."""
 HEX: Final = "(?=.*[0-9])(?=.*[A-Fa-f])(?![0-9]+[eE][0-9]+$)[0-9A-Fa-f]{2,}"
 """Pattern of a whole hexadecimal text, for Python and Java."""
 DIGITS: Final = 19
@@ -54,7 +59,7 @@ DIGITS: Final = 19
 _HEX: Final = re.compile(HEX.encode())
 
 
-class Doubt(NamedTuple):
+class DoubtfulSequence(NamedTuple):
     """Record with a sequence that seems to have another form.
 
     Args:
@@ -87,14 +92,14 @@ SENTENCES: Final = {
     "hexadecimal, and those of digits would be read as decimal numbers. To read hexadecimal ones, set sequence = "
     f'"function:MODULE:NAME"; or {TEXT_FORM}',
 }
-"""Sentences about a doubt, by form."""
+"""Error texts about a doubtful sequence, by suspected form."""
 
 
 def sentence_maker() -> Callable[[int, str, bytes, int], str]:
-    """Return a function that makes the sentence about a doubt.
+    """Return a function that makes the error text about a doubtful sequence.
 
-    Its arguments are the form, the header's name, its value and the last sequence. It is a nested function that does
-    not need this package, so that Spark can send it to its executors.
+    The function takes the suspected form, the header's name, the header's value and the identity's last sequence (-1:
+    none). It is a nested function that does not need this package, so that Spark can send it to its executors.
     """
     sentences, shown = SENTENCES, SHOWN_BYTES
 
@@ -114,13 +119,13 @@ def sentence_maker() -> Callable[[int, str, bytes, int], str]:
 _made = sentence_maker()
 
 
-def sentence(doubt: Doubt, name: str, text: bytes, last: int) -> str:
-    """Return the sentence about a doubtful sequence, which names the setting to write.
+def sentence(doubt: DoubtfulSequence, name: str, text: bytes, last: int) -> str:
+    """Return the error text about a doubtful sequence, with the settings that the operator can write.
 
     Args:
-        doubt: the doubt
+        doubt: the suspected form
         name: name of the header
         text: value of the header
-        last: last sequence of the identity, as it was read; -1: none
+        last: last sequence of the identity, read in the configured form; -1: none
     """
     return _made(doubt.form, name, text, last)

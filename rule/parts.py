@@ -1,7 +1,7 @@
 """Compiled passes that read headers by name, sequences, and parts of identities from records.
 
-They never raise, and read nothing outside the given spans. A place is a header to find. The results of all places are
-two arrays, int64[places, records]: start and length, or ABSENT or REPEATED instead of the length.
+They never raise, and read nothing outside the given spans. `find_headers` fills two arrays, int64[headers, records]:
+start and length of each value, or ABSENT or REPEATED as the length.
 """
 
 from __future__ import annotations
@@ -126,10 +126,10 @@ def find_headers(
         data: uint8[bytes] of an undamaged record batch.
         columns: columns of the batch.
         names: uint8[bytes], names of the headers, one after the other.
-        name_starts: int64[places], start of each name.
-        name_ends: int64[places], end of each name.
-        starts: int64[places, records], filled with the positions of the values.
-        lengths: int64[places, records], filled with the bytes of the values, ABSENT or REPEATED.
+        name_starts: int64[headers], start of each name.
+        name_ends: int64[headers], end of each name.
+        starts: int64[headers, records], filled with the positions of the values.
+        lengths: int64[headers, records], filled with the bytes of the values, ABSENT or REPEATED.
     """
     wanted = len(name_starts)
     for i in range(columns.shape[1]):
@@ -155,7 +155,7 @@ def append_part(data: U8, begins: I64, lengths: I64, is_good: NDArray[np.bool_],
     """Write one part of each valid record's identity, preceded by its length as a varint.
 
     Args:
-        data: uint8[bytes]
+        data: uint8[bytes] with the parts
         begins: int64[records], see `kafka_ratchet.rule.identities.Identities`
         lengths: int64[records], bytes of each part
         is_good: bool[records], True for valid records

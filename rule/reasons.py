@@ -50,5 +50,5 @@ def has_registry_bytes(value: bytes) -> bool:
 
 
 def not_json(value: bytes) -> str:
-    """Return the reason for a value other than JSON text."""
+    """Return the reason why a value other than JSON text makes its record invalid."""
     return REASONS[VALUE_SCHEMA_REGISTRY if has_registry_bytes(value) else VALUE_NOT_JSON]

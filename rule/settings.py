@@ -35,8 +35,9 @@ class Setting(NamedTuple):
         about: help text of options.
         agreed: "always" if the rules of a worker group always contain the setting; "if set" if they contain only
             values other than the default.
-        entry: part of a partition's owner entry that contains the setting. State judged under one "rule" is
-            meaningless under another. A "judging" setting may change over existing state; its default is left out.
+        entry: field that contains the setting, in a partition's owner entry in the changelog. State judged under one
+            "rule" is meaningless under another. A "judging" setting may change over existing state; its default is
+            left out.
         spark: whether Spark judges by the setting too.
     """
 
@@ -64,7 +65,7 @@ SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RuleSettings:
-    """Rule of a stream.
+    """Settings for judging the records of a stream.
 
     Raises:
         ValueError: two settings contradict each other, or one is outside of its bounds; the error names them.
@@ -139,17 +140,23 @@ class RuleSettings:
 
     @property
     def agreed(self) -> dict[str, str]:
-        """Return the settings that all members of a worker group share."""
+        """Return the settings that all workers of a group have to agree on, as texts."""
         return self.texts(AGREED) | self.texts(AGREED_IF_SET, if_set=True)
 
     @property
     def entry(self) -> dict[str, str]:
-        """Return the part `rule` of an owner entry."""
+        """Return the settings that must not change over existing state, as texts.
+
+        They are stored in the field `rule` of a partition's owner entry in the changelog.
+        """
         return self.texts(RULE)
 
     @property
     def judging(self) -> dict[str, str]:
-        """Return the part `judging` of an owner entry."""
+        """Return the non-default settings that may change over existing state, as texts.
+
+        They are stored in the field `judging` of a partition's owner entry in the changelog.
+        """
         return self.texts(JUDGING, if_set=True)
 
 
@@ -160,7 +167,7 @@ def check_window(size: int) -> int:
         ValueError: the window is outside of its bounds.
     """
     if not 0 <= size <= WINDOW_MOST:
-        raise ValueError(f"reorder_window {size} is not between 0 and {WINDOW_MOST}. Write such a number")
+        raise ValueError(f"reorder_window {size} is not between 0 and {WINDOW_MOST}. Write a number in this range")
     return size
 
 

@@ -26,7 +26,7 @@ UNKNOWN: Final = "unknown"
 Verdict = Literal["fresh", "duplicate", "invalid", "too-late", "content-differs", "unjudged", "skipped", "waiting"]
 """Verdict on a record of the input."""
 SequenceVerdict = Literal["fresh", "duplicate", "too-late", "unknown"]
-"""Verdict on a sequence without its record, in a look-up."""
+"""Verdict on a sequence that an operator looks up without its record."""
 
 BY_SEQUENCE: Final = (FRESH, DUPLICATE, TOO_LATE, CONTENT_DIFFERS)
 """Verdicts from a comparison with the last sequence of the identity."""

@@ -1,9 +1,9 @@
 """Compiled passes over a map that keeps more state of an identity than its last sequence.
 
 This state is: the sequences seen below the last one (RFC 4303, section 3.4.3; RFC 6479), a fingerprint of the last
-value, and the number of sequences seen since the first. The map then has the columns of `Extras` in addition to those
-of `kafka_ratchet.rule.kernels`, and a copy of them from before the open transaction. A stream without such settings
-runs none of these passes.
+value, and the number of sequences seen since the first. The map then has the columns of `ExtraColumns` in addition to
+those of `kafka_ratchet.rule.kernels`, and a copy of them from before the open transaction. A stream without such
+settings runs none of these passes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ null has a seed of its own, so that its fingerprint differs from that of an empt
 """
 
 
-class Kept(NamedTuple):
+class StateOptions(NamedTuple):
     """Deduplication options of a map: which further state it keeps of each identity.
 
     Args:
@@ -62,10 +62,10 @@ class Kept(NamedTuple):
         return 8 * (self.words + self.fingerprints + 2 * self.dense)
 
 
-PLAIN: Final = Kept()
+PLAIN: Final = StateOptions()
 
 
-class Extras(NamedTuple):
+class ExtraColumns(NamedTuple):
     """Further columns of a map, by slot; an unused column has length 0.
 
     Args:
@@ -81,7 +81,7 @@ class Extras(NamedTuple):
     counts: NDArray[np.int64]
 
     @classmethod
-    def of(cls, kept: Kept, slots: int) -> Extras:
+    def of(cls, kept: StateOptions, slots: int) -> ExtraColumns:
         """Return columns with `slots` rows of undefined content."""
         return cls(
             np.empty((slots if kept.words else 0, kept.words), np.uint64),
@@ -90,7 +90,7 @@ class Extras(NamedTuple):
             np.empty(slots if kept.dense else 0, np.int64),
         )
 
-    def put(self, at: NDArray[np.int64], other: Extras, of: NDArray[np.int64] | slice) -> None:
+    def put(self, at: NDArray[np.int64], other: ExtraColumns, of: NDArray[np.int64] | slice) -> None:
         """Copy the rows `of` the columns `other` to the rows `at` of these columns."""
         for mine, theirs in zip(self, other, strict=True):
             if len(mine):
@@ -128,7 +128,10 @@ def clear(bits: U64, slot: int) -> None:
 
 @compiled()
 def advance(bits: U64, slot: int, last: int, sequence: int) -> None:
-    """Move the window up, from below `last` to below `sequence`; the sequences between the two become unseen."""
+    """Move the window up, from below `last` to below `sequence`.
+
+    `last` becomes seen, and the sequences between the two become unseen.
+    """
     size = 64 * bits.shape[1]
     if sequence - last > size:
         clear(bits, slot)
@@ -145,11 +148,11 @@ def advance(bits: U64, slot: int, last: int, sequence: int) -> None:
 
 
 @compiled()
-def put_back(extras: Extras, slot: int, last: int, to: int) -> None:
-    """Lower an identity's last sequence, so that later sequences are accepted again.
+def put_back(extras: ExtraColumns, slot: int, last: int, to: int) -> None:
+    """Adjust an identity's row of `extras` to a last sequence that an operator has lowered from `last` to `to`.
 
-    The known state below the new last sequence stays; sequences of unknown state there count as seen. The fingerprint
-    becomes unknown, and counting starts again.
+    The window's marks below `to` stay; sequences below the old window count as seen. The fingerprint becomes unknown,
+    and counting starts again.
     """
     bits, prints, firsts, counts = extras
     if to < 0:
@@ -166,7 +169,7 @@ def put_back(extras: Extras, slot: int, last: int, to: int) -> None:
 
 @compiled()
 def missing(first: int, last: int, count: int) -> np.int64:
-    """Return the number of missing sequences of an identity, from its row of `Extras` and its last sequence."""
+    """Return the number of missing sequences of an identity, from its row of `ExtraColumns` and its last sequence."""
     start = first if first >= 0 else ~first
     return np.int64(last - start - (count - 1))
 
@@ -197,8 +200,8 @@ def judge(
     slots: I64,
     undo: I64,
     sizes: I64,
-    extras: Extras,
-    before: Extras,
+    extras: ExtraColumns,
+    before: ExtraColumns,
     sums: I64,
 ) -> tuple[np.int64, np.int64, np.int64]:
     """Judge every record with a slot, in the order of offsets.
@@ -294,13 +297,18 @@ def _count_late(firsts: I64, counts: I64, slot: int, sequence: int, sums: I64) -
         add(sums, np.int64(-1))
 
 
-def missing_of(extras: Extras, pushed: I64) -> I64:
-    """Return the number of missing sequences in each row, as int64[n], from the rows and their last sequences."""
+def missing_of(extras: ExtraColumns, pushed: I64) -> I64:
+    """Return the number of missing sequences of each identity, as int64[n].
+
+    Args:
+        extras: columns with one row per identity.
+        pushed: int64[n], last sequence of each identity.
+    """
     firsts = extras.firsts
     found: I64 = pushed - np.where(firsts >= 0, firsts, ~firsts) - (extras.counts - 1)
     return found
 
 
 def total(numbers: I64) -> int:
-    """Return the sum of some numbers, which may exceed 64 bits."""
+    """Return the sum of numbers as a Python integer, because it may exceed 64 bits."""
     return (int((numbers >> 32).sum()) << 32) + int((numbers & 0xFFFFFFFF).sum())

@@ -20,9 +20,9 @@ SAMPLE: Final = 256
 Counting all 20,000 records of 2 MiB cost 30 to 150 ns each, while judging costs 80 to 120.
 """
 MOST_IN_A_BATCH: Final = 128
-"""Maximum number of producers in a counted batch: a batch of Kafka has one, and a fetch a few."""
+"""Maximum number of producers to count in one fetched batch; usually there are a few."""
 MOST_MOVED: Final = 1_000
-"""Maximum number of producers per transaction noted as seen without being in a sample; costs about 1 ms."""
+"""Maximum number of producers outside of the samples to note as seen in a transaction, which takes about 1 ms."""
 TABLE: Final = 1 << 10
 """Number of slots in the hash table of a batch; at most an eighth is used."""
 MOST_NAMES: Final = 10_000
@@ -45,7 +45,7 @@ class Activity(NamedTuple):
     duplicate: float
 
 
-class Tally:
+class ActivityCounter:
     """Counter of the producers' activity in one partition: it counts each batch, and adds the counts at the commit."""
 
     def __init__(self, row: int, now: Callable[[], float] = time.time) -> None:

@@ -10,20 +10,20 @@ import structlog
 
 from kafka_ratchet.errors import Aborted, StateError, StoreDamaged
 from kafka_ratchet.rule.identity import Identity
-from kafka_ratchet.rule.windows import Kept
-from kafka_ratchet.tables.activity import Tally
+from kafka_ratchet.rule.windows import StateOptions
+from kafka_ratchet.tables.activity import ActivityCounter
 from kafka_ratchet.tables.edits import Edits, remaining_entries
 from kafka_ratchet.tables.known import KnownIdentities
 from kafka_ratchet.tables.map.map import LastSequence
 from kafka_ratchet.tables.policy_intervals import PolicyIntervals
 from kafka_ratchet.tables.recovery import Ownership, Replay, is_too_old, place_of, read_totals
 from kafka_ratchet.tables.snapshots import SnapshotTimer, read_store
-from kafka_ratchet.tables.totals import EVICTED, PROGRESS, Evicted, Progress
+from kafka_ratchet.tables.totals import EVICTED, PROGRESS, EvictedTotals, Progress
 from kafka_ratchet.tables.values.committed import CommittedTable
 from kafka_ratchet.tables.values.partition import ENTRY_BYTES, PartitionTables
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
-from kafka_ratchet.transport.changelog import Sighting
+from kafka_ratchet.transport.changelog import KnownPosition
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH
 from kafka_ratchet.transport.owner import Owner
 from kafka_ratchet.transport.transactions.crash_points import crash_point
@@ -42,7 +42,7 @@ class CommittedPartition:
         identity: Identity,
         room: Callable[[], int],
         clock: Callable[[], float],
-        kept: Kept,
+        kept: StateOptions,
         *,
         bounded: bool,
     ) -> None:
@@ -51,14 +51,14 @@ class CommittedPartition:
         self.log = log.bind(changelog=changelog, partition=partition)
         self.position = 0
         self.progress: Progress | None = None
-        self.evicted = Evicted()
+        self.evicted = EvictedTotals()
         self.intervals = PolicyIntervals()
         self.edits = Edits()
         """Operators' changes of identities."""
         self.ownership = Ownership()
         self.tables = PartitionTables(self._find, self._scan, (changelog, partition), self._passed)
         """Tables of a user's program, changed by the same transactions."""
-        self.tally: Tally | None = None
+        self.tally: ActivityCounter | None = None
         """Activity of producers since the store was opened; None: the identity is not the producer."""
         self.is_bounded = bounded
         """True if identities are evicted, so that transactions contain `evictions`."""
@@ -67,19 +67,19 @@ class CommittedPartition:
         """Broker time of the newest applied entry in seconds, which never decreases."""
         self._stamp = 0
         """Broker time of the newest applied entry in seconds; unlike `_time` it decreases again after a wrong clock."""
-        self._evicted_before: Evicted | None = None
+        self._evicted_before: EvictedTotals | None = None
         """Totals of evictions at the start of the replay; None: the replay started with an empty state."""
         self._replay = Replay()
         self._stored = 0
         """Changelog offset below which the store contains everything; `position` is the same for the map in memory."""
-        self._stored_sighting: Sighting | None = None
+        self._stored_sighting: KnownPosition | None = None
         self._forgets = False
         """True if the next snapshot has to remove all identities from the store."""
         self._timer = SnapshotTimer(clock)
 
     @property
     def input_position(self) -> int | None:
-        """Next input offset as of changelog offset `position`; None: nothing was ever committed."""
+        """Return the next input offset as of changelog offset `position`; None: nothing was ever committed."""
         return self.progress.next if self.progress else None
 
     def _passed(self) -> int | None:
@@ -89,12 +89,12 @@ class CommittedPartition:
 
     @property
     def progress_epoch(self) -> int:
-        """Leader epoch of the input batch before `input_position`; NO_EPOCH: unknown."""
+        """Return the leader epoch of the input batch before `input_position`; NO_EPOCH: unknown."""
         return self.progress.epoch if self.progress else NO_EPOCH
 
     @property
     def policy_position(self) -> int:
-        """Next offset of the policy topic, as of changelog offset `position`."""
+        """Return the next offset of the policy topic, as of changelog offset `position`."""
         last = self.intervals.last
         return last.policy if last else 0
 
@@ -104,11 +104,11 @@ class CommittedPartition:
         return self.ownership.owner
 
     @property
-    def sighting(self) -> Sighting | None:
+    def sighting(self) -> KnownPosition | None:
         """Return the last changelog offset with a known leader epoch."""
         return self.ownership.sighting
 
-    def sighted(self, sighting: Sighting) -> None:
+    def sighted(self, sighting: KnownPosition) -> None:
         """Record the changelog's leader epoch after the last commit.
 
         The next snapshot stores it, even without another commit.
@@ -140,7 +140,7 @@ class CommittedPartition:
 
     @property
     def _is_timed(self) -> bool:
-        """Return True if the store needs a time, because Kafka keeps tombstones only for a limited time."""
+        """Return True if the store records broker times: an old store may lack tombstones that Kafka has deleted."""
         return self.is_bounded or self.tables.is_used
 
     def __len__(self) -> int:
@@ -178,7 +178,7 @@ class CommittedPartition:
         self.ownership = Ownership(found.store.owner, found.store.sighting)
         self._stored, self._stored_sighting, self._forgets = self.position, found.store.sighting, False
         self._replay.opened(self.position, found.unproven)
-        self.tally = Tally(records.SECOND) if self.identity == Identity.PRODUCER else None
+        self.tally = ActivityCounter(records.SECOND) if self.identity == Identity.PRODUCER else None
         self._timer.restart()
         self.known.open(found.store, found.map, found.beyond)
 
@@ -224,6 +224,15 @@ class CommittedPartition:
         """
         store = self.known.opened()
         return CommittedTable(self.tables.of(name), store.get, store.scan_from, self.tables.unsaved)
+
+    def stored_tables(self) -> list[str]:
+        """Return the names of the tables with persisted entries or windows, even if the program lacks them now.
+
+        Raises:
+            StateError: the disk is full or broken: the state is saved first.
+        """
+        self.save()
+        return self.known.opened().tables()
 
     def discard(self) -> None:
         """Replace the store by an empty one, because it does not match the changelog.
@@ -289,7 +298,7 @@ class CommittedPartition:
 
     @property
     def _earlier(self) -> int:
-        """Return the value for `Store.unproven`: 0 if no replay is unfinished or unproven."""
+        """Return the value to save as `Store.unproven`; 0: no replay is interrupted or unproven."""
         if self._is_timed:
             return self._replay.earlier
         # A state without times has no age. Only evictions show that it was too old, so 1 stands for them.
@@ -381,7 +390,7 @@ class CommittedPartition:
 
     @property
     def is_unproven(self) -> bool:
-        """Return True until a commit has shown the store's age at the start of the last replay."""
+        """Return True until a commit has shown that the store was recent enough at the start of the last replay."""
         return self._is_timed and self._replay.unproven > 0
 
     def prove(self, seconds: int) -> None:
@@ -403,6 +412,17 @@ class CommittedPartition:
                 f"{self.changelog}, partition {self.partition}: the local store was {behind} s old, and Kafka keeps "
                 "tombstones for a shorter time (delete.retention.ms); it is rebuilt from the changelog"
             )
+
+    def save(self) -> None:
+        """Write the persisted state to the store now, for a reader of the store.
+
+        `close` saves as well, but only logs a failure: a worker can read the newest entries from the changelog.
+
+        Raises:
+            StateError: the disk is full or broken.
+        """
+        self.known.opened()
+        self._save()
 
     def close(self) -> None:
         """Save the persisted state and release the store; `open` loads it again."""

@@ -36,7 +36,7 @@ from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, encode_entries
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.owner import Owner
-from kafka_ratchet.transport.policy import Forget
+from kafka_ratchet.transport.policy import ForgetRequest
 
 EDIT: Final = b"g"
 FORGET, IMPORT = "forget", "import"
@@ -47,7 +47,7 @@ _NUMBER: Final = struct.Struct(">q")
 
 
 class Edit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Change of identities, with its author and reason.
+    """Operator's change of identities, with author and reason.
 
     Args:
         id: id of the request.
@@ -129,7 +129,9 @@ class Edit(msgspec.Struct, frozen=True, omit_defaults=True):
                 )
             _ = found.name
         except (ValueError, RecursionError) as error:  # msgspec's errors among them
-            raise StateError(f"an operator's change cannot be read ({error})") from None
+            raise StateError(
+                f"an operator's change cannot be read ({error}). Check that no other program writes to the changelog"
+            ) from None
         return _NUMBER.unpack(key[1:])[0], found
 
 
@@ -143,9 +145,11 @@ def _printable(text: str) -> str:
 
 
 def edits_of(
-    requests: Sequence[Forget], position: int, last: Callable[[bytes], int]
+    requests: Sequence[ForgetRequest], position: int, last: Callable[[bytes], int]
 ) -> tuple[list[Edit], dict[bytes, int]]:
-    """Return the changes that requests to forget cause, applied one after the other.
+    """Return the changes that operators' requests to forget identities cause.
+
+    Each request applies to the result of the one before.
 
     Args:
         requests: requests, in the order of their application
@@ -198,7 +202,7 @@ class Edits:
         return sum(edit.kind == FORGET and edit.has_changed for edit in self._persisted.values())
 
     def of(self, identity: bytes) -> list[Edit]:
-        """Return the persisted requests to forget that changed an identity, oldest first."""
+        """Return the committed and effective requests to forget this identity, oldest first."""
         name = identity.hex()
         return [edit for edit in self if edit.kind == FORGET and edit.identity == name and edit.has_changed]
 
@@ -271,11 +275,11 @@ FORGET_ALL: Final = (FORGET_ALL_KEY, b"\1")
 
 
 def remaining_entries(batch: RecordBatch) -> RecordBatch | None:
-    """Return the entries of a changelog batch that an entry to forget all identities leaves valid.
+    """Return a changelog batch without the identities that a later entry in the batch forgets.
 
     Returns:
-        The batch without that entry and without earlier entries of identities; None: the batch has no entry to forget
-        all identities.
+        The batch without its entries to forget all identities, and without the entries of identities before the last of
+        these; None: the batch has no entry to forget all identities.
     """
     lengths, keys = batch.columns[records.KEY_LENGTH], batch.columns[records.KEY]
     named = np.flatnonzero(lengths > 0)

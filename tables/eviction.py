@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.store import Store
-from kafka_ratchet.tables.totals import Evicted
+from kafka_ratchet.tables.totals import EvictedTotals
 from kafka_ratchet.transport.batch.encoding import pack_entries
 
 log = structlog.get_logger(__name__)
@@ -36,14 +36,16 @@ EVICT_MOST: Final = 10_000
 """Maximum number of identities evicted per transaction, in addition to one for each added identity; takes 1 ms."""
 SAMPLE: Final = 8
 SAMPLE_LEAST: Final = 4_096
-"""Slots sampled for each identity to displace, and minimum of the sample; its least recently active identities go.
+"""Number of map slots sampled for each identity to displace, and minimum size of a sample.
 
-A displaced identity was thus less recently active than seven of eight sampled ones. A map of up to 4,096 slots is
-searched completely.
+The least recently active identities of a sample are displaced, one in eight. A map of up to 4,096 slots is searched
+completely.
 """
 SAMPLE_STORE: Final = 2
-"""Store entries sampled for each identity to displace, when some are outside of the map. Those are less active anyway,
-and reading one costs 3 µs."""
+"""Number of store entries sampled for each identity to displace, if the map lacks some identities.
+
+These are less active anyway, and reading one costs 3 µs.
+"""
 REFRESH_MOST_S: Final = 600
 REFRESH_PART: Final = 8
 """Fraction of `inactive_s` after which a duplicate's activity is written to the changelog, at most ten minutes.
@@ -66,7 +68,7 @@ MAX_NAME_BYTES: Final = 60
 """Maximum bytes of an identity in a log line."""
 
 
-class Bounds(NamedTuple):
+class EvictionLimits(NamedTuple):
     """Limits of a partition.
 
     Args:
@@ -88,7 +90,7 @@ class Bounds(NamedTuple):
 class Eviction:
     """Evictions of a partition: chosen in each transaction, counted and logged."""
 
-    def __init__(self, bounds: Bounds, clock: Callable[[], float] = time.monotonic, **where: Any) -> None:
+    def __init__(self, bounds: EvictionLimits, clock: Callable[[], float] = time.monotonic, **where: Any) -> None:
         """Start without evictions.
 
         Args:
@@ -100,7 +102,7 @@ class Eviction:
         self._clock = clock
         self.log = log.bind(**where)
         self._slot, self._key = 0, b"i"
-        self._chosen = Evicted()
+        self._chosen = EvictedTotals()
         self._quiet_s: int | None = None
         """Least inactivity, in seconds, among the identities that the open transaction displaces.
 
@@ -110,7 +112,7 @@ class Eviction:
         """Number of identities that this worker displaced, and the minimum seconds of their inactivity."""
         self._names: list[bytes] = []
         self._logged_at = -LOG_EVERY_S
-        self._pending, self._pending_names = Evicted(), list[bytes]()
+        self._pending, self._pending_names = EvictedTotals(), list[bytes]()
 
     def choose(
         self,
@@ -120,7 +122,7 @@ class Eviction:
         known: int,
         now: int,
         judged_until: int | None,
-    ) -> Evicted:
+    ) -> EvictedTotals:
         """Choose identities to evict, and evict them as part of the open transaction.
 
         Args:
@@ -161,7 +163,7 @@ class Eviction:
                 newest_s = max(newest_s, table.slots.newest_s(oldest))
                 displaced += self._evict(table, oldest)
         self._quiet_s = max(0, now - newest_s - self.bounds.refresh_s) if displaced else None
-        self._chosen = Evicted(quiet, displaced)
+        self._chosen = EvictedTotals(quiet, displaced)
         return self._chosen
 
     def _next(self, table: LastSequences, store: Store, most: int) -> list[tuple[bytes, bytes]]:
@@ -185,7 +187,7 @@ class Eviction:
 
     def committed(self) -> None:
         """Count the chosen identities as evicted after the commit, and log them at most every LOG_EVERY_S."""
-        chosen, self._chosen = self._chosen, Evicted()
+        chosen, self._chosen = self._chosen, EvictedTotals()
         if not any(chosen):
             return
         if self._quiet_s is not None:
@@ -213,8 +215,8 @@ class Eviction:
         return self._displaced_after_s if inactive_s is None else min(inactive_s, self._displaced_after_s)
 
     def rollback(self) -> None:
-        """Discard the choice, because the transaction was aborted."""
-        self._chosen = Evicted()
+        """Discard the chosen evictions, because the transaction was aborted."""
+        self._chosen = EvictedTotals()
 
     def log_evicted(self) -> None:
         """Log the number of identities evicted since the last log line, with a few of their names."""
@@ -223,7 +225,7 @@ class Eviction:
             names = [repr(name[:MAX_NAME_BYTES]) for name in self._pending_names]
             self.log.info("identities evicted", **self._pending._asdict(), some=names)
             self._logged_at = self._clock()
-            self._pending, self._pending_names = Evicted(), []
+            self._pending, self._pending_names = EvictedTotals(), []
 
 
 def _seen(entry: tuple[bytes, bytes]) -> int:

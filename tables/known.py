@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from kafka_ratchet.errors import StateError, StoreDamaged
-from kafka_ratchet.rule.windows import PLAIN, Kept
+from kafka_ratchet.rule.windows import PLAIN, StateOptions
 from kafka_ratchet.tables.map.map import LastSequence, LastSequences
 from kafka_ratchet.tables.store import Store
 from kafka_ratchet.transport.batch.encoding import pack_entries
@@ -38,7 +38,13 @@ class KnownIdentities:
     """
 
     def __init__(
-        self, path: Path, entries_of: tuple[str, int], *, timed: bool, room: Callable[[], int], kept: Kept = PLAIN
+        self,
+        path: Path,
+        entries_of: tuple[str, int],
+        *,
+        timed: bool,
+        room: Callable[[], int],
+        kept: StateOptions = PLAIN,
     ) -> None:
         """Store the settings without reading.
 
@@ -94,7 +100,7 @@ class KnownIdentities:
         return loaded, 0
 
     def open(self, store: Store, loaded: LastSequences, beyond: int) -> None:
-        """Use a store and the map that `load` returned."""
+        """Use an open store and the map that `load` returned. beyond: number of identities only in the store."""
         # In this order: a thread may read it in between, see `last`.
         self.map, self.beyond, self.store = loaded, beyond, store
         if beyond and beyond * self._resident_bytes <= self.room():
@@ -251,7 +257,10 @@ class KnownIdentities:
         return self._with(identity).activity_of(identity)
 
     def _with(self, identity: bytes) -> LastSequences:
-        """Return the map, or a new one that contains only this identity's entry from the store."""
+        """Return a map that contains the identity's entry, if there is one.
+
+        This is the loaded map, unless the entry may be only in the store: then a new map with just that entry.
+        """
         if not self.beyond or self.store is None or self.map.holds(identity):
             return self.map
         alone = self._empty_map()

@@ -15,21 +15,21 @@ from kafka_ratchet.errors import StoreDamaged
 from kafka_ratchet.rule import kernels
 from kafka_ratchet.rule.identities import Identities, in_columns
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, Identity
-from kafka_ratchet.rule.windows import PLAIN, Kept
+from kafka_ratchet.rule.windows import PLAIN, StateOptions
 from kafka_ratchet.tables.activity import MOST_MOVED
 from kafka_ratchet.tables.committed_partition import CommittedPartition
 from kafka_ratchet.tables.edits import edits_of, entries_of_decision
-from kafka_ratchet.tables.eviction import Bounds, Eviction
+from kafka_ratchet.tables.eviction import Eviction, EvictionLimits
 from kafka_ratchet.tables.invalid_share import RecentShare
 from kafka_ratchet.tables.jumps import JumpReport
 from kafka_ratchet.tables.map.map import UNASKED
 from kafka_ratchet.tables.replays import LETTER, Replays
-from kafka_ratchet.tables.totals import EVICTED, PROGRESS, Evicted, Progress
+from kafka_ratchet.tables.totals import EVICTED, PROGRESS, EvictedTotals, Progress
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, encode_entries
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH
 from kafka_ratchet.transport.owner import Owner
-from kafka_ratchet.transport.policy import Forget
+from kafka_ratchet.transport.policy import ForgetRequest
 
 VERDICTS: Final = kernels.CONFLICT + 1
 """Number of different verdicts."""
@@ -38,7 +38,8 @@ VERDICTS: Final = kernels.CONFLICT + 1
 class SequencePartition(CommittedPartition):
     """State of a partition that a lane's transaction changes.
 
-    Every sequence has two states (PIP-6): *pushed*, judged in the open transaction, and *persisted*, committed.
+    Every sequence has two states (PIP-6): *pushed*, judged in a committed or the open transaction, and *persisted*,
+    committed.
     """
 
     def __init__(
@@ -49,9 +50,9 @@ class SequencePartition(CommittedPartition):
         identity: Identity,
         limit: int,
         room: Callable[[], int] = lambda: sys.maxsize,
-        bounds: Bounds | None = None,
+        bounds: EvictionLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
-        kept: Kept = PLAIN,
+        kept: StateOptions = PLAIN,
     ) -> None:
         """Store the settings without reading.
 
@@ -75,7 +76,7 @@ class SequencePartition(CommittedPartition):
         self.counted = np.zeros(VERDICTS + 1, np.int64)
         """Number of records committed by this worker since its start, by verdict, then those forwarded unjudged. It
         never decreases, and does not include commits of other workers."""
-        self._pending, self._pending_evicted = Progress(0, 0, 0, 0), Evicted()
+        self._pending, self._pending_evicted = Progress(0, 0, 0, 0), EvictedTotals()
 
     @property
     def recognised_for_s(self) -> int | None:
@@ -137,8 +138,8 @@ class SequencePartition(CommittedPartition):
         """
         return self.edits.has(request)
 
-    def forget(self, requests: Sequence[Forget], position: int) -> None:
-        """Apply requests to forget as part of the open transaction, before it judges anything.
+    def forget(self, requests: Sequence[ForgetRequest], position: int) -> None:
+        """Apply requests to forget identities as part of the open transaction, before any record in it is judged.
 
         Args:
             requests: requests not applied yet, in the order of their application
@@ -185,7 +186,7 @@ class SequencePartition(CommittedPartition):
         """Evict identities in a stream with bounds, and return the changelog entries of these changes.
 
         The entries are a tombstone for each evicted identity, and a repeated entry for each identity with duplicates
-        only, if its recorded activity is old.
+        and without fresh records, if its recorded activity is old.
 
         Args:
             at_ms: Kafka's append time of the entries of `changes`, in milliseconds since 1970
@@ -253,7 +254,7 @@ class SequencePartition(CommittedPartition):
         super().at_rest()
 
     def rollback(self) -> None:
-        """Return the pushed state to the persisted one."""
+        """Reset the pushed state to the persisted state."""
         self.tables.rollback()
         self.known.map.rollback()
         self.intervals.rollback()

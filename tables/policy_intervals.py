@@ -35,8 +35,8 @@ class PolicyInterval(NamedTuple):
 
     number: number of the interval in its partition, from 0. deduplicate: True if its records were judged. start: first
     input offset. end: input offset after the last record forwarded so far; in a judged interval, the same as `start`.
-    policy: next offset of the policy topic at the interval's last policy. unjudged: number of records forwarded without
-    a verdict.
+    policy: next offset to read in the policy topic when the interval's last policy was taken. unjudged: number of
+    records forwarded without a verdict.
     """
 
     number: int
@@ -60,7 +60,8 @@ class PolicyInterval(NamedTuple):
         if len(key) != 1 + _NUMBER.size or len(value) != _VALUE.size or value[0] != _VERSION:
             raise StateError(
                 f"a policy entry cannot be read: its key has {len(key)} bytes, its value {len(value)}, and "
-                f"its version is {value[:1].hex()}; this Ratchet reads version {_VERSION}"
+                f"its version is {value[:1].hex()}; this Ratchet reads version {_VERSION}. Run a newer Ratchet if it "
+                "wrote the entry; else find the program that writes to the changelog"
             )
         return cls(*_NUMBER.unpack(key[1:]), *_VALUE.unpack(value)[1:])
 

@@ -9,21 +9,21 @@ import numpy as np
 
 from kafka_ratchet.errors import StateError
 from kafka_ratchet.tables.eviction import NULLS_LAST_S
-from kafka_ratchet.tables.totals import Evicted, Progress
+from kafka_ratchet.tables.totals import EvictedTotals, Progress
 from kafka_ratchet.transport import owner as entries
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, encode_entries
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
-from kafka_ratchet.transport.changelog import Sighting
+from kafka_ratchet.transport.changelog import KnownPosition
 from kafka_ratchet.transport.owner import Owner
 
 SKEW_S: Final = 300
 """Maximum difference between the clocks of two brokers, in seconds."""
 
-Totals = tuple[Progress | None, Evicted]
+Totals = tuple[Progress | None, EvictedTotals]
 
 
 class Replay:
-    """One replay, from the local state to the changelog's end; an interrupted replay can be continued.
+    """Progress of one replay, from the local state to the changelog's end; an interrupted replay can be continued.
 
     A state is proven once a broker time has shown that it was recent enough at the replay to miss no tombstone.
     """
@@ -44,10 +44,10 @@ class Replay:
 
     @property
     def earlier(self) -> int:
-        """Return the broker time of the state before an unfinished or unproven replay; 0: the state is proven.
+        """Return the broker time of the local state before an unfinished or unproven replay; 0: the state is proven.
 
-        It is in seconds. The store keeps it, so that a restart does not take the state for a newer one: entries applied
-        since then do not show if the state has missed tombstones.
+        The time is in seconds. The store keeps it, because the entries applied during the replay do not show if the
+        older state has missed tombstones.
         """
         return self.unproven or self._from
 
@@ -114,7 +114,7 @@ def read_totals(batch: RecordBatch, progress: int, evicted: int, before: Totals)
         if progress >= 0:
             done = Progress.unpack(batch.value(progress) or b"")
         if (at := evicted) >= 0:
-            gone = Evicted.unpack(batch.value(evicted) or b"")
+            gone = EvictedTotals.unpack(batch.value(evicted) or b"")
     except StateError as error:
         raise StateError(f"{place_of(batch, at)}: {error}") from None
     return done, gone
@@ -128,7 +128,7 @@ def place_of(batch: RecordBatch, index: int) -> str:
 class Ownership:
     """Owner entry of one partition's changelog, in two states like its sequences: pushed and persisted."""
 
-    def __init__(self, owner: Owner | None = None, sighting: Sighting | None = None) -> None:
+    def __init__(self, owner: Owner | None = None, sighting: KnownPosition | None = None) -> None:
         """Start with the entries in the store.
 
         Args:
@@ -176,7 +176,7 @@ class Ownership:
             OwnerDiffers: Ratchet did not write the owner entry, or a newer version did.
         """
         if batch.epoch >= 0:
-            self.sighting = Sighting(batch.next, batch.epoch)
+            self.sighting = KnownPosition(batch.next, batch.epoch)
         mine = entries.indices(batch)
         if not len(mine):
             return batch

@@ -52,7 +52,7 @@ def letter_of(headers: Iterable[Header], letters: bytes) -> bytes | None:
             no name is valid.
 
     Returns:
-        Name of the dead letter without the application, which records re-sent by an earlier version lack.
+        Name of the dead letter without the application; the headers of an earlier version do not name an application.
     """
     names = [value or b"" for name, value in headers if name == REPLAYED_FROM]
     if not letters or len(names) != 1:
@@ -93,7 +93,7 @@ class Replays(NamedTuple):
     """Re-sent records of a batch.
 
     Args:
-        letters: by index of the record, the identity to judge it by: made from the name of its dead letter.
+        letters: identity to judge a record by, made from the name of its dead letter; by index of the record.
         again: indices of the other re-sent records, which are judged by their own identities.
     """
 
@@ -146,7 +146,7 @@ class Replays(NamedTuple):
         return identities._replace(data=data, begins=begins, lengths=spans, times=times), sequences
 
     def keep(self, verdicts: NDArray[np.uint8], reasons: NDArray[np.uint8]) -> None:
-        """Turn the records in `again` into dead letters unless they are new. Both arrays are changed."""
+        """Change the verdict of each record in `again` to INVALID, with a reason, unless the record is fresh."""
         for index in self.again:
             if verdicts[index] not in (FRESH, INVALID):
                 verdicts[index], reasons[index] = INVALID, REPLAY_NOT_NEW

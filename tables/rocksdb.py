@@ -50,7 +50,8 @@ _OUTSIDE: Final = tuple(
         errno.ENOMEM,
     )
 )
-"""Errors of the machine instead of the files: they pass, or an operator removes their cause, and nothing is discarded.
+"""Texts of errors of the machine, not of the files: they pass, or an operator removes their cause. No store is
+discarded.
 
 Any other failure to read counts as damage, because rebuilding from the changelog is always correct.
 """

@@ -12,7 +12,7 @@ from kafka_ratchet.tables.known import KnownIdentities
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.policy_intervals import PolicyIntervals
 from kafka_ratchet.tables.store import LAYOUT, Store
-from kafka_ratchet.tables.totals import Evicted, Progress
+from kafka_ratchet.tables.totals import EvictedTotals, Progress
 
 SNAPSHOT_EVERY_S: Final = 1.0
 """Seconds that the store on disk may be older than the last commit.
@@ -41,7 +41,7 @@ class _OfNewerLayout(Exception):
     """Store written by a newer version."""
 
 
-class Found(NamedTuple):
+class StoreContents(NamedTuple):
     """Contents of a store.
 
     Args:
@@ -62,14 +62,14 @@ class Found(NamedTuple):
     beyond: int
     position: int
     progress: Progress | None
-    evicted: Evicted
+    evicted: EvictedTotals
     intervals: PolicyIntervals
     seconds: int
     edits: Edits
     unproven: int
 
 
-def read_store(path: Path, known: KnownIdentities, *, timed: bool, log: Any) -> Found:
+def read_store(path: Path, known: KnownIdentities, *, timed: bool, log: Any) -> StoreContents:
     """Open and read a store; replace a damaged or unsuitable one by an empty one.
 
     The call does not change the state in memory.
@@ -97,7 +97,7 @@ def read_store(path: Path, known: KnownIdentities, *, timed: bool, log: Any) -> 
     return _read(path, known, timed=timed)
 
 
-def _read(path: Path, known: KnownIdentities, *, timed: bool) -> Found:
+def _read(path: Path, known: KnownIdentities, *, timed: bool) -> StoreContents:
     store = Store(path)
     try:
         if store.layout > LAYOUT:
@@ -112,7 +112,7 @@ def _read(path: Path, known: KnownIdentities, *, timed: bool) -> Found:
         intervals = PolicyIntervals(store.intervals())
         loaded, beyond = known.load(store, identities)
         edits = Edits(store.edits())
-        return Found(store, loaded, beyond, position, *totals, intervals, seconds or 0, edits, store.unproven)
+        return StoreContents(store, loaded, beyond, position, *totals, intervals, seconds or 0, edits, store.unproven)
     except BaseException:
         store.close()
         raise

@@ -6,7 +6,7 @@ Keys and values are those of the changelog, byte for byte:
     b"p"              progress: see `kafka_ratchet.tables.totals.Progress`
     b"s" + number     see `PolicyInterval`
     b"g" + number     see `Edit`
-    b"e"              evicted identities: see `kafka_ratchet.tables.totals.Evicted`
+    b"e"              evicted identities: see `kafka_ratchet.tables.totals.EvictedTotals`
     b"o"              owner of the changelog: see `kafka_ratchet.transport.owner.Owner`
 
 except for the entry that only the changelog has (`kafka_ratchet.tables.edits`). Further keys of the store alone:
@@ -14,7 +14,7 @@ except for the entry that only the changelog has (`kafka_ratchet.tables.edits`).
     b"c"              8-byte big-endian changelog offset: the store contains everything below it; the number of
                       identities, 8 bytes too; and where the stream has bounds, the time, in seconds
     b"m"              16-byte big-endian count of missing sequences, where a stream counts them
-    b"l"              see `kafka_ratchet.transport.changelog.Sighting`: two 8-byte big-endian integers
+    b"l"              see `kafka_ratchet.transport.changelog.KnownPosition`: two 8-byte big-endian integers
     b"u"              8-byte big-endian broker time in seconds: see `Store.unproven`
     b"v"              a byte: the layout of this store; see `LAYOUT`
 
@@ -27,16 +27,20 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Generator, Iterable
+from contextlib import closing
 from typing import Final
 
+import msgspec
 from rocksdict import WriteBatch
 
 from kafka_ratchet.errors import OwnerDiffers, StateError, StoreDamaged
 from kafka_ratchet.tables.edits import EDIT, Edit
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.tables.rocksdb import Database
-from kafka_ratchet.tables.totals import EVICTED, PROGRESS, Evicted, Progress
-from kafka_ratchet.transport.changelog import Sighting
+from kafka_ratchet.tables.totals import EVICTED, PROGRESS, EvictedTotals, Progress
+from kafka_ratchet.tables.values.own_table import OWN, windows_key
+from kafka_ratchet.tables.values.table_partition import PREFIX
+from kafka_ratchet.transport.changelog import KnownPosition
 from kafka_ratchet.transport.owner import KEY as OWNER
 from kafka_ratchet.transport.owner import Owner
 
@@ -108,9 +112,9 @@ class Store(Database):
 
     @property
     def unproven(self) -> int:
-        """Return the broker time of the newest entry before a replay that was cut short or is unproven; 0: none.
+        """Return the broker time of the newest entry before an interrupted or unproven replay; 0: no such replay.
 
-        A store without times has 1 if its replay over evictions was cut short.
+        A store without times contains 1 if a replay that applied evictions was interrupted.
 
         Raises:
             StoreDamaged: the entry is damaged.
@@ -134,11 +138,11 @@ class Store(Database):
             raise StateError(f"{self.path}: {error}") from None
 
     @property
-    def evicted(self) -> Evicted:
+    def evicted(self) -> EvictedTotals:
         """Return the totals of evictions."""
         value = self.get(EVICTED)
         try:
-            return Evicted.unpack(value) if value is not None else Evicted()
+            return EvictedTotals.unpack(value) if value is not None else EvictedTotals()
         except StateError as error:
             raise StateError(f"{self.path}: {error}") from None
 
@@ -156,7 +160,7 @@ class Store(Database):
             raise OwnerDiffers(f"{self.path}: {error}") from None
 
     @property
-    def sighting(self) -> Sighting | None:
+    def sighting(self) -> KnownPosition | None:
         """Return the last changelog offset with a known leader epoch; None: unknown.
 
         Raises:
@@ -169,7 +173,7 @@ class Store(Database):
             raise StoreDamaged(
                 f"{self.path}: the leader epoch of its changelog has {len(value)} bytes instead of {_SIGHTED.size}"
             )
-        return Sighting(*_SIGHTED.unpack(value))
+        return KnownPosition(*_SIGHTED.unpack(value))
 
     def find(self, identities: list[bytes]) -> list[tuple[bytes, bytes]]:
         """Return key and value of the entry of each given identity that the store contains.
@@ -186,6 +190,25 @@ class Store(Database):
             StoreDamaged: a file is damaged.
         """
         return self.scan_from(b"i", begin)
+
+    def tables(self) -> list[str]:
+        """Return the names of a program's tables with entries or windows here, even if the program lacks them now.
+
+        Raises:
+            StoreDamaged: a file is damaged.
+        """
+        windows = OWN + msgspec.json.encode(windows_key(""))[:-1]  # its keys are JSON, and end with a quote
+        with closing(self.scan_from(windows, windows)) as entries:
+            names = {key[len(windows) : -1] for key, _ in entries}
+        first = OWN[:-1] + b"\1"  # the first one with a name
+        while True:
+            with closing(self.scan_from(PREFIX, first)) as entries:
+                found = next(entries, None)
+            if found is None:
+                return sorted(name.decode(errors="replace") for name in names)
+            prefix = found[0][: 2 + found[0][1]]
+            names.add(prefix[2:])
+            first = prefix[:-1] + bytes([prefix[-1] + 1])  # after this table; a name's last byte is not 255
 
     def intervals(self) -> list[PolicyInterval]:
         """Return the input's intervals of judged or unjudged records.
@@ -223,7 +246,7 @@ class Store(Database):
         position: int,
         identities: int,
         time: int | None = None,
-        sighting: Sighting | None = None,
+        sighting: KnownPosition | None = None,
         *,
         columns: Iterable[tuple[list[bytes], list[bytes | None]]] = (),
         forget: bool = False,

@@ -14,8 +14,8 @@ from faust.tables.table import Table as FaustTable
 
 from kafka_ratchet.errors import StateError
 from kafka_ratchet.rule.identity import Identity
-from kafka_ratchet.rule.windows import PLAIN, Kept
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.rule.windows import PLAIN, StateOptions
+from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.map.map import LastSequence
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.values.table import Table
@@ -31,10 +31,10 @@ class Sequences:
         identity: Identity,
         limit: int,
         memory: int = sys.maxsize,
-        bounds: Bounds | None = None,
+        bounds: EvictionLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
         tables: Collection[Table] = (),
-        kept: Kept = PLAIN,
+        kept: StateOptions = PLAIN,
     ) -> None:
         """Store the settings without opening a partition.
 

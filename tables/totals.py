@@ -51,27 +51,28 @@ class Progress(NamedTuple):
         if len(value) != _PROGRESS.size or value[0] != _VERSION:
             raise StateError(
                 f"a progress entry has {len(value)} bytes and version {value[:1].hex()}; this Ratchet reads version "
-                f"01 of {_PROGRESS.size} bytes"
+                f"01 with {_PROGRESS.size} bytes. Run a newer Ratchet if it wrote the entry; else find the program "
+                "that writes to the changelog"
             )
         return cls(*_PROGRESS.unpack(value)[1:])
 
 
-class Evicted(NamedTuple):
+class EvictedTotals(NamedTuple):
     """Totals of evicted identities: those inactive for too long, and those displaced by others."""
 
     inactive: int = 0
     displaced: int = 0
 
-    def plus(self, more: Evicted) -> Evicted:
+    def plus(self, more: EvictedTotals) -> EvictedTotals:
         """Return the sum of both."""
-        return Evicted(self.inactive + more.inactive, self.displaced + more.displaced)
+        return EvictedTotals(self.inactive + more.inactive, self.displaced + more.displaced)
 
     def pack(self) -> bytes:
         """Return the changelog value: a version byte and two big-endian integers."""
         return _EVICTED.pack(_VERSION, *self)
 
     @classmethod
-    def unpack(cls, value: bytes) -> Evicted:
+    def unpack(cls, value: bytes) -> EvictedTotals:
         """Parse a value that `pack` made.
 
         Raises:
@@ -79,7 +80,8 @@ class Evicted(NamedTuple):
         """
         if len(value) != _EVICTED.size or value[0] != _VERSION:
             raise StateError(
-                f"a count of evictions has {len(value)} bytes and version {value[:1].hex()}; this Ratchet reads "
-                f"version 01 of {_EVICTED.size} bytes"
+                f"a count of evictions has {len(value)} bytes and version {value[:1].hex()}, but this Ratchet reads "
+                f"version 01 with {_EVICTED.size} bytes. Run a newer Ratchet if it wrote the entry; else find the "
+                "program that writes to the changelog"
             )
         return cls(*_EVICTED.unpack(value)[1:])

@@ -100,7 +100,7 @@ def keep(
 ) -> None:
     """Move some slots into other arrays, and leave out all other slots.
 
-    No change may be pushed or unsaved.
+    Call it only while no change is pushed or unsaved.
 
     Args:
         kept: int64[n], slots to move.

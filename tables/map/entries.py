@@ -5,10 +5,11 @@ the map. A map with further state (`kafka_ratchet.rule.windows`) writes longer v
 
   sequence 8 | flags 1 | words 1 | fingerprint 8 | first 8, seen 8 | bits 8 each word | seconds 4
 
-The fingerprint is present with flag 1, first and seen with flag 2, and words is the number of words that follow; with
-flag 4 first is the last sequence at the start of counting. Seconds are only in the store of a stream with bounds, as
-after a plain sequence. Every map can read each form: a sequence below the last one counts as seen unless the entry says
-otherwise, and a missing fingerprint equals any other.
+Flag 1: the fingerprint is present. Flag 2: first and seen (the number of sequences seen since then) are present. Flag
+4: first is the last sequence at the start of counting. `words` is the number of 64-bit words in `bits`. Seconds, the
+identity's last activity, are only in the store of a stream with bounds, where a plain sequence has them too. Every map
+can read each form: a sequence below the last one counts as seen unless the entry says otherwise, and a missing
+fingerprint equals any other.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from kafka_ratchet.rule.kernels import CHANGED, I32, I64, KNOWN, U8, U32, U64, find, insert
-from kafka_ratchet.rule.windows import Extras, Kept, add, clear, missing, set_seen
+from kafka_ratchet.rule.windows import ExtraColumns, StateOptions, add, clear, missing, set_seen
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.compiled import compiled
 
@@ -40,7 +41,7 @@ WORDS_MOST = 64
 """Maximum number of 64-bit words of a window, which has at most 4,096 sequences."""
 
 
-def longest_value(kept: Kept) -> int:
+def longest_value(kept: StateOptions) -> int:
     """Return the maximum size of a value, in bytes."""
     return LONGER + kept.bytes + 4
 
@@ -61,13 +62,13 @@ def _get(data: U8, at: int) -> np.uint64:
 
 
 @compiled()
-def is_plain(extras: Extras) -> bool:
+def is_plain(extras: ExtraColumns) -> bool:
     """Return True if the map has only sequences, without further state."""
     return len(extras.bits) == 0 and len(extras.prints) == 0 and len(extras.firsts) == 0
 
 
 @compiled()
-def _size(extras: Extras, slot: int) -> int:
+def _size(extras: ExtraColumns, slot: int) -> int:
     """Return the size of an identity's value in bytes, without the seconds."""
     if is_plain(extras):
         return 8
@@ -80,7 +81,7 @@ def _size(extras: Extras, slot: int) -> int:
 
 
 @compiled()
-def _write_value(out: U8, at: int, sequence: int, extras: Extras, slot: int) -> int:
+def _write_value(out: U8, at: int, sequence: int, extras: ExtraColumns, slot: int) -> int:
     """Write an identity's value without seconds, and return the position after it."""
     at = _put(out, at, np.uint64(sequence))
     if is_plain(extras):
@@ -105,7 +106,7 @@ def _write_value(out: U8, at: int, sequence: int, extras: Extras, slot: int) -> 
 
 
 @compiled()
-def write_values(slots: I64, pushed: I64, seen: U32, extras: Extras, out: U8, ends: I64) -> None:
+def write_values(slots: I64, pushed: I64, seen: U32, extras: ExtraColumns, out: U8, ends: I64) -> None:
     """Write the values of some slots one after the other, in the form of the store.
 
     Args:
@@ -157,7 +158,7 @@ def _are_counts(data: U8, value: int, size: int) -> bool:
 
 
 @compiled()
-def _read_extras(data: U8, value: int, size: int, last: int, extras: Extras, slot: int) -> None:
+def _read_extras(data: U8, value: int, size: int, last: int, extras: ExtraColumns, slot: int) -> None:
     """Copy a value's further state into a slot, as far as the map has a place for it.
 
     Args:
@@ -252,7 +253,7 @@ def write_entries(
     arena: U8,
     slots: I64,
     sizes: I64,
-    extras: Extras,
+    extras: ExtraColumns,
     out: U8,
     at: int,
     count: int,
@@ -314,7 +315,7 @@ def load(
     sizes: I64,
     mark: int,
     since: int,
-    extras: Extras,
+    extras: ExtraColumns,
     sums: I64,
 ) -> tuple[int, int, int]:
     """Apply committed entries to the map in order, so that an identity's last entry stays.

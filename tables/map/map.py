@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.rule import kernels, windows
 from kafka_ratchet.rule.identities import Identities
-from kafka_ratchet.rule.windows import PLAIN, Extras, Kept
+from kafka_ratchet.rule.windows import PLAIN, ExtraColumns, StateOptions
 from kafka_ratchet.tables.map import aging, entries, moves, written
 from kafka_ratchet.tables.map.slots import FIRST_SLOTS, Slots, longer
 from kafka_ratchet.transport.batch import kernels as records
@@ -31,7 +31,7 @@ class LastSequence(NamedTuple):
 
 
 class Jumps(NamedTuple):
-    """Sequences of a batch that jumped, see `kafka_ratchet.rule.kernels.is_jump`.
+    """Sequences of a batch suspiciously far above the last one, see `kafka_ratchet.rule.kernels.is_jump`.
 
     Args:
         number: number of jumps.
@@ -47,7 +47,7 @@ class Jumps(NamedTuple):
 class LastSequences:
     """Last sequences by the slots of their identities; each slot has a pushed and a persisted one."""
 
-    def __init__(self, *, timed: bool = False, kept: Kept = PLAIN) -> None:
+    def __init__(self, *, timed: bool = False, kept: StateOptions = PLAIN) -> None:
         """Start with an empty map.
 
         Args:
@@ -58,7 +58,7 @@ class LastSequences:
         self._changed = np.empty(FIRST_SLOTS, np.int64)
         """Slots that the open transaction changed, in the order of the changes."""
         self._undo = np.empty(FIRST_SLOTS, np.int64)
-        self._before = Extras.of(kept, FIRST_SLOTS)
+        self._before = ExtraColumns.of(kept, FIRST_SLOTS)
         """Further state of the slots in `_changed`, as it was before the open transaction."""
         self._touched = np.empty(FIRST_SLOTS if timed else 0, np.int64)
         self.jumps = Jumps(0, -1, -1)
@@ -225,7 +225,7 @@ class LastSequences:
         return self.slots.absent(identities.data, identities.begins, identities.lengths, 0, longest)
 
     def absent_entries(self, batch: RecordBatch) -> list[bytes]:
-        """Return the identities without a slot in a batch of changelog entries, each once."""
+        """Return the identities of a changelog batch without a slot in the map, each once."""
         keys = batch.columns[records.KEY], batch.columns[records.KEY_LENGTH]
         return self.slots.absent(batch.data, *keys, 1, len(batch.data))
 
@@ -252,7 +252,7 @@ class LastSequences:
         return found
 
     def rollback(self) -> None:
-        """Return the pushed state of every identity to the persisted one."""
+        """Reset the pushed state of every identity to its persisted state."""
         if self.kept != PLAIN:
             self.slots.extras.put(self._changed[: self.changes], self._before, slice(self.changes))
         moves.rollback(self.slots.pushed, self.slots.changed, self._changed, self._undo, self.slots.sizes)
@@ -284,7 +284,7 @@ class LastSequences:
         self._sums[:] = 0
 
     def refresh(self, before: int) -> None:
-        """Add identities with duplicates only to the open transaction's changes, to record their activity.
+        """Record, in the open transaction, the activity of identities with duplicates and without fresh records.
 
         Args:
             before: time in seconds; an identity with a later recorded activity is left out.
@@ -402,7 +402,7 @@ class LastSequences:
             more = max(identities, len(self._changed))
             self._changed, self._undo = longer(self._changed, more), longer(self._undo, more)
             before, rows = self._before, np.arange(self.changes)
-            self._before = Extras.of(self.kept, len(self._changed))
+            self._before = ExtraColumns.of(self.kept, len(self._changed))
             self._before.put(rows, before, rows)
 
     def grow(self, slots: int) -> None:

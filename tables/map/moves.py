@@ -48,7 +48,7 @@ def absent(
 
 @compiled()
 def rollback(pushed: I64, changed: I32, slots: I64, undo: I64, sizes: I64) -> None:
-    """Return the pushed state of every changed identity to the persisted one (PIP-6: a failed write)."""
+    """Reset the pushed state of every changed identity to its persisted state (PIP-6: a failed write)."""
     for c in range(sizes[CHANGED]):
         pushed[slots[c]] = undo[c]
         changed[slots[c]] = 0

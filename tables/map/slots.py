@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.rule import kernels, windows
-from kafka_ratchet.rule.windows import PLAIN, Extras, Kept
+from kafka_ratchet.rule.windows import PLAIN, ExtraColumns, StateOptions
 from kafka_ratchet.tables.map import aging, moves
 
 Number = TypeVar("Number", bound=np.generic)
@@ -22,7 +22,7 @@ FIRST_SLOTS: Final = 1 << 12
 """Number of slots of an empty map, 33 bytes each. It is a power of two: the kernels mask instead of dividing."""
 FIRST_ARENA: Final = 1 << 16
 NEAR: Final = 1 / 8
-"""Maximum share of the used slots that one transaction may add without making the map grow."""
+"""Maximum number of slots that one transaction may add before the map grows, as a share of the used slots."""
 WASTE: Final = 1 / 4
 """Share of used slots without a sequence above which the map is packed.
 
@@ -34,7 +34,7 @@ WASTE_LEAST: Final = 4_096
 class Slots:
     """Hash table in numpy, with the identity and the state of each slot."""
 
-    def __init__(self, *, timed: bool = False, kept: Kept = PLAIN) -> None:
+    def __init__(self, *, timed: bool = False, kept: StateOptions = PLAIN) -> None:
         """Start with an empty table.
 
         Args:
@@ -57,7 +57,7 @@ class Slots:
         self.unsaved = np.zeros(slots, np.uint8)
         self.seen = np.zeros(slots if self.timed else 0, np.uint32)
         self.active = np.zeros(slots if self.timed else 0, np.uint8)
-        self.extras = Extras.of(self.kept, slots)
+        self.extras = ExtraColumns.of(self.kept, slots)
 
     @property
     def _per_slot(self) -> tuple[NDArray[Any], ...]:
@@ -160,12 +160,12 @@ class Slots:
 
     def missing_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of missing sequences of each identity in some slots, in the pushed state."""
-        found = Extras.of(Kept(dense=True), len(slots))
+        found = ExtraColumns.of(StateOptions(dense=True), len(slots))
         found.firsts[:], found.counts[:] = self.extras.firsts[slots], self.extras.counts[slots]
         return windows.missing_of(found, self.pushed[slots])
 
     def lack(self, identities: int) -> int:
-        """Return the number of slots to grow to before adding so many identities; 0: the present slots suffice."""
+        """Return the number of slots needed to add so many identities; 0: the present slots suffice."""
         used = int(self.sizes[kernels.USED]) + identities
         return 1 << (used * 3 // 2).bit_length() if used * 3 > len(self.hashes) * 2 else 0
 

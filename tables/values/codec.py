@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from types import NoneType
 from typing import Any, Final, Literal
 
@@ -28,7 +28,7 @@ Serializer = Literal["json", "msgpack"]
 _encode_key = msgspec.json.Encoder().encode
 
 
-class Encoded(bytes):
+class EncodedValue(bytes):
     """Bytes of a mutable value in a table; each reader gets an object of its own from them."""
 
     __slots__ = ()
@@ -73,12 +73,22 @@ class Codec:
         named = self.key_type.__qualname__ if isinstance(self.key_type, type) else str(self.key_type)
         return f"{self.serializer} by {'str or int' if self.key_type is None else named}"
 
-    earlier_form: str | None = None
-    """Description that an earlier version recorded for the same form; None: it recorded `form`."""
+    earlier_forms: Collection[str] = ()
+    """Descriptions that earlier versions recorded for the same form, if they differ from `form`."""
 
-    def is_own(self, kept: Any, value: Any) -> bool:
-        """Return True if this codec wrote an entry of a table with `earlier_form`; never true without such a form."""
+    def is_own(self, keys: Iterable[Any], value_of: Callable[[Any], Any]) -> bool:
+        """Return True if this codec wrote the entries of a table with an earlier form.
+
+        keys: keys of the entries; value_of: function that returns a key's value
+        """
         return False
+
+    def remedy(self, before: str) -> str:
+        """Return how to continue over entries of another form.
+
+        before: that form
+        """
+        return "Give the table a new name, or undo the change"
 
     def check_key(self, key: Any) -> Any:
         """Return the key as the table stores it: unchanged, or as bytes.
@@ -133,7 +143,7 @@ class Codec:
         return kept if self.is_simple else self._keys.decode(kept)
 
     def keep(self, value: Any) -> Any:
-        """Return the value as the table stores it: unchanged if it is immutable, else as `Encoded`.
+        """Return the value as the table stores it: unchanged if it is immutable, else as `EncodedValue`.
 
         Raises:
             TableError: reading would not return the same value.
@@ -141,9 +151,9 @@ class Codec:
         kind = type(value)
         if kind in self._plain:
             if kind is int and not INT_LEAST <= value <= INT_MOST:
-                raise TableError(f"table {self.table}: {value} does not fit 64 bits. Keep it as text")
+                raise TableError(f"table {self.table}: {value} does not fit 64 bits. Store it as text")
             if kind is float and not math.isfinite(value):
-                raise TableError(f"table {self.table}: {value} cannot be kept: JSON has no such number")
+                raise TableError(f"table {self.table}: {value} cannot be kept: JSON has no such number. Store None")
             if kind is str and not value.isascii():
                 self._check_text(value)
             return value
@@ -154,7 +164,8 @@ class Codec:
             again = self._decode(data)
         except (msgspec.MsgspecError, TypeError, OverflowError, RecursionError, UnicodeError) as error:
             raise TableError(
-                f"table {self.table}: {value!r:.100} ({kind.__name__}) cannot be kept as {self.value_type}: {error}"
+                f"table {self.table}: {value!r:.100} ({kind.__name__}) cannot be kept as {self.value_type}: {error}. "
+                "Convert the value, or change value_type"
             ) from None
         if self.value_type is None and again != value and again != _with_lists(value):
             # JSON makes text of a dict's keys, null of nan, a list of a set, a dict of a Struct.
@@ -162,15 +173,17 @@ class Codec:
                 f"table {self.table}: {value!r:.100} would be read back as {again!r:.100}. Set "
                 f"value_type={_type_name(value)}, which states how it is read"
             )
-        return Encoded(data)
+        return EncodedValue(data)
 
     def _check_text(self, value: str) -> None:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise TableError(f"table {self.table}: {value!r:.100} cannot be kept: {error}") from None
+            raise TableError(
+                f"table {self.table}: {value!r:.100} cannot be kept: {error}. Store text that UTF-8 can encode"
+            ) from None
 
-    def is_same(self, now: Encoded, before: Encoded) -> bool:
+    def is_same(self, now: EncodedValue, before: EncodedValue) -> bool:
         """Return True if two encoded values are the same value.
 
         Their bytes may differ: a Struct may have a new field with a default, an int may stand for a float, and the
@@ -194,7 +207,7 @@ class Codec:
 
     def value_bytes(self, kept: Any) -> bytes:
         """Return a value's bytes for the changelog and the store. kept: the value as the table stores it."""
-        return bytes(kept) if type(kept) is Encoded else self._encode(kept)
+        return bytes(kept) if type(kept) is EncodedValue else self._encode(kept)
 
     def many_value_bytes(self, kept: Collection[Any]) -> list[bytes | None] | None:
         """Return the bytes of each value; None if some are mutable."""
@@ -207,7 +220,7 @@ class Codec:
             TableError: the bytes are no value of the table's type.
         """
         value = self.value(data)
-        return value if type(value) in PLAIN and type(value) is not bytes else Encoded(data)
+        return value if type(value) in PLAIN and type(value) is not bytes else EncodedValue(data)
 
     def value(self, data: bytes) -> Any:
         """Return the program's value from its bytes, as a new object.

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from kafka_ratchet.errors import TableError
-from kafka_ratchet.tables.values.codec import Encoded
+from kafka_ratchet.tables.values.codec import EncodedValue
 from kafka_ratchet.tables.values.table_partition import ABSENT, UNKNOWN, Find, TablePartition
 from kafka_ratchet.tables.values.windows import WindowCodec, pack_start
 
@@ -67,7 +67,7 @@ class CommittedTable:
         if value is UNKNOWN:
             data = self._find(self._table.prefix + self.codec.key_bytes(kept))
             return ABSENT if data is None else self.codec.value(data)
-        return self.codec.value(value) if type(value) is Encoded else value
+        return self.codec.value(value) if type(value) is EncodedValue else value
 
     @property
     def is_complete(self) -> bool:

@@ -17,7 +17,7 @@ ENTRY_BYTES: Final = 150
 
 
 AT_ONCE: Final = 1_000
-"""Number of keys sorted together, more than a page shows."""
+"""Number of keys to sort at a time; it is more than a page shows."""
 
 
 class Contents:
@@ -61,7 +61,7 @@ class Contents:
 
 
 class ReadPartition:
-    """Contents of one partition for readers outside, by the bytes of the keys."""
+    """Contents of one partition for the page and for commands, which use the keys' bytes."""
 
     is_complete = True
 
@@ -129,7 +129,7 @@ class GlobalTable(Mapping[Any, Any]):
         """Reason why there are no contents; None: there is no problem."""
 
     def key_bytes(self, key: Any) -> bytes:
-        """Return the bytes of a record's key for a program's key.
+        """Return a program's key as the key bytes of the topic's records.
 
         Raises:
             TableError: the key has another type.
@@ -141,7 +141,7 @@ class GlobalTable(Mapping[Any, Any]):
         return self._codec.key_bytes(self._codec.check_key(key))
 
     def value_bytes(self, value: Any) -> bytes:
-        """Return the bytes of a record's value for a program's value.
+        """Return a program's value as the value bytes of the topic's records.
 
         Raises:
             TableError: the value has another type.

@@ -21,7 +21,7 @@ import numpy as np
 import structlog
 
 from kafka_ratchet.errors import RatchetError, StateError, TableError
-from kafka_ratchet.tables.values.codec import Codec, Encoded
+from kafka_ratchet.tables.values.codec import Codec, EncodedValue
 from kafka_ratchet.tables.values.own_table import (
     OWN,
     TIME,
@@ -68,7 +68,7 @@ class PartitionTables:
         self._find, self._scan = self._noting(find), self._noting_scan(scan)
         self._failure: RatchetError | None = None
         """Error of a look-up; it prevents the commit even if the program ignores it."""
-        self.lent: dict[Any, tuple[Any, Encoded, TablePartition]] = {}
+        self.lent: dict[Any, tuple[Any, EncodedValue, TablePartition]] = {}
         self._tables: dict[bytes, TablePartition] = {}
         self._large_bytes = 0
         """Approximate bytes of large values in memory, not counting the first SMALL_BYTES of each."""
@@ -107,7 +107,7 @@ class PartitionTables:
         return scan_or_note
 
     def fail(self, error: RatchetError) -> None:
-        """Prevent the open transaction from committing, even if the program ignores this error."""
+        """Keep an error, so that the open transaction cannot commit even if the program ignores the error."""
         self._failure = error
 
     def add(self, codec: Codec, default: Callable[[], Any] | None, kind: type[TablePartition] = TablePartition) -> None:
@@ -193,14 +193,12 @@ class PartitionTables:
                 own.set(begin_key(codec.table), offset)
                 self._new[codec.table] = offset
         elif before != codec.form:
-            if before == codec.earlier_form:
-                first = next(table.kept_keys(), None)
-                if first is None or codec.is_own(first, table.get(first)):
-                    own.set(key, codec.form)
-                    return
+            if before in codec.earlier_forms and codec.is_own(table.kept_keys(), table.get):
+                own.set(key, codec.form)
+                return
             raise TableError(
                 f"table {codec.table}: its entries were written as {before}, but the program declares {codec.form}. "
-                "Give the table a new name, or undo the change"
+                f"{codec.remedy(before)}"
             )
 
     def of(self, table: str) -> TablePartition:
@@ -270,7 +268,7 @@ class PartitionTables:
         self._new.clear()
 
     def rollback(self) -> None:
-        """Return the pushed values to the persisted ones, and end the runs that wrote them."""
+        """Reset the pushed values to the persisted values, and end the agents' runs that wrote them."""
         for tell in self.rolled_back:
             tell()
         self._fall_back()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final, NoReturn, Protocol
 
 from kafka_ratchet.errors import TableError
-from kafka_ratchet.tables.values.codec import PLAIN, Codec, Encoded
+from kafka_ratchet.tables.values.codec import PLAIN, Codec, EncodedValue
 
 PREFIX: Final = b"t"
 ABSENT: Final = object()
@@ -68,7 +68,10 @@ class _Gone(dict[Any, Any]):
 
 
 class _Shut(dict[Any, Any]):
-    """Substitute for `before` while no event is processed; it refuses writes, which would be in no transaction."""
+    """Substitute for the dict of former values while no event is processed.
+
+    It refuses writes, because they would be in no transaction.
+    """
 
     def __contains__(self, key: object) -> NoReturn:
         raise TableError(
@@ -127,7 +130,7 @@ class TablePartition:
         """Ratchet's own table, for a table that uses the time of events; else None."""
 
     def again(self) -> TablePartition:
-        """Return a partition with the same values for the agents' next run; this one then refuses all access."""
+        """Return a copy with the same values for the agents' next run; the old object refuses all access."""
         other = type(self)(self.codec, self.default, self.lent, self.find, self.scan)
         if self.writable is not _SHUT:
             other.writable = other.before
@@ -183,14 +186,14 @@ class TablePartition:
         """Return the value of a key; ABSENT: there is none."""
         kept = key if type(key) in self.kinds else self.codec.check_key(key)
         value = self._now(kept)
-        return self._lend(kept, value) if type(value) is Encoded else value
+        return self._lend(kept, value) if type(value) is EncodedValue else value
 
     def _now(self, kept: Any) -> Any:
-        """Return the pushed value of a key, both as the table stores them; ABSENT: there is none."""
+        """Return the pushed value of a key; both are in the codec's form. ABSENT: there is no value."""
         value = self.values.get(kept, UNKNOWN)
         return self._look_up(kept) if value is UNKNOWN else value
 
-    def _lend(self, kept: Any, value: Encoded) -> Any:
+    def _lend(self, kept: Any, value: EncodedValue) -> Any:
         there = self.lent.get((self.prefix, kept))
         if there is not None:
             return there[0]
@@ -223,7 +226,7 @@ class TablePartition:
         kept = key if type(key) in self.kinds else self.codec.check_key(key)
         taken = self.codec.keep(value)
         self._put(kept, taken)
-        if type(taken) is Encoded and type(value) not in PLAIN:
+        if type(taken) is EncodedValue and type(value) not in PLAIN:
             self.lent[self.prefix, kept] = value, taken, self
         elif self.lent:
             self.lent.pop((self.prefix, kept), None)
@@ -281,7 +284,7 @@ class TablePartition:
         """Store a value from the changelog; key and value are in the codec's form, see `Codec`."""
         self.values[kept] = value
 
-    def check_lent(self, kept: Any, value: Any, data: Encoded) -> None:
+    def check_lent(self, kept: Any, value: Any, data: EncodedValue) -> None:
         """Refuse an object changed in place and not assigned back: the change would be lost with the worker.
 
         Raises:

@@ -34,7 +34,7 @@ def close_views(table: ViewedTable) -> str:
     """Make all look-ups in views of a table fail from now on, because a replay lacks the table's former state.
 
     Returns:
-        Sentence of the error.
+        error text of these look-ups.
     """
     problem = f"the view of table {table.name} cannot be read here: another stream's transactions change the table"
 

@@ -18,7 +18,7 @@ from kafka_ratchet.tables.values.own_table import NO_TIME, late_key, late_writes
 from kafka_ratchet.tables.values.table_partition import ABSENT, UNKNOWN, TablePartition
 from kafka_ratchet.tables.values.windows import (
     EVENT,
-    EventAtHand,
+    CurrentEvent,
     Window,
     WindowCodec,
     WindowKey,
@@ -39,7 +39,7 @@ class LateReport:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._logged_at, self._unlogged_count = clock, -LOG_AGAIN_S, 0
 
-    def note(self, table: str, windows: int, event: EventAtHand) -> None:
+    def note(self, table: str, windows: int, event: CurrentEvent) -> None:
         """Count a write that came too late for expired windows, and log the count at intervals."""
         self._unlogged_count += windows
         if self._clock() - self._logged_at >= LOG_AGAIN_S:
@@ -112,7 +112,7 @@ class WindowedPartition(TablePartition):
         self.report = LateReport()
 
     def again(self) -> WindowedPartition:
-        """Return a partition with the same values and windows for the agents' next run; this one refuses all access."""
+        """Return a copy with the same values and windows for the next run; the old object refuses all access."""
         changed = list(self.before)
         other = super().again()
         assert isinstance(other, WindowedPartition)  # noqa: S101 - it is of the same type
@@ -168,7 +168,7 @@ class WindowedPartition(TablePartition):
         return self._removed if self.window.expires is None else max(self._removed, self.window.first_kept(now))
 
     read, write = TablePartition.get, TablePartition.set
-    """Access by a `WindowKey` of a window known not to have expired."""
+    """Access by a `WindowKey`, without the check for an expired window."""
 
     def get(self, key: Any) -> Any:
         """Return the value of a key; ABSENT: it is missing, or its window has expired. See `TablePartition.get`."""
@@ -204,7 +204,7 @@ class WindowedPartition(TablePartition):
         """Return the number of dropped late writes, counted once for each window."""
         return late_writes(self._own(), self.codec.table)
 
-    def note_late(self, windows: int, event: EventAtHand) -> None:
+    def note_late(self, windows: int, event: CurrentEvent) -> None:
         """Count a write that came too late for expired windows, and log the count at intervals."""
         self._own().set(late_key(self.codec.table), self.late + windows)
         self.report.note(self.codec.table, windows, event)

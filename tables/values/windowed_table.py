@@ -13,7 +13,7 @@ from kafka_ratchet.tables.values.windowed_partition import WindowedPartition
 from kafka_ratchet.tables.values.windows import (
     EARLIEST_MS,
     EVENT,
-    EventAtHand,
+    CurrentEvent,
     Seconds,
     Window,
     WindowKey,
@@ -33,7 +33,7 @@ class DeclaredTable(Protocol):
         """Return the partition of the current event."""
 
 
-class Timed(Protocol):
+class TimedEvent(Protocol):
     """Event with a timestamp, such as one of `orders.events()`."""
 
     @property
@@ -53,7 +53,7 @@ class WindowSet:
     def __init__(self, table: WindowedTable, key: Any) -> None:
         self.table, self.key = table, key
 
-    def value(self, event: Timed | None = None) -> Any:
+    def value(self, event: TimedEvent | None = None) -> Any:
         """Return the value in the newest window of an event. event: None for the current event.
 
         Raises:
@@ -67,7 +67,7 @@ class WindowSet:
         """Return the value in the newest window of the stream time, which is not the machine's clock."""
         return self.table.read(self.key, self.table.stream_time)
 
-    def delta(self, d: Seconds, event: Timed | None = None) -> Any:
+    def delta(self, d: Seconds, event: TimedEvent | None = None) -> Any:
         """Return the value at a time `d` before an event. event: None for the current event."""
         return self.table.read(self.key, self.table.time_of(event) - to_ms(d))
 
@@ -168,7 +168,7 @@ class WindowedTable:
         """Return True if the current event belongs to an expired window."""
         return self.window.starts(self.time_of())[0] < self.partition.first_kept
 
-    def time_of(self, event: Timed | None = None) -> int:
+    def time_of(self, event: TimedEvent | None = None) -> int:
         """Return the timestamp of an event in milliseconds. event: None for the current event.
 
         Raises:
@@ -181,7 +181,7 @@ class WindowedTable:
             self._no_window(timestamp)
         return timestamp
 
-    def _event(self) -> EventAtHand:
+    def _event(self) -> CurrentEvent:
         return EVENT.get() or self._no_event()
 
     def _no_event(self) -> NoReturn:
@@ -205,7 +205,7 @@ class WindowedTable:
         )
 
     def open_places(self, key: Any) -> list[WindowKey]:
-        """Return a key's unexpired windows of the current event; count the others as late."""
+        """Return a key's unexpired windows of the current event; count the expired ones as late."""
         partition, event, timestamp = self.partition, self._event(), self.time_of()
         starts, first, place = self.window.starts(timestamp), partition.first_kept, partition.codec.place
         places = [place(start, key) for start in starts if start >= first]

@@ -21,7 +21,7 @@ EARLIEST_MS: Final = -LONGEST_MS
 """First time in milliseconds that windows support, so that starts are exact as float seconds and fit into a key."""
 
 
-class EventAtHand(Protocol):
+class CurrentEvent(Protocol):
     """Event that an agent processes now, for tables that use its time."""
 
     @property
@@ -37,7 +37,7 @@ class EventAtHand(Protocol):
         """Return topic, partition and offset of the event, for messages."""
 
 
-EVENT: Final[ContextVar[EventAtHand | None]] = ContextVar("event at hand", default=None)
+EVENT: Final[ContextVar[CurrentEvent | None]] = ContextVar("event at hand", default=None)
 """Current event of an agent's run.
 
 A table reads it only when used, so that programs without windows pay nothing per record.

@@ -13,9 +13,9 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from kafka_ratchet.agents.deduplicate import VERDICT_NAMES
 from kafka_ratchet.app.survey import seen
-from kafka_ratchet.app.survey.counting import Counts, Found
-from kafka_ratchet.app.survey.places import Candidate, Candidates, Place, candidate_of
-from kafka_ratchet.app.verify.columns.judging import Judging, Places
+from kafka_ratchet.app.survey.counting import BatchHashes, Counts
+from kafka_ratchet.app.survey.places import Candidate, Candidates, RecordPart, candidate_of
+from kafka_ratchet.app.verify.columns.judging import IdentityAndSequence, PartitionRule
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule
@@ -89,7 +89,7 @@ def by_verify(example: Example) -> list[str]:
     judging = [JudgingFrom(0, stream.judging)] if stream.judging else []
     for partition, records in by_partition(example).items():
         expected, report = ExpectedPartition(rule, partition, judging=judging), Report("events")
-        found[partition] = [expected.judge(at, view(record), report) for at, record in enumerate(records)]
+        found[partition] = [expected.add_input(at, view(record), report) for at, record in enumerate(records)]
     return in_order(example, found)
 
 
@@ -98,12 +98,12 @@ def view(record: Given) -> RecordView:
     return RecordView(record.key, record.value, list(record.headers), record.time_ms)
 
 
-def places_of(example: Example) -> Places | None:
+def places_of(example: Example) -> IdentityAndSequence | None:
     """Places that verify over columns reads; None where it leaves the stream to the other way."""
     stream = example.stream
     if stream.judging:
         return None
-    return Places.of(stream.identity, SequenceSource.parse(stream.sequence), stream.sequence_form)
+    return IdentityAndSequence.of(stream.identity, SequenceSource.parse(stream.sequence), stream.sequence_form)
 
 
 def by_columns(example: Example) -> list[str]:
@@ -111,7 +111,7 @@ def by_columns(example: Example) -> list[str]:
     places, found = places_of(example), {}
     assert places is not None
     for partition, records in by_partition(example).items():
-        judged = Judging(places).judge(batch_of(records, partition, example))
+        judged = PartitionRule(places).judge(batch_of(records, partition, example))
         verdicts = ["duplicate"] * len(records)
         for rows, verdict in ((judged.fresh, FRESH), (judged.invalid, INVALID)):
             for row in rows.tolist():
@@ -130,7 +130,7 @@ def candidate_for(example: Example) -> Candidate | None:
     found = candidate_of(str(stream.identity))
     if source.kind == "none":
         return found
-    return Candidate(found.identity, Place("header" if source.kind == "header" else "field", source.name))
+    return Candidate(found.identity, RecordPart("header" if source.kind == "header" else "field", source.name))
 
 
 def by_survey(example: Example) -> tuple[int, int, int]:
@@ -142,7 +142,7 @@ def by_survey(example: Example) -> tuple[int, int, int]:
     assert candidate is not None
     counts = Counts(Candidates((candidate,)), 1 << 26, NOON_MS, 7, frozenset(by_partition(example)))
     for partition, records in by_partition(example).items():
-        counts.add(Found(batch_of(records, partition, example), counts.reader))
+        counts.add(BatchHashes(batch_of(records, partition, example), counts.reader))
     (count,) = counts.of
     if count.order is None:
         first, across = count.seen.counts[seen.FIRST], count.seen.counts[[seen.ACROSS, seen.ACROSS_CONFLICT]].sum()
@@ -158,7 +158,7 @@ def as_counted(example: Example) -> tuple[int, int, int]:
     met: set[tuple[int, bytes, int]] = set()
     rule = Rule(example.stream.identity, SequenceSource.parse(example.stream.sequence), example.stream.sequence_form)
     for record in example.records:
-        found = rule.judge(view(record))
+        found = rule.identify(view(record))
         if found is None:
             assert record.verdict not in VERDICTS
             invalid += 1

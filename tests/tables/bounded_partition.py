@@ -10,7 +10,7 @@ from aiokafka.record.util import calc_crc32c_py
 
 from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
@@ -45,7 +45,7 @@ class Bounded:
     """A partition with bounds, the changelog that its commits have made, and a clock."""
 
     def __init__(
-        self, folder: Path, bounds: Bounds | None, room: int = EVERYTHING, step_s: float = SAVES_AT_ONCE
+        self, folder: Path, bounds: EvictionLimits | None, room: int = EVERYTHING, step_s: float = SAVES_AT_ONCE
     ) -> None:
         """step_s: by which the worker's own clock goes on with every look."""
         self.folder, self.bounds, self.room, self.clock = folder, bounds, room, Clock(step_s)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.rule.kernels import DUPLICATE, FRESH, INVALID
-from kafka_ratchet.tables.activity import MOST_IN_A_BATCH, SAMPLE, Activity, Tally
+from kafka_ratchet.tables.activity import MOST_IN_A_BATCH, SAMPLE, Activity, ActivityCounter
 from kafka_ratchet.transport.batch import kernels as records
 from tests.tables.fetched_records import fetched, named
 
@@ -21,7 +21,7 @@ NAMES = [b"a", b"b", b"aa", b"\xff", b"a\0", *(b"%d" % i for i in range(20))]
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from([FRESH, DUPLICATE, INVALID])), max_size=60))
 def test_counts_are_those_of_a_plain_counter(rows: list[tuple[bytes, int]]) -> None:
-    tally = Tally(records.SECOND, lambda: 7.0)
+    tally = ActivityCounter(records.SECOND, lambda: 7.0)
     tally.add(fetched([each for name, _ in rows for each in named(name, 1)]), np.array([v for _, v in rows], np.uint8))
     assert all(tally.of(name) is None for name in NAMES)
     tally.commit()
@@ -33,7 +33,7 @@ def test_counts_are_those_of_a_plain_counter(rows: list[tuple[bytes, int]]) -> N
 
 def test_what_is_lost_with_its_transaction_is_not_counted() -> None:
     clock = count(100)
-    tally = Tally(records.SECOND, lambda: float(next(clock)))
+    tally = ActivityCounter(records.SECOND, lambda: float(next(clock)))
     verdicts = np.array([FRESH, DUPLICATE], np.uint8)
     for _ in range(2):
         tally.add(fetched(named(b"a", 1, 1)), verdicts)
@@ -47,7 +47,7 @@ def test_what_is_lost_with_its_transaction_is_not_counted() -> None:
 
 
 def test_a_large_batch_is_estimated_from_a_sample_and_who_moved_was_seen_all_the_same() -> None:
-    tally = Tally(records.SECOND, lambda: 7.0)
+    tally = ActivityCounter(records.SECOND, lambda: 7.0)
     size = 20 * SAMPLE
     verdicts = np.tile(np.array([FRESH, DUPLICATE], np.uint8), size // 2)  # each sent twice in a row
     tally.add(fetched(named(b"a", *range(size))), verdicts)
@@ -61,7 +61,7 @@ def test_a_large_batch_is_estimated_from_a_sample_and_who_moved_was_seen_all_the
 
 
 def test_too_many_names_in_a_batch_are_said_and_too_many_in_all_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    tally = Tally(records.SECOND)
+    tally = ActivityCounter(records.SECOND)
     for names in (MOST_IN_A_BATCH, MOST_IN_A_BATCH + 1):
         batch = fetched([each for i in range(names) for each in named(b"%d" % i, 1)])
         tally.add(batch, np.zeros(names, np.uint8))

@@ -14,9 +14,9 @@ from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.snapshots import SNAPSHOT_EVERY_S
 from kafka_ratchet.tables.store import Store
-from kafka_ratchet.tables.totals import Evicted, Progress
+from kafka_ratchet.tables.totals import EvictedTotals, Progress
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
-from kafka_ratchet.transport.changelog import Sighting
+from kafka_ratchet.transport.changelog import KnownPosition
 from kafka_ratchet.transport.owner import Decision, Owner
 from tests.clock import Clock
 from tests.tables.fetched_records import Sent, fetched, judged, stored
@@ -219,7 +219,9 @@ NUMBER = (7).to_bytes(8, "big")
         pytest.param(b"ia", b"", "not an entry that Ratchet wrote", id="empty sequence"),
         pytest.param(b"ia", b"\xff" * 8, "not an entry that Ratchet wrote", id="negative sequence"),
         pytest.param(b"ia", NUMBER + bytes(4), "not an entry that Ratchet wrote", id="the store's form"),
-        pytest.param(b"e", Evicted(1, 2).pack()[:-1], "count of evictions has 16 bytes", id="short count of evictions"),
+        pytest.param(
+            b"e", EvictedTotals(1, 2).pack()[:-1], "count of evictions has 16 bytes", id="short count of evictions"
+        ),
         pytest.param(b"e", None, "count of evictions has 0 bytes", id="no count of evictions"),
         pytest.param(b"p", Progress(1, 2, 3, 4).pack()[:-1], "progress entry has 56 bytes", id="short progress"),
         pytest.param(b"p", b"\4" + Progress(1, 2, 3, 4).pack()[1:], "version 04; this Ratchet", id="newer progress"),
@@ -370,10 +372,10 @@ def test_where_the_changelog_was_looked_at_is_kept_also_where_nothing_follows(st
     state.committed(log.append(state, work(state, 0, 5)))
     state.close()
     state.open()
-    state.sighted(Sighting(state.position + 1, 7))  # after the snapshot, as for a stream with seldom events
+    state.sighted(KnownPosition(state.position + 1, 7))  # after the snapshot, as for a stream with seldom events
     state.close()
     state.open()
-    assert state.sighting == Sighting(state.position + 1, 7)
+    assert state.sighting == KnownPosition(state.position + 1, 7)
 
 
 def test_a_store_that_another_has_made_meanwhile_is_opened_anew(tmp_path: Path) -> None:

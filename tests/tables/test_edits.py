@@ -13,12 +13,12 @@ from kafka_ratchet.errors import StateError
 from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.edits import Edit, Edits
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import encode_entries
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
-from kafka_ratchet.transport.policy import Forget
+from kafka_ratchet.transport.policy import ForgetRequest
 from tests.tables.fetched_records import fetched, judged, named, stored
 
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
@@ -54,7 +54,7 @@ class Log:
         found: list[int] = verdicts.tolist()
         return found
 
-    def forget(self, state: SequencePartition, *requests: Forget) -> None:
+    def forget(self, state: SequencePartition, *requests: ForgetRequest) -> None:
         state.forget(requests, self.position)
         self.commit(state)
 
@@ -65,8 +65,8 @@ class Log:
         return whole.only(~(is_null & (whole.offsets < compacted_until)))
 
 
-def asked(number: int, name: bytes, above: int | None = None) -> Forget:
-    return Forget(f"{number:016x}", name, above, "2026-11-23T06:00:00+00:00", "me@here", "began anew")
+def asked(number: int, name: bytes, above: int | None = None) -> ForgetRequest:
+    return ForgetRequest(f"{number:016x}", name, above, "2026-11-23T06:00:00+00:00", "me@here", "began anew")
 
 
 def test_a_forgotten_identity_begins_anew_and_one_put_back_goes_on_from_there(state: SequencePartition) -> None:
@@ -120,7 +120,9 @@ def test_who_reads_the_changelog_later_forgets_too_also_where_the_null_is_compac
 
 
 def test_where_a_stream_has_bounds_a_forgotten_identity_is_not_counted(tmp_path: Path) -> None:
-    bounded = SequencePartition(tmp_path / "store", "changelog", 0, Identity.PRODUCER, 1 << 20, bounds=Bounds(most=2))
+    bounded = SequencePartition(
+        tmp_path / "store", "changelog", 0, Identity.PRODUCER, 1 << 20, bounds=EvictionLimits(most=2)
+    )
     bounded.open()
     log = Log()
     log.work(bounded, b"a", 3)

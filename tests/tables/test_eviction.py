@@ -15,11 +15,11 @@ from structlog.testing import capture_logs
 
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables import eviction
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.store import Store
-from kafka_ratchet.tables.totals import Evicted
+from kafka_ratchet.tables.totals import EvictedTotals
 from tests.clock import SAVES_AT_ONCE
 from tests.tables.bounded_partition import CHANGELOG, EVERYTHING, NAMES, NOTHING, Bounded, record
 from tests.tables.test_edits import asked
@@ -42,24 +42,24 @@ def made(tmp_path: Path) -> Iterator[list[Bounded]]:
 def test_who_was_quiet_for_too_long_goes_and_its_duplicates_pass(
     tmp_path: Path, made: list[Bounded], room: int
 ) -> None:
-    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80), room))
+    made.append(one := Bounded(tmp_path / "0", EvictionLimits(inactive_s=80), room))
     assert one.work(record(b"i", 5), record(b"c", 5)) == ([0, 0], [])
     assert one.work(record(b"c", 6), after_s=80 + 10) == ([0], [])  # an eighth may pass without being written down
     assert one.work(record(b"c", 7), after_s=1) == ([0], [b"i"])
-    assert (one.known(), len(one.state), one.state.evicted) == ({b"c": 7}, 1, Evicted(1, 0))
+    assert (one.known(), len(one.state), one.state.evicted) == ({b"c": 7}, 1, EvictedTotals(1, 0))
     assert one.work(record(b"i", 5), record(b"i", 5)) == ([0, 1], [])
     assert one.known() == {b"c": 7, b"i": 5}
 
 
 def test_for_how_long_an_identity_was_recognised(tmp_path: Path, made: list[Bounded]) -> None:
-    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80)))
+    made.append(one := Bounded(tmp_path / "0", EvictionLimits(inactive_s=80)))
     assert one.state.recognised_for_s == 80
     one.work(record(b"i", 5), record(b"c", 5))
     assert one.work(record(b"i", 6), after_s=91) == ([0], [b"c"])
     one.crash()
     assert one.state.recognised_for_s == 80
 
-    made.append(two := Bounded(tmp_path / "1", Bounds(2, 80)))
+    made.append(two := Bounded(tmp_path / "1", EvictionLimits(2, 80)))
     two.work(record(b"i", 5), record(b"c", 5))
     two.work(record(b"i", 6), after_s=40)
     two.judge(record(b"e", 1))
@@ -78,7 +78,7 @@ def test_for_how_long_an_identity_was_recognised(tmp_path: Path, made: list[Boun
 
 
 def test_a_duplicate_is_activity_after_a_crash_too(tmp_path: Path, made: list[Bounded], room: int) -> None:
-    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80), room))
+    made.append(one := Bounded(tmp_path / "0", EvictionLimits(inactive_s=80), room))
     one.work(record(b"i", 5), record(b"c", 5))
     for gone in ([], [b"c"], [], []):
         assert one.work(record(b"i", 5), after_s=79) == ([1], gone)
@@ -90,7 +90,7 @@ def test_a_duplicate_is_activity_after_a_crash_too(tmp_path: Path, made: list[Bo
 
 
 def test_after_a_long_silence_a_duplicate_keeps_its_identity(tmp_path: Path, made: list[Bounded], room: int) -> None:
-    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80), room))
+    made.append(one := Bounded(tmp_path / "0", EvictionLimits(inactive_s=80), room))
     one.work(record(b"i", 5), record(b"c", 5))
     assert one.work(record(b"i", 5), after_s=3_600) == ([1], [b"c"])
     one.crash()
@@ -100,7 +100,7 @@ def test_after_a_long_silence_a_duplicate_keeps_its_identity(tmp_path: Path, mad
 
 def test_nobody_is_quiet_while_there_is_input_to_read(tmp_path: Path, made: list[Bounded], room: int) -> None:
     """An outage of the worker: the records of those who seem to be quiet are waiting."""
-    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80), room))
+    made.append(one := Bounded(tmp_path / "0", EvictionLimits(inactive_s=80), room))
     one.work(record(b"i", 5), record(b"c", 5))
     one.now_s += 3_600
     one.judge(record(b"e", 1))
@@ -112,13 +112,13 @@ def test_nobody_is_quiet_while_there_is_input_to_read(tmp_path: Path, made: list
 
 
 def test_the_quietest_goes_where_there_are_too_many(tmp_path: Path, made: list[Bounded], room: int) -> None:
-    made.append(one := Bounded(tmp_path / "0", Bounds(most=3), room))
+    made.append(one := Bounded(tmp_path / "0", EvictionLimits(most=3), room))
     for name in (b"i", b"c", b"e"):
         assert one.work(record(name, 1), after_s=601) == ([0], [])
     assert one.work(record(b"i", 1), after_s=601) == ([1], [])
     assert one.work(record(b"p", 1), after_s=1) == ([0], [b"c"])
     assert one.work(record(b"e", 1), record(b"", 1), after_s=1) == ([1, 0], [b"i"])  # not who has a record in it
-    assert (len(one.state), one.state.evicted) == (3, Evicted(0, 2))
+    assert (len(one.state), one.state.evicted) == (3, EvictedTotals(0, 2))
     # Nobody is forgotten in the transaction that has met it.
     assert set(one.work(*(record(name, 2) for name in NAMES[-9:]), after_s=1)[1]) == {b"p", b"e", b""}
     assert len(one.state) == 9
@@ -130,7 +130,7 @@ def test_who_is_lowered_is_not_displaced_by_the_same_transaction(
     tmp_path: Path, made: list[Bounded], room: int
 ) -> None:
     """A person's request is activity. So there may be too many until the next transaction, as with new names."""
-    made.append(one := Bounded(tmp_path / "0", Bounds(most=1), room))
+    made.append(one := Bounded(tmp_path / "0", EvictionLimits(most=1), room))
     assert one.work(record(b"i", 9), record(b"c", 9), record(b"e", 9)) == ([0, 0, 0], [])
     one.now_s += 601
     one.state.forget([asked(1, b"i", 6), asked(2, b"c", 1)], one.input)
@@ -140,7 +140,7 @@ def test_who_is_lowered_is_not_displaced_by_the_same_transaction(
 
 
 def test_a_lost_transaction_evicts_nobody(tmp_path: Path, made: list[Bounded], room: int) -> None:
-    made.append(one := Bounded(tmp_path / "0", Bounds(most=2, inactive_s=80), room))
+    made.append(one := Bounded(tmp_path / "0", EvictionLimits(most=2, inactive_s=80), room))
     one.work(record(b"i", 5), record(b"c", 5))
     one.now_s += 91
     for _ in range(2):
@@ -151,13 +151,13 @@ def test_a_lost_transaction_evicts_nobody(tmp_path: Path, made: list[Bounded], r
         one.state.rollback()
         one.input = begun
         assert one.state.last(b"i") == (5, 5)
-    assert (one.known(), len(one.state), one.state.evicted) == ({b"i": 5, b"c": 5}, 2, Evicted())
+    assert (one.known(), len(one.state), one.state.evicted) == ({b"i": 5, b"c": 5}, 2, EvictedTotals())
     one.crash()
-    assert (one.known(), len(one.state), one.state.evicted) == ({b"i": 5, b"c": 5}, 2, Evicted())
+    assert (one.known(), len(one.state), one.state.evicted) == ({b"i": 5, b"c": 5}, 2, EvictedTotals())
 
 
 def test_store_standby_and_changelog_forget_alike(tmp_path: Path, made: list[Bounded], room: int) -> None:
-    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80), room))
+    made.append(one := Bounded(tmp_path / "0", EvictionLimits(inactive_s=80), room))
     one.work(*(record(name, 1) for name in NAMES))
     standby = one.another(tmp_path / "standby")
     one.work(record(b"i", 2), after_s=50)
@@ -165,14 +165,14 @@ def test_store_standby_and_changelog_forget_alike(tmp_path: Path, made: list[Bou
     one.restore(standby)
     for state in (one.state, standby):
         assert one.known(state) == {b"i": 2, b"c": 2}
-        assert (len(state), state.evicted) == (2, Evicted(len(NAMES) - 2, 0))
+        assert (len(state), state.evicted) == (2, EvictedTotals(len(NAMES) - 2, 0))
         state.close()
         with_nothing_else = Store(state.path)
         assert sorted(key for key, _ in with_nothing_else.entries()) == [b"ic", b"ii"]
         assert with_nothing_else.stands_for == (one.end, 2, one.now_s)
         with_nothing_else.close()
     one.open()
-    assert (one.known(), len(one.state), one.state.evicted) == ({b"i": 2, b"c": 2}, 2, Evicted(len(NAMES) - 2, 0))
+    assert (one.known(), len(one.state), one.state.evicted) == ({b"i": 2, b"c": 2}, 2, EvictedTotals(len(NAMES) - 2, 0))
 
 
 def test_who_is_evicted_while_the_store_is_loaded_does_not_come_back(
@@ -181,7 +181,7 @@ def test_who_is_evicted_while_the_store_is_loaded_does_not_come_back(
     monkeypatch.setattr("kafka_ratchet.tables.known.LOAD_AT_ONCE", 0)
     monkeypatch.setattr("kafka_ratchet.tables.known.LOAD_ENTRIES", 3)
     monkeypatch.setattr("kafka_ratchet.tables.map.slots.WASTE_LEAST", 0)
-    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80)))
+    made.append(one := Bounded(tmp_path / "0", EvictionLimits(inactive_s=80)))
     one.work(*(record(name, 1) for name in NAMES))
     one.crash()
     began_with_rest = one.state.known.has_rest
@@ -199,7 +199,7 @@ def test_a_map_gives_up_the_slots_of_who_is_gone(
     tmp_path: Path, made: list[Bounded], monkeypatch: pytest.MonkeyPatch, waste: int
 ) -> None:
     monkeypatch.setattr("kafka_ratchet.tables.map.slots.WASTE_LEAST", waste)
-    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80)))
+    made.append(one := Bounded(tmp_path / "0", EvictionLimits(inactive_s=80)))
     many = [b"%d-" % n + b"x" * 100 for n in range(6_000)]
     one.work(*(record(name, 1) for name in many))
     before = one.state.known.map.size
@@ -215,7 +215,7 @@ def test_what_one_transaction_evicts_is_bounded(
 ) -> None:
     monkeypatch.setattr(eviction, "EVICT_MOST", 4)
     monkeypatch.setattr(eviction, "SWEEP_ENTRIES", 4)
-    made.append(one := Bounded(tmp_path / "0", Bounds(most=26, inactive_s=80), room))
+    made.append(one := Bounded(tmp_path / "0", EvictionLimits(most=26, inactive_s=80), room))
     one.work(*(record(name, 1) for name in NAMES))
     one.now_s += 91
     sizes = [len(one.work(record(b"i", n))[1]) for n in range(2, 30)]
@@ -223,7 +223,7 @@ def test_what_one_transaction_evicts_is_bounded(
     assert (one.known(), sum(sizes)) == ({b"i": 29}, len(NAMES) - 1)
     # With fewer allowed than there are, what is new comes on top, so that they do not become more.
     one.work(*(record(name, 40) for name in NAMES))
-    one.bounds = Bounds(most=10)
+    one.bounds = EvictionLimits(most=10)
     one.crash()
     sizes = [len(one.work(record(b"new-%d" % n, 1))[1]) for n in range(6)]
     assert sum(sizes) == 22
@@ -236,7 +236,7 @@ def test_a_store_without_times_is_rebuilt_when_bounds_come_and_serves_when_they_
     made.append(one := Bounded(tmp_path / "0", None, room))
     one.work(record(b"i", 1), record(b"c", 1))
     one.work(record(b"c", 2), after_s=60)
-    one.bounds = Bounds(inactive_s=80)
+    one.bounds = EvictionLimits(inactive_s=80)
     with capture_logs() as lines:
         one.crash()
     assert [line["event"] for line in lines] == [
@@ -254,7 +254,7 @@ def test_a_store_without_times_is_rebuilt_when_bounds_come_and_serves_when_they_
 
 
 def test_a_store_older_than_nulls_last_is_rebuilt(tmp_path: Path, made: list[Bounded], room: int) -> None:
-    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80), room))
+    made.append(one := Bounded(tmp_path / "0", EvictionLimits(inactive_s=80), room))
     one.work(record(b"i", 9), record(b"c", 1))
     stale = one.another(tmp_path / "stale")
     stale.close()
@@ -276,12 +276,12 @@ def test_a_store_older_than_nulls_last_is_rebuilt(tmp_path: Path, made: list[Bou
     again.close()
 
 
-@pytest.mark.parametrize("bounds", [Bounds(inactive_s=80), None])
+@pytest.mark.parametrize("bounds", [EvictionLimits(inactive_s=80), None])
 def test_a_store_whose_replay_was_cut_short_is_as_old_as_before_it(
-    tmp_path: Path, made: list[Bounded], room: int, bounds: Bounds | None
+    tmp_path: Path, made: list[Bounded], room: int, bounds: EvictionLimits | None
 ) -> None:
     """The worker that replays has the bounds, or none any more."""
-    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80), room))
+    made.append(one := Bounded(tmp_path / "0", EvictionLimits(inactive_s=80), room))
     one.work(record(b"i", 9), record(b"c", 1))
     one.bounds = bounds
     one.another(tmp_path / "stale").close()
@@ -311,7 +311,7 @@ def read_from(log: bytes, offset: int) -> bytes:
 
 def test_evictions_are_told_together_and_names_cannot_hurt(tmp_path: Path, made: list[Bounded]) -> None:
     names = [b"\x1b[2J\r\n", b"<script>", b"\xff" * 1_000, b"d", b"e", b"f"]
-    made.append(one := Bounded(tmp_path / "0", Bounds(most=1), step_s=0.0))
+    made.append(one := Bounded(tmp_path / "0", EvictionLimits(most=1), step_s=0.0))
     with capture_logs() as lines:
         for n, name in enumerate(names):
             one.work(record(name, n), after_s=1)
@@ -325,7 +325,7 @@ def test_evictions_are_told_together_and_names_cannot_hurt(tmp_path: Path, made:
 class Plain:
     """Ten obvious lines: sequences and the last activity of each name, as far as the changelog tells it."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: EvictionLimits) -> None:
         self.bounds = bounds
         self.last: dict[bytes, int] = {}
         self.active_s: dict[bytes, int] = {}
@@ -371,13 +371,21 @@ todo = st.lists(
     min_size=2,
     max_size=25,
 )
-some_bounds = st.sampled_from([Bounds(most=2), Bounds(most=5), Bounds(inactive_s=80), Bounds(4, 80), Bounds(1, 8)])
+some_bounds = st.sampled_from(
+    [
+        EvictionLimits(most=2),
+        EvictionLimits(most=5),
+        EvictionLimits(inactive_s=80),
+        EvictionLimits(4, 80),
+        EvictionLimits(1, 8),
+    ]
+)
 
 
 @settings(deadline=None, max_examples=80, derandomize=True)
 @given(steps=todo, bounds=some_bounds, room=st.sampled_from([EVERYTHING, NOTHING]), at_once=st.booleans())
 def test_every_partition_forgets_as_the_plain_one(
-    steps: list[tuple[str, list[tuple[bytes, int]], int, int | None]], bounds: Bounds, room: int, at_once: bool
+    steps: list[tuple[str, list[tuple[bytes, int]], int, int | None]], bounds: EvictionLimits, room: int, at_once: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr("kafka_ratchet.tables.map.slots.WASTE_LEAST", 0)

@@ -10,8 +10,8 @@ import pytest
 
 from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
-from kafka_ratchet.rule.windows import PLAIN, Kept
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.rule.windows import PLAIN, StateOptions
+from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from tests.clock import Clock
@@ -21,17 +21,23 @@ from tests.tables.map.plain_window import PlainWindow
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
 VERDICTS = ("fresh", "duplicate", "invalid", "too late", "conflict")
 NAMES = [b"", b"a", b"b", b"x" * 1000]
-BY_TURNS = [Kept(64, fingerprints=True, dense=True), Kept(5), PLAIN, Kept(130, dense=True), Kept(fingerprints=True)]
+BY_TURNS = [
+    StateOptions(64, fingerprints=True, dense=True),
+    StateOptions(5),
+    PLAIN,
+    StateOptions(130, dense=True),
+    StateOptions(fingerprints=True),
+]
 
 
 class Site:
     """A partition that is opened again and again, and its changelog."""
 
-    def __init__(self, folder: Path, room: int, bounds: Bounds | None) -> None:
+    def __init__(self, folder: Path, room: int, bounds: EvictionLimits | None) -> None:
         self.folder, self.room, self.bounds = folder, room, bounds
         self.log, self.end, self.input = b"", 0, 0
 
-    def open(self, kept: Kept, folder: Path | None = None) -> SequencePartition:
+    def open(self, kept: StateOptions, folder: Path | None = None) -> SequencePartition:
         where = folder or self.folder, "changelog", 0, Identity.KEY, 1 << 20
         state = SequencePartition(*where, lambda: self.room, self.bounds, Clock(2.0), kept)
         state.open()
@@ -52,10 +58,10 @@ class Site:
         state.committed(self.end)
 
 
-@pytest.mark.parametrize("bounds", [None, Bounds(most=1000)], ids=["all kept", "with bounds"])
+@pytest.mark.parametrize("bounds", [None, EvictionLimits(most=1000)], ids=["all kept", "with bounds"])
 @pytest.mark.parametrize("room", [sys.maxsize, 0], ids=["all in memory", "nothing kept in memory"])
 def test_what_a_partition_keeps_is_the_plain_one_after_crashes_snapshots_and_other_settings(
-    tmp_path: Path, room: int, bounds: Bounds | None
+    tmp_path: Path, room: int, bounds: EvictionLimits | None
 ) -> None:
     draw = random.Random(f"{room} {bounds}")
     site = Site(tmp_path / "own", room, bounds)
@@ -125,7 +131,7 @@ def test_what_is_missing_is_counted_once_where_a_transaction_looks_identities_up
     tmp_path: Path,
 ) -> None:
     site = Site(tmp_path / "store", 0, None)
-    state = site.open(Kept(dense=True))
+    state = site.open(StateOptions(dense=True))
     site.judge(state, [(b"a", 1, b""), (b"b", 1, b"")])
     state.committed(sum(batch.count for batch in state.changes(site.input)))
     begin = site.input
@@ -141,8 +147,8 @@ def test_what_is_missing_is_counted_once_where_a_transaction_looks_identities_up
 
 def test_what_an_evicted_identity_was_missing_is_subtracted_once(tmp_path: Path) -> None:
     begin_s = 1_700_000_000
-    site = Site(tmp_path / "store", 0, Bounds(most=3, inactive_s=8))
-    state = site.open(Kept(dense=True))
+    site = Site(tmp_path / "store", 0, EvictionLimits(most=3, inactive_s=8))
+    state = site.open(StateOptions(dense=True))
     for rows, at_s, judged_until_ms in (
         ([(b"a", 1), (b"a", 1001)], begin_s, None),
         ([(b"b", 1), (b"c", 1)], begin_s + 100, None),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from kafka_ratchet.rule import number_forms
-from kafka_ratchet.rule.form_look import FormLook
+from kafka_ratchet.rule.form_look import FormFinder
 from kafka_ratchet.rule.form_scan import FormWatch
 from kafka_ratchet.rule.number_forms import FLOATING, HEXADECIMAL, LETTERS, LITTLE
 
@@ -138,7 +138,7 @@ def by_worker(sent: Sequence[bytes], owners: Sequence[int], size: int) -> tuple[
 
 
 def by_verify(sent: Sequence[bytes], owners: Sequence[int]) -> tuple[int, str] | None:
-    look = FormLook("ratchet-sequence")
+    look = FormFinder("ratchet-sequence")
     for offset, (text, last) in enumerate(zip(sent, against(sent, owners), strict=True)):
         look.add(offset, text, last)
     look.finish()

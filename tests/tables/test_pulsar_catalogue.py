@@ -16,10 +16,10 @@ import pytest
 from kafka_ratchet.app.status.lookup import verdict_of
 from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.snapshots import SNAPSHOT_EVERY_S
-from kafka_ratchet.tables.totals import Evicted
+from kafka_ratchet.tables.totals import EvictedTotals
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.policy import Policy
 from tests.clock import SAVES_AT_ONCE, Clock
@@ -33,7 +33,7 @@ ON = Policy()
 class OnePartition:
     """A partition and the changelog that its commits have made, without a lane."""
 
-    def __init__(self, folder: Path, bounds: Bounds | None = None) -> None:
+    def __init__(self, folder: Path, bounds: EvictionLimits | None = None) -> None:
         self.folder, self.bounds, self.clock = folder, bounds, Clock()
         self.changelog: list[tuple[int, bytes]] = []
         """Each commit's part: its first offset, and its bytes."""
@@ -159,7 +159,7 @@ def test_row_8_a_failed_write_falls_back_for_every_name(one: OnePartition) -> No
 
 
 def test_row_9_only_producers_past_the_timeout_are_forgotten_by_both_maps(tmp_path: Path) -> None:
-    one = OnePartition(tmp_path / "0", Bounds(inactive_s=80))
+    one = OnePartition(tmp_path / "0", EvictionLimits(inactive_s=80))
     one.judge(named(b"a", 1) + named(b"b", 1))
     one.commit(at_s=1_000)
     one.judge(named(b"b", 2))
@@ -177,17 +177,17 @@ def test_row_9_without_a_timeout_nobody_is_forgotten(one: OnePartition) -> None:
     one.judge(named(b"b", 1))
     one.commit(at_s=10**9)
     assert one.state.last(b"a") == (1, 1)
-    assert one.state.evicted == Evicted()
+    assert one.state.evicted == EvictedTotals()
 
 
 def test_row_28_the_table_of_producers_is_bounded_and_eviction_is_visible(tmp_path: Path) -> None:
-    one = OnePartition(tmp_path / "0", Bounds(most=2))
+    one = OnePartition(tmp_path / "0", EvictionLimits(most=2))
     for second, name in enumerate((b"a", b"b", b"c", b"d")):
         one.judge(named(name, 1))
         one.commit(at_s=1_000 + second)
         assert len(one.state) == min(second + 1, 2)
     assert [one.state.last(name).persisted for name in (b"a", b"b", b"c", b"d")] == [-1, -1, 1, 1]
-    assert one.state.evicted == Evicted(inactive=0, displaced=2)
+    assert one.state.evicted == EvictedTotals(inactive=0, displaced=2)
     one.state.close()
 
 

@@ -7,7 +7,7 @@ import pytest
 from kafka_ratchet.errors import StateError
 from kafka_ratchet.tables.eviction import NULLS_LAST_S
 from kafka_ratchet.tables.recovery import Replay, is_too_old, read_totals
-from kafka_ratchet.tables.totals import EVICTED, PROGRESS, Evicted, Progress
+from kafka_ratchet.tables.totals import EVICTED, PROGRESS, EvictedTotals, Progress
 from kafka_ratchet.transport.batch.encoding import pack_entries
 
 
@@ -61,8 +61,8 @@ def test_evictions_are_known_for_as_long_as_kafka_keeps_nulls() -> None:
 
 
 def test_totals_are_those_of_the_last_entries() -> None:
-    before = Progress(1, 1, 0, 0), Evicted(1, 0)
-    done, gone = Progress(9, 5, 3, 1, 2), Evicted(4, 2)
+    before = Progress(1, 1, 0, 0), EvictedTotals(1, 0)
+    done, gone = Progress(9, 5, 3, 1, 2), EvictedTotals(4, 2)
     batch = pack_entries("changelog", 3, [(PROGRESS, done.pack()), (EVICTED, gone.pack()), (PROGRESS, b"\xff")])
     assert read_totals(batch, -1, -1, before) == before
     assert read_totals(batch, 0, -1, before) == (done, before[1])

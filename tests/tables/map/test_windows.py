@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kafka_ratchet.rule import windows
 from kafka_ratchet.rule.identities import Identities
-from kafka_ratchet.rule.windows import PLAIN, Kept
+from kafka_ratchet.rule.windows import PLAIN, StateOptions
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.transport.batch.encoding import pack_entries
 from tests.tables.fetched_records import Sent, fetched
@@ -16,18 +16,18 @@ from tests.tables.map.plain_window import PlainWindow
 VERDICTS = ("fresh", "duplicate", "invalid", "too late", "conflict")
 TOP = 2**63 - 1
 Row = tuple[bytes, int, bytes | None]
-Step = list[Row] | str | Kept
+Step = list[Row] | str | StateOptions
 
 KEPT = [
-    Kept(1),
-    Kept(5, dense=True),
-    Kept(63),
-    Kept(64, fingerprints=True),
-    Kept(65, dense=True),
-    Kept(200, fingerprints=True, dense=True),
-    Kept(4096),
-    Kept(fingerprints=True),
-    Kept(dense=True),
+    StateOptions(1),
+    StateOptions(5, dense=True),
+    StateOptions(63),
+    StateOptions(64, fingerprints=True),
+    StateOptions(65, dense=True),
+    StateOptions(200, fingerprints=True, dense=True),
+    StateOptions(4096),
+    StateOptions(fingerprints=True),
+    StateOptions(dense=True),
     PLAIN,
 ]
 numbers = st.one_of(
@@ -59,7 +59,7 @@ def judged(table: LastSequences, some: list[Row], against: np.ndarray | None = N
     return [VERDICTS[v] for v in table.judge(identities, 1024, sequences, reasons, asked, batch)]
 
 
-def reloaded(table: LastSequences, kept: Kept, *, through_store: bool) -> LastSequences:
+def reloaded(table: LastSequences, kept: StateOptions, *, through_store: bool) -> LastSequences:
     """Return a map with these settings, loaded from the persisted entries of another."""
     table.slots.unsaved[(table.slots.hashes != 0) & (table.slots.pushed >= 0)] = 1
     entries = [(key, value or b"") for key, value in table.unsaved_entries()]
@@ -77,8 +77,10 @@ def missing(plain: PlainWindow) -> int:
 
 @settings(deadline=None, max_examples=400, derandomize=True)
 @given(first=st.sampled_from(KEPT), todo=steps)
-@example(PLAIN, [[(b"a", 0, None)], Kept(65), [(b"a", 120, None)], "commit", Kept(1), Kept(200)])
-def test_every_verdict_is_the_plain_one_whatever_the_settings_become(first: Kept, todo: list[Step]) -> None:
+@example(
+    PLAIN, [[(b"a", 0, None)], StateOptions(65), [(b"a", 120, None)], "commit", StateOptions(1), StateOptions(200)]
+)
+def test_every_verdict_is_the_plain_one_whatever_the_settings_become(first: StateOptions, todo: list[Step]) -> None:
     plain = PlainWindow(first.window, fingerprints=first.fingerprints, dense=first.dense)
     table = LastSequences(kept=first)
     table.slots.allocate(8)
@@ -95,9 +97,9 @@ def test_every_verdict_is_the_plain_one_whatever_the_settings_become(first: Kept
             table.commit()
             plain.commit()
             table.slots.pack()
-        elif step == "store" or isinstance(step, Kept):
+        elif step == "store" or isinstance(step, StateOptions):
             kept = table.kept if step == "store" else step
-            assert isinstance(kept, Kept)
+            assert isinstance(kept, StateOptions)
             plain.rollback()
             table.rollback()
             if table.kept != kept or plain.persisted:
@@ -117,7 +119,7 @@ def test_every_verdict_is_the_plain_one_whatever_the_settings_become(first: Kept
 
 
 def test_a_record_that_was_not_seen_passes_once_and_one_below_the_window_is_too_late() -> None:
-    table = LastSequences(kept=Kept(4))
+    table = LastSequences(kept=StateOptions(4))
     against = np.empty(7, np.int64)
     some: list[Row] = [(b"a", n, b"") for n in (10, 8, 8, 6, 5, 12, 7)]
     verdicts = ["fresh", "fresh", "duplicate", "fresh", "too late", "fresh", "too late"]
@@ -126,13 +128,13 @@ def test_a_record_that_was_not_seen_passes_once_and_one_below_the_window_is_too_
 
 
 def test_a_null_is_another_value_than_no_bytes() -> None:
-    table = LastSequences(kept=Kept(fingerprints=True))
+    table = LastSequences(kept=StateOptions(fingerprints=True))
     rows_: list[Row] = [(b"a", 1, None), (b"a", 1, b""), (b"a", 1, None), (b"b", 1, b""), (b"b", 1, None)]
     assert judged(table, rows_) == ["fresh", "conflict", "duplicate", "fresh", "conflict"]
 
 
 def test_the_form_of_an_entry_is_the_documented_one() -> None:
-    table = LastSequences(kept=Kept(70, fingerprints=True, dense=True))
+    table = LastSequences(kept=StateOptions(70, fingerprints=True, dense=True))
     judged(table, [(b"a", 130, b""), (b"a", 128, b""), (b"a", 131, b"x")])
     ((key, value),) = table.changed_entries()
     assert key == b"ia"
@@ -162,8 +164,8 @@ GOOD = struct.pack(">qBBQ", 9, 0, 1, 0)
         struct.pack(">qBBqq", 9, 2, 0, -1, 1),
     ],
 )
-@pytest.mark.parametrize("kept", [PLAIN, Kept(64, fingerprints=True, dense=True)])
-def test_a_value_that_cannot_be_is_refused(value: bytes, kept: Kept) -> None:
+@pytest.mark.parametrize("kept", [PLAIN, StateOptions(64, fingerprints=True, dense=True)])
+def test_a_value_that_cannot_be_is_refused(value: bytes, kept: StateOptions) -> None:
     good = [(b"ia", GOOD)]
     table = LastSequences(kept=kept)
     assert table.load(pack_entries("changelog", 0, good), saved=False)[0] == -1
@@ -171,7 +173,7 @@ def test_a_value_that_cannot_be_is_refused(value: bytes, kept: Kept) -> None:
 
 
 def test_an_evicted_identity_begins_anew_and_takes_what_it_missed_along() -> None:
-    table = LastSequences(timed=True, kept=Kept(64, fingerprints=True, dense=True))
+    table = LastSequences(timed=True, kept=StateOptions(64, fingerprints=True, dense=True))
     judged(table, [(b"a", 1, b""), (b"a", 9, b""), (b"b", 1, b""), (b"b", 3, b"")])
     table.commit(1)
     assert table.missing == 8
@@ -188,7 +190,7 @@ def test_an_evicted_identity_begins_anew_and_takes_what_it_missed_along() -> Non
 
 
 def test_what_is_put_back_goes_on_below() -> None:
-    table = LastSequences(kept=Kept(64, fingerprints=True, dense=True))
+    table = LastSequences(kept=StateOptions(64, fingerprints=True, dense=True))
     judged(table, [(b"a", n, b"") for n in (1, 2, 4, 8)])
     table.commit()
     table.put_back({b"a": 4})

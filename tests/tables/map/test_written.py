@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kafka_ratchet.rule.identities import Identities
-from kafka_ratchet.rule.windows import Kept
+from kafka_ratchet.rule.windows import StateOptions
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.map.written import sort_keys
 
@@ -54,7 +54,7 @@ def test_it_is_what_a_dictionary_says(timed: bool, at_a_time: int, monkeypatch: 
 
 
 def test_longer_values_come_one_by_one_too() -> None:
-    table = LastSequences(kept=Kept(64, dense=True))
+    table = LastSequences(kept=StateOptions(64, dense=True))
     judged(table, [b"a", b"b", b"a"], [1, 5, 2])
     table.commit()
     found = dict(table.unsaved_entries())
