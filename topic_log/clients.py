@@ -261,7 +261,9 @@ def _request_offsets(
     offsets, failures = ask_offsets(ask, partitions, patience_s)
     for partition, error in failures.items():
         why = no_offset(error, explained)
-        raise BrokerUnavailable(f"{topic}, partition {partition}: its offsets cannot be read: {why}")
+        raise BrokerUnavailable(
+            f"{topic}, partition {partition}: its offsets cannot be read: {why}. Check that the partition's leader runs"
+        )
     return offsets
 
 
@@ -297,7 +299,7 @@ class Consumers:
         Args:
             group: see the function `consumer`.
             committed: see the function `consumer`.
-            topic: topic to read, or None. Without it, a client of other topics finds the leader only after a second.
+            topic: topic to read, which an idle consumer of other topics would take a second to find; None: any.
         """
         kind = group, committed
         if kind in self._idle:

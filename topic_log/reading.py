@@ -78,7 +78,7 @@ def records_between(
     second: SecondRead | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Message]:
-    """Read several partitions at a time; their records are mixed, but in order within each.
+    """Read several partitions at a time; only the records of one partition come in order.
 
     Memory is limited by the client's own queue and one call's messages. A new leader may have fewer records than its
     predecessor until its followers have caught up, so a partition is read until its given end.

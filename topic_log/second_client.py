@@ -17,7 +17,7 @@ from kafka_ratchet.errors import BrokerUnavailable, PositionLost, TopicMissing
 from kafka_ratchet.topic_log.clients import Options
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.client.cluster import Cluster
-from kafka_ratchet.transport.client.partition_reader import Fetching, PartitionReader, Place
+from kafka_ratchet.transport.client.partition_reader import FetchOptions, PartitionAddress, PartitionReader
 from kafka_ratchet.transport.client.security import client_options
 
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ class SecondClient:
             there = await cluster.topics([topic])
             if topic not in there:
                 raise TopicMissing(f"topic {topic} does not exist")
-            place = Place(topic, partition, there[topic].id)
-            fetching = Fetching(
+            place = PartitionAddress(topic, partition, there[topic].id)
+            fetching = FetchOptions(
                 "second", FETCH_BYTES, WAIT_MS, self._batch_most, committed=self._committed, in_thread=True
             )
             reader = PartitionReader(cluster, place, position, fetching, skips_deleted=False)

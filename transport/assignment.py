@@ -90,9 +90,9 @@ async def _rejoin(client: Any, coordinator: Any) -> None:
 class LaneChannel(Channel):
     """Channel from the lanes to the agent.
 
-    It differs from Faust's channel in two ways. It is not emptied when a rebalance resumes the flow, and it carries no
-    Faust events, because a Faust stream drops events of a former group generation. A lane outlives generations: it
-    would wait for ever for a batch that was emptied out or dropped.
+    It differs from Faust's channel in two ways. Faust empties its channels after a rebalance; this one stays as it is.
+    And it carries batches without Faust's events, because Faust drops events of a former group generation. A lane
+    outlives generations, and would wait forever for the answer to a batch that Faust has dropped.
     """
 
     _queue: ThrowableQueue | None
@@ -228,7 +228,7 @@ class Lanes:
         return self._wanted - self.running.keys()
 
     async def stop(self) -> None:
-        """Commit and end every lane, and every standby; later assignments start none."""
+        """Commit in every lane, and end all lanes and standbys; later assignments start none."""
         self._is_stopping = True
         self._wanted, self._wanted_warm = set(), set()
         # A change in progress is stopping lanes: cancelled, it would cancel their commits.

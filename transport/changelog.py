@@ -14,7 +14,7 @@ from kafka_ratchet.transport.batch.chunk import BATCH_MOST, read_chunk
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
 from kafka_ratchet.transport.client.errors import replaced
-from kafka_ratchet.transport.client.fetch_session import Spot
+from kafka_ratchet.transport.client.fetch_session import PositionToWatch
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH, id_text
 from kafka_ratchet.transport.owner import Owner
 
@@ -43,7 +43,7 @@ def passed_s() -> tuple[float, float]:
     return time.time(), time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-class Sighting(NamedTuple):
+class KnownPosition(NamedTuple):
     """Offset reached in a log, with the leader epoch of the batch before it."""
 
     position: int
@@ -54,7 +54,7 @@ class SearchedRange(NamedTuple):
     """Range of a changelog already searched for owner entries, with the newest of them. topic_id: 16 bytes."""
 
     topic_id: bytes
-    to: Sighting
+    to: KnownPosition
     newest: Owner | None
 
 
@@ -70,7 +70,7 @@ class ChangelogReader(Protocol):
         """Return the changelog's owner entry as of `position`; None if no entry up to there names an owner."""
 
     @property
-    def sighting(self) -> Sighting | None:
+    def sighting(self) -> KnownPosition | None:
         """Return the last position in the changelog with a known leader epoch; None if no epoch is known."""
 
     def discard(self) -> None:
@@ -83,17 +83,18 @@ class ChangelogReader(Protocol):
         """Mark the start of a replay up to the changelog's end."""
 
     def restored(self) -> bool:
-        """Mark the end of the replay, at the changelog's end.
+        """Record the end of the replay, and check the age of the store it started from.
 
-        Returns False if the store was too old and has been discarded: replay again, from the new position.
+        Returns:
+            False if the store was too old: it has been discarded, and the replay must start again at position 0.
         """
 
 
-class WithoutStore:
+class StorelessReader:
     """`ChangelogReader` without a store on disk: every start replays the changelog from its beginning."""
 
     owner: Owner | None = None
-    sighting: Sighting | None = None
+    sighting: KnownPosition | None = None
 
     def discard(self) -> None:
         """Do nothing: there is no store."""
@@ -135,11 +136,11 @@ class Changelog:
         self._batch_most, self._passed = batch_most, passed
         self.topic_id = b""
         """Id of the changelog's topic as of the last `restore`, 16 bytes."""
-        self._seen = Sighting(0, NO_EPOCH)
+        self._seen = KnownPosition(0, NO_EPOCH)
         self._sighted = 0
-        self._end = Sighting(0, NO_EPOCH)
+        self._end = KnownPosition(0, NO_EPOCH)
         """Position after the state's last commit and its end marker, as of the last `restore` or `sight`."""
-        self._last_search = SearchedRange(b"", Sighting(0, NO_EPOCH), None)
+        self._last_search = SearchedRange(b"", KnownPosition(0, NO_EPOCH), None)
         self._answered = self._passed()
 
     async def restore(self) -> int:
@@ -187,7 +188,7 @@ class Changelog:
             self._apply(batch)
         self._answered = self._passed()
         epoch = self._seen.epoch if self._seen.position == state.position else NO_EPOCH
-        self._sighted, self._end = state.position, Sighting(state.position, epoch)
+        self._sighted, self._end = state.position, KnownPosition(state.position, epoch)
         return restored
 
     async def keep_up(self) -> bool:
@@ -243,13 +244,13 @@ class Changelog:
             raise StateAhead(
                 f"{topic}, partition {self.partition}: the local store holds the entries below offset "
                 f"{state.position}, but the changelog ends at offset {end}: the topic lost its end, or was deleted "
-                "and created again. See docs/reference/halted.md for the ways on"
+                "and created again. See docs/reference/halted.md for other remedies"
             )
         if (seen := state.sighting) is not None:
             await self._probe(seen)
 
     async def _discard_or_raise(self, error: RatchetError) -> None:
-        """Discard the state if the operator has ordered it since the state was made; otherwise raise the error."""
+        """Discard the state if the operator has decided so since the state was made; otherwise raise the error."""
         newest = await self._owner_in_log()
         known = self.state.owner.decisions if self.state.owner else ()
         if newest is None or not newest.decisions or newest.decisions[-1] in known:
@@ -272,14 +273,14 @@ class Changelog:
         end = await self.cluster.offset(topic, partition, LATEST, self._asking)
         if not await self._goes_on(end):
             first = await self.cluster.offset(topic, partition, EARLIEST, self._asking)
-            self._last_search = SearchedRange(self.topic_id, Sighting(first, NO_EPOCH), None)
+            self._last_search = SearchedRange(self.topic_id, KnownPosition(first, NO_EPOCH), None)
         _, (position, epoch), newest = self._last_search
         while position < end:
             batch = await self._fetch(position, epoch, max_bytes=FETCH_BYTES, max_wait_ms=FETCH_WAIT_MS)
             for index in owners.indices(batch).tolist():
                 newest = owners.read(batch, index)
             position, epoch = batch.next, batch.epoch
-        self._last_search = SearchedRange(self.topic_id, Sighting(position, epoch), newest)
+        self._last_search = SearchedRange(self.topic_id, KnownPosition(position, epoch), newest)
         return newest
 
     async def _goes_on(self, end: int) -> bool:
@@ -293,14 +294,14 @@ class Changelog:
             return False
         return True
 
-    async def _probe(self, at: Sighting) -> RecordBatch:
+    async def _probe(self, at: KnownPosition) -> RecordBatch:
         """Fetch one batch at the position, so that the broker checks position and leader epoch.
 
         The fetched records are not used; they are fetched again later.
         """
         return await self._fetch(at.position, at.epoch, max_bytes=1, max_wait_ms=0)
 
-    async def sight(self) -> Sighting | None:
+    async def sight(self) -> KnownPosition | None:
         """Return the position after the last transaction's end marker, with the marker's leader epoch.
 
         None: the state has no new commit, or the marker is not written yet. Only the marker is fetched: a few bytes,
@@ -312,21 +313,21 @@ class Changelog:
         position = self.state.position
         if position <= self._sighted:
             return None
-        batch = await self._probe(Sighting(position, NO_EPOCH))
+        batch = await self._probe(KnownPosition(position, NO_EPOCH))
         if batch.epoch < 0:
             return None  # the marker is still being written
-        self._sighted, self._end = position, Sighting(batch.next, batch.epoch)
+        self._sighted, self._end = position, KnownPosition(batch.next, batch.epoch)
         return self._end
 
     @property
     def is_behind(self) -> bool:
-        """Return True if the state has a commit that `sight` has not yet covered."""
+        """Return True if the state has a newer commit than the one that `sight` last returned the end of."""
         return self.state.position > self._sighted
 
     @property
-    def end(self) -> Spot:
+    def end(self) -> PositionToWatch:
         """Return the position after the state's last commit, to be watched for new entries."""
-        return Spot(self.topic_id, self.partition, *self._end)
+        return PositionToWatch(self.topic_id, self.partition, *self._end)
 
     async def has_grown(self) -> bool:
         """Return True if the log has entries after the state's last commit.
@@ -348,7 +349,7 @@ class Changelog:
     def _apply(self, batch: RecordBatch) -> None:
         if batch.next > self.state.position:
             self.state.apply(batch)
-            self._seen = Sighting(batch.next, batch.epoch)
+            self._seen = KnownPosition(batch.next, batch.epoch)
 
     async def _fetch(self, position: int, epoch: int, *, max_bytes: int, max_wait_ms: int) -> RecordBatch:
         topic, partition = self.state.changelog, self.partition

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.errors import Aborted, AgentFailed, RatchetError
 from kafka_ratchet.transport.batch.chunk import ALL_RECORDS, read_chunk
-from kafka_ratchet.transport.batch.dropped import Dropped, encode_dropped
+from kafka_ratchet.transport.batch.dropped import DroppedBatch, encode_dropped
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, forward, with_headers
 from kafka_ratchet.transport.batch.record_batch import Column, Header, RecordBatch
 from kafka_ratchet.transport.batch.rows import encode_pairs
@@ -34,7 +34,8 @@ LETTER_EVENT: Final = "ratchet-event-id"
 LETTER_APP: Final = "ratchet-app"
 """Header of an agents' dead letter with the application's name.
 
-Other applications that read the same input may share the topic of dead letters, and have processed the record.
+Other applications that read the same input may share the topic of dead letters. They have processed the record, and
+must not get it again.
 """
 
 
@@ -54,7 +55,7 @@ SHARE_AT_FIRST: Final = 512
 """Number of records in the first batch for agents. With a slow call of another service for each, 94 ms, it takes 48
 s."""
 SHARE_STEP: Final = 8
-"""Factor of each growth or reduction of a `Share`."""
+"""Factor of each growth or reduction of a `BatchLimit`."""
 AGENT_WAIT_S: Final = 10.0
 """Seconds that a stopping lane waits for the agent to release a batch.
 
@@ -112,7 +113,7 @@ class Delivery:
         for encoded in forward(self.batch, keep, self.spec.output_limit, self.compression):
             self.outputs.append(Output(self.spec.output, self.spec.partition, encoded))
 
-    def drop(self, dropped: Dropped) -> None:
+    def drop(self, dropped: DroppedBatch) -> None:
         """Add dropped records to the outputs for the `duplicates` topic, with headers that give the verdict.
 
         Raises:
@@ -250,7 +251,7 @@ class AgentCalls(Generic[Answer]):
                 correlate(None)
 
 
-class Share:
+class BatchLimit:
     """Number of records that a lane takes in one batch.
 
     A transaction must end before its timeout, and agents may need longer for all records of a fetch. A lane with agents
@@ -278,7 +279,7 @@ class Share:
             self.took(records, clock() - since, failed=failed)
 
     def took(self, records: int, seconds: float, *, failed: bool) -> None:
-        """Adapt the number of records to the time of a batch.
+        """Adapt the number of records in the next batch to the time that the last batch took.
 
         failed: True if its transaction was rolled back.
         """
@@ -290,7 +291,7 @@ class Share:
             self.most = min(ALL_RECORDS, max(self.most, int(self.most * step)))
 
 
-class Patience:
+class ProcessingLimit:
     """Time limit of a processor, as an async context around its call.
 
     At the limit the lane's task is cancelled inside the call, as by `asyncio.timeout`.

@@ -7,7 +7,7 @@ from collections import deque
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 
-class Unread:
+class PendingTimestamps:
     """Timestamps of fetched batches until their commit, to compute the lag."""
 
     def __init__(self) -> None:
@@ -52,8 +52,10 @@ class InputEnd:
         self.known_ms = 0
         """Newest broker time known, in milliseconds since the epoch. Read it before you request the input's end, and
         pass it to `record_end` with the answer."""
-        self._end: int | None = None
-        self._known_before_ms = 0
+        self._waiting: tuple[int, int] | None = None
+        """Oldest look at an end not reached yet: the end, and `known_ms` before the request."""
+        self._newest: tuple[int, int] | None = None
+        self._until_ms: int | None = None
 
     def appended(self, at_ms: int) -> None:
         """Record the time at which a broker appended a record, in milliseconds since the epoch."""
@@ -62,13 +64,27 @@ class InputEnd:
     def record_end(self, end: int, known_before_ms: int) -> None:
         """Record the end of the input from Kafka's answer.
 
-        end: the last stable offset; known_before_ms: `known_ms` before the request was sent.
+        The oldest end not reached stays: while other producers' transactions are always open, newer ends move on
+        faster than the position.
+
+        end: the high watermark, because records after an open transaction's first wait as well; known_before_ms:
+        `known_ms` before the request was sent.
         """
-        self._end, self._known_before_ms = end, known_before_ms
+        self._newest = end, known_before_ms
+        if self._waiting is None:
+            self._waiting = self._newest
 
     def judged_until_ms(self, position: int) -> int | None:
         """Return the broker-time watermark below which all input is processed.
 
-        0: unknown. None: records after `position` are still unprocessed.
+        0: unknown. None: no known end was reached yet.
         """
-        return self._known_before_ms if self._end is not None and position >= self._end else None
+        for _ in range(2):  # the oldest look, then the newest
+            if self._waiting is not None and position >= self._waiting[0]:
+                self._until_ms = max(self._until_ms or 0, self._waiting[1])
+                self._waiting = None if self._newest is self._waiting else self._newest
+        return self._until_ms
+
+    def is_reached(self, position: int) -> bool:
+        """Return True if the newest known end is not beyond this position."""
+        return self._newest is not None and position >= self._newest[0]

@@ -48,18 +48,18 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.changelog import FETCH_BYTES, FETCH_WAIT_MS, Changelog
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster, shared
 from kafka_ratchet.transport.client.errors import replaced
-from kafka_ratchet.transport.client.fetch_session import Spot
+from kafka_ratchet.transport.client.fetch_session import PositionToWatch
 from kafka_ratchet.transport.client.group_log import group_log
 from kafka_ratchet.transport.client.retry import Attempts
-from kafka_ratchet.transport.client.topic_id import NO_EPOCH, TopicState, id_text
+from kafka_ratchet.transport.client.topic_id import NO_EPOCH, READ_UNCOMMITTED, TopicState, id_text
 from kafka_ratchet.transport.correlation import correlate
-from kafka_ratchet.transport.delivery import Delivery, Patience, Processor, Share, Ticks, tick
-from kafka_ratchet.transport.input_time import InputEnd, Unread
+from kafka_ratchet.transport.delivery import BatchLimit, Delivery, ProcessingLimit, Processor, Ticks, tick
+from kafka_ratchet.transport.input_time import InputEnd, PendingTimestamps
 from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState, LaneStatus, letters_in
 from kafka_ratchet.transport.measures import StreamMeasures
 from kafka_ratchet.transport.partition_state import PartitionState
-from kafka_ratchet.transport.policy import AlwaysOn, Requests, Switch
-from kafka_ratchet.transport.rest import Rest
+from kafka_ratchet.transport.policy import AlwaysOn, PolicySource, Requests
+from kafka_ratchet.transport.rest import IdleWait
 from kafka_ratchet.transport.resumption import (
     agreed_owner,
     agreed_position,
@@ -70,9 +70,9 @@ from kafka_ratchet.transport.resumption import (
 from kafka_ratchet.transport.stalls import STALLED_AFTER_S, Stall, failure_of, stall_of
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
-from kafka_ratchet.transport.transactions.requests import Appended, offset_metadata
+from kafka_ratchet.transport.transactions.requests import AppendedBatch, offset_metadata
 from kafka_ratchet.transport.transactions.states import State
-from kafka_ratchet.transport.turns import Turns
+from kafka_ratchet.transport.turns import StartLimit
 from kafka_ratchet.transport.until_stopped import done_before, in_thread
 
 log = structlog.get_logger(__name__)
@@ -144,12 +144,12 @@ class Lane:
         spec: LaneSpec,
         state: PartitionState,
         processor: Processor,
-        switch: Switch | None = None,
+        switch: PolicySource | None = None,
         permit: Callable[[], Awaitable[None]] | None = None,
         ticks: Ticks | None = None,
         measures: StreamMeasures | None = None,
         trace: TransactionTrace | None = None,
-        turns: Turns | None = None,
+        turns: StartLimit | None = None,
     ) -> None:
         """Prepare the lane without starting it.
 
@@ -167,12 +167,12 @@ class Lane:
             turns: start-up semaphore shared by lanes; None: start at any time.
         """
         self.cluster, self.spec, self.state = cluster, spec, state
-        self.switch: Switch = switch or AlwaysOn()
+        self.switch: PolicySource = switch or AlwaysOn()
         self.status, self.attempts = LaneStatus(), Attempts()
         self.log = log.bind(topic=spec.topic, partition=spec.partition)
         self._processor, self._permit, self._ticks = processor, permit, ticks
         self.measures = measures or StreamMeasures()
-        self._trace, self._turns = trace, turns or Turns()
+        self._trace, self._turns = trace, turns or StartLimit()
         self._fetching: Hashable = ("fetch", spec.topic, spec.partition)
         self._asking = shared(spec.partition)
         self._producer = TransactionalProducer(
@@ -186,11 +186,11 @@ class Lane:
         self._changelog = Changelog(
             cluster, state, spec.partition, self._fetching, spec.batch_most, asking=self._asking
         )
-        self._rest: Rest | None = None
+        self._rest: IdleWait | None = None
         """Idle state of the input, while the lane runs."""
         self._position, self._epoch = 0, NO_EPOCH
-        self._share = Share(spec.records_at_first, spec.transaction_timeout_ms)
-        self._unread = Unread()
+        self._share = BatchLimit(spec.records_at_first, spec.transaction_timeout_ms)
+        self._unread = PendingTimestamps()
         self._input_end = InputEnd()
         self._topics: dict[str, bytes] = {}
         """Ids of the lane's topics at its take-over."""
@@ -458,7 +458,7 @@ class Lane:
         """Halt before the next batch, for a reason found outside the lane's own work."""
         self._halting = error
 
-    async def _notice_others(self, idle: Rest) -> None:
+    async def _notice_others(self, idle: IdleWait) -> None:
         """Restart the lane if another process has written to the changelog.
 
         Without incoming records, nothing else reveals a take-over or an operator's move of the position.
@@ -496,7 +496,7 @@ class Lane:
         """
         spec, clock, rest = self.spec, asyncio.get_running_loop().time, self._rest
         topic_id = self._topics[spec.topic]
-        looks = rest is not None and await rest.over(Spot(topic_id, spec.partition, position, epoch))
+        looks = rest is not None and await rest.over(PositionToWatch(topic_id, spec.partition, position, epoch))
         asked, known_ms = clock(), self._input_end.known_ms
         waits = self.status.stable_end is not None and position < self.status.stable_end
         try:
@@ -516,7 +516,7 @@ class Lane:
         self._fetch_ended_at = clock()
         self.status.fetched_at = now_s = time.time()
         self.status.saw_ends(fetched.stable_end, fetched.high_watermark, now_s)
-        self._input_end.record_end(fetched.stable_end, known_ms)
+        self._input_end.record_end(fetched.high_watermark, known_ms)
         if waits:  # otherwise the time includes waiting for new records
             self.measures.fetch.observe(self._fetch_ended_at - asked)
         batch = read_chunk(
@@ -529,6 +529,7 @@ class Lane:
             identity_header=spec.identity_header,
             most=spec.batch_most,
             records=self._share.most,
+            is_input=True,
         )
         self._unread.fetched(batch)
         self.status.unread_since_ms = self._unread.since_ms
@@ -551,10 +552,10 @@ class Lane:
     async def _consume(self) -> None:
         clock = asyncio.get_running_loop().time
         watch = self.cluster.watch(self.state.changelog)
-        rest = self._rest = Rest(watch, self.spec.topic, self.spec.partition)
+        rest = self._rest = IdleWait(watch, self.spec.topic, self.spec.partition)
         stop = asyncio.create_task(self._stopping.wait())
         fetch = asyncio.create_task(self._fetch(self._position, self._epoch))
-        sight = asyncio.create_task(self._sight(Rest(watch, self.state.changelog, self.spec.partition)))
+        sight = asyncio.create_task(self._sight(IdleWait(watch, self.state.changelog, self.spec.partition)))
         pending: set[asyncio.Task[Any]] = {fetch, stop}
         try:
             while True:
@@ -597,7 +598,7 @@ class Lane:
         if self._requests_to != (requests := self.switch.requests).position:
             await self._forget(requests)
 
-    async def _poll_requests(self, rest: Rest) -> None:
+    async def _poll_requests(self, rest: IdleWait) -> None:
         """Check for outside requests at intervals while a fetch waits."""
         await self._apply_requests()
         if rest.is_at_rest:
@@ -635,7 +636,7 @@ class Lane:
             waits.append(self._ticks.wait_s())
         return max(0.0, min(waits))
 
-    async def _sight(self, idle: Rest) -> None:
+    async def _sight(self, idle: IdleWait) -> None:
         """Read the changelog's leader epoch after the last commit, and store it.
 
         If no transaction follows, also check that Kafka has ended the last transaction in all partitions.
@@ -715,7 +716,7 @@ class Lane:
         """Process a batch within the time limit, and produce its outputs."""
         producer = self._producer
         self.status.held_by = (lambda: delivery.holder), time.time()
-        async with Patience(delivery, stop, self.log):
+        async with ProcessingLimit(delivery, stop, self.log):
             outputs = await processor.process(delivery)
         self.status.held_by = None
         crash_point("judged")
@@ -763,7 +764,7 @@ class Lane:
             )
 
     def _prove(self, at_ms: int) -> None:
-        """Check the age of the local store at its replay. at_ms: broker's time now; negative: unknown."""
+        """Check that the local store was recent enough at its replay. at_ms: broker's time; negative: unknown."""
         if self.state.is_unproven and at_ms >= 0:
             elapsed_s = asyncio.get_running_loop().time() - self._restored_at
             self.state.prove(at_ms // 1000 - int(elapsed_s))
@@ -776,14 +777,15 @@ class Lane:
         spec, end = self.spec, self._input_end
         end.appended(at_ms)
         until_ms = end.judged_until_ms(self._position)
-        if until_ms is not None and at_ms - until_ms > END_OLD_MS:
+        if until_ms is not None and end.is_reached(self._position) and at_ms - until_ms > END_OLD_MS:
             with suppress(TimeoutError):  # then the older watermark stays
                 async with asyncio.timeout(END_WAIT_S):
-                    end.record_end(await self.cluster.offset(spec.topic, spec.partition, LATEST, self._asking), at_ms)
+                    place = spec.topic, spec.partition, LATEST, self._asking
+                    end.record_end(await self.cluster.offset(*place, isolation=READ_UNCOMMITTED), at_ms)
             return end.judged_until_ms(self._position)
         return until_ms
 
-    async def _log(self, entries: list[EncodedBatch]) -> list[tuple[asyncio.Task[Appended], int]]:
+    async def _log(self, entries: list[EncodedBatch]) -> list[tuple[asyncio.Task[AppendedBatch], int]]:
         """Send changelog entries; return for each batch the task of its request and its number of records."""
         changelog, partition = self.state.changelog, self.spec.partition
         sent = [(await self._producer.produce(changelog, partition, encoded), encoded.count) for encoded in entries]

@@ -82,7 +82,7 @@ class LaneSpec:
     batch_most: int = BATCH_MOST
     """Maximum bytes that one batch may unpack to."""
     records_at_first: int = ALL_RECORDS
-    """Number of records of a lane's first batch; see `Share`."""
+    """Number of records of a lane's first batch; see `BatchLimit`."""
     app: str = ""
     stream: str = ""
     rule: Mapping[str, str] = field(default_factory=dict)
@@ -132,13 +132,14 @@ class LaneStatus:
     halted: class of the error that halted the lane, until the lane runs again; "" without a halt. `state` shows the
     progress of a new attempt.
     fetched_at: time of Kafka's last answer to a fetch of the input, in seconds since 1970.
-    unread_since_ms: timestamp of the first uncommitted record (`Unread.since_ms`).
+    unread_since_ms: timestamp of the first uncommitted record (`PendingTimestamps.since_ms`).
 
     For stall detection (`kafka_ratchet.transport.stalls`), in seconds since 1970:
     behind_since: time since which the input has had records after `position` and nothing was committed.
     blocked_since: time since which an open transaction holds back the offsets from `stable_end` on.
     blocked_by: phrase that names this transaction, for the end of the stall's message.
-    failing_since: time of the first failure after the last progress. failed_by: class of the last failure.
+    failing_since: time of the first failure after the last progress.
+    failed_by: class of the last failure.
     failure: text of the last failure, until the next progress.
     started_at: start of the present attempt.
     running_since: time when this attempt reached RUNNING.
@@ -191,7 +192,10 @@ class LaneStatus:
             self.behind_since = now_s
 
     def progressed(self, position: int, now_s: float) -> None:
-        """Record progress: a commit, or an input without records to read."""
+        """Store the position after a commit or an empty fetch, and clear earlier failures.
+
+        After an empty fetch, call it only if no transaction is open.
+        """
         self.position, self.halted = position, ""
         self.failing_since, self.failed_by, self.failure = None, None, ""
         self.behind_since = now_s if self.end is not None and position < self.end else None
@@ -205,9 +209,9 @@ class LaneStatus:
         """Return the seconds since the first uncommitted record was written, by its timestamp.
 
         If an open transaction holds the record back, its timestamp is unknown, and the time counts since this worker
-        noticed the wait.
+        noticed the wait. The result is 0 if all records are committed, and None if the time is unknown.
 
-        0 if all records are committed; None: unknown. now_s: present time in seconds since the epoch
+        now_s: present time in seconds since the epoch
         """
         if self.position is not None and self.end is not None and self.position >= self.end:
             return 0.0

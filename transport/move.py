@@ -8,7 +8,7 @@ from typing import Protocol
 from kafka_ratchet.errors import LogTruncated, PositionLost
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.changelog import Changelog
-from kafka_ratchet.transport.client.cluster import Cluster, Committed
+from kafka_ratchet.transport.client.cluster import Cluster, CommittedPosition
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH
 from kafka_ratchet.transport.owner import INPUT, Owner
 from kafka_ratchet.transport.partition_state import PartitionState
@@ -48,6 +48,7 @@ class PartitionMove:
         group: str,
         transactional_id: str,
         writes: tuple[str, ...],
+        shared: Iterable[tuple[str, int]] = (),
         timeout_ms: int = 60_000,
     ) -> None:
         """Prepare the move without sending anything.
@@ -59,14 +60,15 @@ class PartitionMove:
             partition: number of its partition.
             group: consumer group with the committed offset.
             transactional_id: the lane's transactional id.
-            writes: topics that the lane writes to.
+            writes: topics that the lane writes to, in the partition of this number.
+            shared: further partitions that the lane writes to, together with other lanes.
             timeout_ms: timeout of the transaction.
         """
         self.cluster, self.state, self.topic, self.partition, self.group = cluster, state, topic, partition, group
         self._connection = ("move", topic, partition)
-        partitions = [(name, partition) for name in writes]
+        partitions = list(dict.fromkeys((*((name, partition) for name in writes), *shared)))
         self._producer = TransactionalProducer(cluster, transactional_id, group, timeout_ms, partitions)
-        self._committed: Committed | None = None
+        self._committed: CommittedPosition | None = None
 
     async def take_over(self) -> None:
         """Fence the lane, by initialising its transactional id.
@@ -88,7 +90,7 @@ class PartitionMove:
 
     @property
     def position(self) -> int | None:
-        """Return the next input offset by Ratchet's own commits and changelog; None without one."""
+        """Return the next input offset according to Ratchet's own commits and changelog; None without one."""
         known = self.state.input_position
         if self._committed is None:
             return known
@@ -117,7 +119,7 @@ class PartitionMove:
         return range(self.state.input_position or 0, self._committed.offset)
 
     async def lost(self) -> str | None:
-        """Return why the position is invalid, if the input lost its end after being read; else None."""
+        """Return the loss as a sentence, if the input has lost records below the position; else None."""
         position = self.position
         if position is None or position != self.state.input_position:
             return None

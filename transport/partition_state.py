@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
-from kafka_ratchet.transport.changelog import ChangelogReader, Sighting
+from kafka_ratchet.transport.changelog import ChangelogReader, KnownPosition
 from kafka_ratchet.transport.owner import Owner
-from kafka_ratchet.transport.policy import Forget
+from kafka_ratchet.transport.policy import ForgetRequest
 
 
 class Claim(Protocol):
@@ -55,15 +55,15 @@ class PartitionState(ChangelogReader, Protocol):
 
     @property
     def ownership(self) -> Claim:
-        """Return the owner entry, persisted and claimed."""
+        """Return the owner entries of the changelog: the persisted one, and the one to write with the next commit."""
 
-    def sighted(self, sighting: Sighting) -> None:
+    def sighted(self, sighting: KnownPosition) -> None:
         """Store the changelog's leader epoch after the last commit."""
 
     def is_done(self, request: str) -> bool:
         """Return True if a request to forget was applied and committed. request: its id."""
 
-    def forget(self, requests: Sequence[Forget], position: int) -> None:
+    def forget(self, requests: Sequence[ForgetRequest], position: int) -> None:
         """Apply requests to forget identities, in an open transaction without verdicts. position: next input offset."""
 
     def changes(self, next_offset: int, epoch: int) -> list[EncodedBatch]:

@@ -1,4 +1,4 @@
-"""Switch of a stream, which decides if lanes judge records or forward them unchanged."""
+"""Sources of a stream's deduplication policy: lanes judge records, or forward them unchanged."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kafka_ratchet.transport.client.retry import Attempts
 class Policy(NamedTuple):
     """Deduplication policy of a batch, taken once per batch so that a change never splits a batch.
 
-    deduplicate: True to judge the records; False to forward all of them. position: next offset to read in the policy
-    topic when this policy was taken; 0 if the topic has no policy
+    deduplicate: True to judge the records; False to forward all of them.
+    position: next offset to read in the policy topic when this policy was taken; 0 if the topic has no policy.
     """
 
     deduplicate: bool = True
     position: int = 0
 
 
-class Forget(NamedTuple):
+class ForgetRequest(NamedTuple):
     """Operator's request to forget an identity.
 
     id: unique id of the request.
@@ -56,14 +56,15 @@ class Forget(NamedTuple):
 class Requests(NamedTuple):
     """Operators' requests to a stream's partitions.
 
-    forgets: requests to forget, in their order. position: number that rises with each new request; 0 before the first
+    forgets: requests to forget, in their order.
+    position: number that rises with each new request; 0 before the first request.
     """
 
-    forgets: tuple[Forget, ...] = ()
+    forgets: tuple[ForgetRequest, ...] = ()
     position: int = 0
 
 
-class Switch(Protocol):
+class PolicySource(Protocol):
     """Supplier of a lane's deduplication policy and of operators' requests."""
 
     @property
@@ -84,7 +85,7 @@ class Switch(Protocol):
 
     @property
     def attempts(self) -> Attempts:
-        """Return the policy topic's requests now in retry, for stall detection."""
+        """Return the requests about the policy topic now being repeated, for stall detection."""
 
     async def known_to(self, position: int) -> None:
         """Wait until the policy topic has been read to its end once, and at least to `position`.
@@ -95,7 +96,7 @@ class Switch(Protocol):
 
 
 class AlwaysOn:
-    """Switch of lanes without a policy topic: deduplication is always on."""
+    """Policy source for a lane without a policy topic: deduplication is always on."""
 
     policy = Policy()
     requests = Requests()
@@ -106,6 +107,6 @@ class AlwaysOn:
 
 
 class AlwaysOff(AlwaysOn):
-    """Switch of lanes with an input written by Ratchet in transactions: deduplication is always off."""
+    """Policy source for a lane with an input that Ratchet writes in transactions: deduplication is always off."""
 
     policy = Policy(deduplicate=False)

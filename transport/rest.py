@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-from kafka_ratchet.transport.client.fetch_session import NO_OFFSET, Spot
-from kafka_ratchet.transport.client.watch import Place
+from kafka_ratchet.transport.client.fetch_session import NO_OFFSET, PositionToWatch
+from kafka_ratchet.transport.client.watch import WatchedPosition
 
 QUIET_S: Final = 2.0
 """Seconds without a record until a lane is idle. A lane with more frequent records is never idle."""
@@ -25,30 +25,30 @@ Lanes that started together thus do not all fetch together.
 """
 
 
-class Watching(Protocol):
+class IdleWatcher(Protocol):
     """Interface of the watcher of idle partitions, `kafka_ratchet.transport.client.watch.Watch`."""
 
-    def place(self, topic: str, spot: Spot) -> Place | None:
+    def place(self, topic: str, spot: PositionToWatch) -> WatchedPosition | None:
         """Watch a position from now on; None if the watcher cannot."""
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: WatchedPosition) -> None:
         """Stop watching a place."""
 
 
-class Rest:
+class IdleWait:
     """Idle state of one partition's reader: waits for new records at one position at a time.
 
     Make it inside the event loop.
     """
 
-    def __init__(self, watch: Watching, topic: str, partition: int) -> None:
+    def __init__(self, watch: IdleWatcher, topic: str, partition: int) -> None:
         """Store the partition and its watcher. The lane fetches once before it can be idle."""
         self._watch, self._topic = watch, topic
         self._look_every_s = LOOK_EVERY_S + partition % SPREAD
         self._clock = asyncio.get_running_loop().time
         self._records_at: float | None = None
         self._fetched_at = float("-inf")
-        self._place: Place | None = None
+        self._place: WatchedPosition | None = None
 
     def wake(self) -> None:
         """Mark the lane as not idle, because records came."""
@@ -76,8 +76,8 @@ class Rest:
         """Return the input's high watermark from the watcher; NO_OFFSET if the watcher knows none."""
         return self._place.high_watermark if self._place is not None else NO_OFFSET
 
-    async def over(self, spot: Spot) -> bool:
-        """Wait while the lane is idle at that position.
+    async def over(self, spot: PositionToWatch) -> bool:
+        """Wait for the watcher's news if the lane is idle at this position.
 
         Returns True to fetch at once; False to fetch with a request that waits for records.
         """
@@ -92,7 +92,7 @@ class Rest:
         await place.called(self._look_every_s)
         return True
 
-    def is_still(self, spot: Spot) -> bool:
+    def is_still(self, spot: PositionToWatch) -> bool:
         """Return True if the watcher observes that position and has reported no news; else have it watched.
 
         False means that new entries may have come. After LOOK_EVERY_S the result is False in any case. This method is
@@ -104,7 +104,7 @@ class Rest:
         self._fetched_at = now
         return False
 
-    def _place_at(self, spot: Spot) -> Place | None:
+    def _place_at(self, spot: PositionToWatch) -> WatchedPosition | None:
         """Return the present place at that position, or a new one; None if the watcher cannot watch it."""
         if self._place is not None and (self._place.spot != spot or self._place.is_called):
             self.leave()

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from kafka_ratchet.errors import ChangelogLost, ForeignOffset, OwnerDiffers
-from kafka_ratchet.transport.client.cluster import Committed
+from kafka_ratchet.transport.client.cluster import CommittedPosition
 from kafka_ratchet.transport.client.errors import replaced
 from kafka_ratchet.transport.client.group_log import Commit
 from kafka_ratchet.transport.lane_spec import LaneSpec
@@ -25,7 +25,7 @@ UNKNOWN: Final = (
 
 
 def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Topic], truncated: str) -> Owner:
-    """Return the changelog's new owner entry, if it belongs to the present topics.
+    """Return the owner entry to write, after checking the changelog's entry against the present topics and rule.
 
     Args:
         spec: settings of the lane.
@@ -77,11 +77,11 @@ def with_duplicates(owner: Owner, topic: Topic | None, position: int) -> Owner:
 
 
 def with_judging(owner: Owner, settings: Mapping[str, str], position: int) -> Owner:
-    """Return the owner entry, extended by the deduplication settings from this position on.
+    """Return the owner entry with these deduplication settings for the records from this position on.
 
     Args:
         owner: owner entry from `agreed_owner`
-        settings: settings other than the default, from now on
+        settings: settings that differ from their defaults
         position: the next input offset
     """
     last = owner.judging[-1] if owner.judging else None
@@ -91,7 +91,9 @@ def with_judging(owner: Owner, settings: Mapping[str, str], position: int) -> Ow
     return owner
 
 
-def foreign_offset(spec: LaneSpec, known: int | None, committed: Committed, commit: Commit | None = None) -> str:
+def foreign_offset(
+    spec: LaneSpec, known: int | None, committed: CommittedPosition, commit: Commit | None = None
+) -> str:
     """Return the error message for an offset that another client has committed.
 
     Args:
@@ -117,7 +119,9 @@ def foreign_offset(spec: LaneSpec, known: int | None, committed: Committed, comm
     return f"{text}and `--from {committed.offset}` accepts its offset"
 
 
-def agreed_position(spec: LaneSpec, state: PartitionState, committed: Committed | None, input_id: str) -> int | None:
+def agreed_position(
+    spec: LaneSpec, state: PartitionState, committed: CommittedPosition | None, input_id: str
+) -> int | None:
     """Return the next input offset; None for a partition unknown to group and changelog.
 
     Args:

@@ -17,14 +17,14 @@ from kafka_ratchet.errors import Fenced, RatchetError, TopicMissing
 from kafka_ratchet.transport.client.errors import UNAUTHORIZED, Throttled
 from kafka_ratchet.transport.client.retry import Attempts
 from kafka_ratchet.transport.lane_spec import LaneState, LaneStatus
-from kafka_ratchet.transport.transactions.outcome import Orphaned
+from kafka_ratchet.transport.transactions.outcome import OutcomeForgotten
 
 STALLED_AFTER_S: Final = 15.0
 """Seconds of standstill, beyond the commit interval, after which a partition counts as stalled. Elections and
 take-overs take less."""
 
 
-class Cause(StrEnum):
+class StallCause(StrEnum):
     """Cause of a stall: label of the metric and value in JSON."""
 
     OPEN_TRANSACTION = "open-transaction"
@@ -55,7 +55,7 @@ class Cause(StrEnum):
 class Stall:
     """Cause of a partition's standstill.
 
-    cause: a member of `Cause`; text: sentence for the operator; since: seconds since 1970
+    cause: a member of `StallCause`; text: sentence for the operator; since: seconds since 1970
     """
 
     cause: str
@@ -83,10 +83,10 @@ def stall_of(
     """
     if status.halted:
         since = status.failing_since or now_s
-        return Stall(Cause.HALTED, f"{place}: halted ({status.halted}): {status.failure}", since)
+        return Stall(StallCause.HALTED, f"{place}: halted ({status.halted}): {status.failure}", since)
     if (tried := attempts.longest()) is not None and tried.seconds >= after_s:
         inner = attempts.failed() or tried
-        cause = Cause.QUOTA if throttle_s and inner.error is None else cause_of(inner.error)
+        cause = StallCause.QUOTA if throttle_s and inner.error is None else cause_of(inner.error)
         text = f"{place}: {SENTENCES[cause]}; tried for {tried.seconds:.0f} s to {inner.what}"
         return Stall(cause, f"{text}: {inner.reason or 'no answer yet'}", now_s - tried.seconds)
     runs_again = status.state is LaneState.RUNNING and now_s - status.running_since >= after_s
@@ -97,10 +97,12 @@ def stall_of(
     if status.state in (LaneState.STARTING, LaneState.RESTORING):
         if now_s - status.started_at < after_s:
             return None
-        cause = Cause.STARTING if status.state is LaneState.STARTING else Cause.RESTORING
+        cause = StallCause.STARTING if status.state is LaneState.STARTING else StallCause.RESTORING
         return Stall(cause, f"{place}: {SENTENCES[cause]}", status.started_at)
     if status.held_by is not None and now_s - status.held_by[1] >= after_s:
-        return Stall(Cause.AGENT, f"{place}: {SENTENCES[Cause.AGENT]}: {status.held_by[0]()}", status.held_by[1])
+        return Stall(
+            StallCause.AGENT, f"{place}: {SENTENCES[StallCause.AGENT]}: {status.held_by[0]()}", status.held_by[1]
+        )
     return _at_rest(status, place, now_s, after_s, throttle_s)
 
 
@@ -109,23 +111,23 @@ def _at_rest(status: LaneStatus, place: str, now_s: float, after_s: float, throt
     answered_at = max(status.fetched_at or now_s, status.running_since)
     if status.state is LaneState.RUNNING and now_s - answered_at >= max(after_s, STALLED_AFTER_S):
         # A lane at rest sends no request itself, and a broker that hangs is silent.
-        text = f"{place}: {SENTENCES[Cause.NO_ANSWER]}; no answer about the input for {now_s - answered_at:.0f} s"
-        return Stall(Cause.NO_ANSWER, text, answered_at)
+        text = f"{place}: {SENTENCES[StallCause.NO_ANSWER]}; no answer about the input for {now_s - answered_at:.0f} s"
+        return Stall(StallCause.NO_ANSWER, text, answered_at)
     if status.state is not LaneState.RUNNING or position is None or end is None or position >= end:
         return None
     if status.blocked_since is not None and stable_end is not None and position >= stable_end:
         if now_s - status.blocked_since < after_s:
             return None
         return Stall(
-            Cause.OPEN_TRANSACTION, f"{place}: {blocked(stable_end, end)}{status.blocked_by}", status.blocked_since
+            StallCause.OPEN_TRANSACTION, f"{place}: {blocked(stable_end, end)}{status.blocked_by}", status.blocked_since
         )
     if status.behind_since is None or now_s - max(status.behind_since, status.running_since) < after_s:
         return None
     where = f"position {position:,}, end {end:,}"
     if throttle_s:
-        text = f"{place}: {SENTENCES[Cause.QUOTA]}: Kafka delays its answers by {throttle_s:.1f} s ({where})"
-        return Stall(Cause.QUOTA, text, status.behind_since)
-    return Stall(Cause.UNEXPLAINED, f"{place}: {SENTENCES[Cause.UNEXPLAINED]} ({where})", status.behind_since)
+        text = f"{place}: {SENTENCES[StallCause.QUOTA]}: Kafka delays its answers by {throttle_s:.1f} s ({where})"
+        return Stall(StallCause.QUOTA, text, status.behind_since)
+    return Stall(StallCause.UNEXPLAINED, f"{place}: {SENTENCES[StallCause.UNEXPLAINED]} ({where})", status.behind_since)
 
 
 def blocked(stable_end: int, end: int) -> str:
@@ -133,55 +135,55 @@ def blocked(stable_end: int, end: int) -> str:
     return f"{end - stable_end:,} offsets, from {stable_end:,} on, wait for an open transaction"
 
 
-SENTENCES: Final[dict[Cause, str]] = {
-    Cause.NO_ANSWER: "Kafka does not answer",
-    Cause.NO_LEADER: "a partition has no leader",
-    Cause.COORDINATOR: "the coordinator of the group or of the transactional id is not available",
-    Cause.UNAUTHORIZED: "this user has lost a right",
-    Cause.QUOTA: "the quota of this client is used up",
-    Cause.TOPIC_MISSING: "a topic does not exist",
-    Cause.REPLICAS: "too few replicas are in sync to take a write",
-    Cause.BROKER_STORAGE: "the broker cannot write to its disk",
-    Cause.REFUSED: "Kafka refuses a request",
-    Cause.UNENDED_TRANSACTION: "an earlier transaction of this partition has not ended",
-    Cause.FENCED: "another worker takes the partition over, again and again",
-    Cause.ROLLED_BACK: "its transactions are rolled back, again and again",
-    Cause.AGENT: "an agent holds the batch, and has not given it back",
-    Cause.RESTORING: "its state is read back from the changelog",
-    Cause.STARTING: "it takes over, and waits for its turn to start or for the transaction of its predecessor",
-    Cause.UNEXPLAINED: "nothing was committed, and no cause is known; the log of its worker has more",
+SENTENCES: Final[dict[StallCause, str]] = {
+    StallCause.NO_ANSWER: "Kafka does not answer",
+    StallCause.NO_LEADER: "a partition has no leader",
+    StallCause.COORDINATOR: "the coordinator of the group or of the transactional id is not available",
+    StallCause.UNAUTHORIZED: "this user has lost a right",
+    StallCause.QUOTA: "the quota of this client is used up",
+    StallCause.TOPIC_MISSING: "a topic does not exist",
+    StallCause.REPLICAS: "too few replicas are in sync to take a write",
+    StallCause.BROKER_STORAGE: "the broker cannot write to its disk",
+    StallCause.REFUSED: "Kafka refuses a request",
+    StallCause.UNENDED_TRANSACTION: "an earlier transaction of this partition has not ended",
+    StallCause.FENCED: "another worker takes the partition over, again and again",
+    StallCause.ROLLED_BACK: "its transactions are rolled back, again and again",
+    StallCause.AGENT: "an agent holds the batch, and has not given it back",
+    StallCause.RESTORING: "its state is read back from the changelog",
+    StallCause.STARTING: "it takes over, and waits for its turn to start or for the transaction of its predecessor",
+    StallCause.UNEXPLAINED: "nothing was committed, and no cause is known; the log of its worker has more",
 }
 
-_BY_ERROR: Final[tuple[tuple[tuple[type[BaseException], ...], Cause], ...]] = (
-    ((Fenced,), Cause.FENCED),
-    ((Orphaned, kafka.ConcurrentTransactions), Cause.UNENDED_TRANSACTION),
-    (UNAUTHORIZED, Cause.UNAUTHORIZED),
-    ((Throttled,), Cause.QUOTA),
-    ((kafka.UnknownTopicOrPartitionError, TopicMissing), Cause.TOPIC_MISSING),
+_BY_ERROR: Final[tuple[tuple[tuple[type[BaseException], ...], StallCause], ...]] = (
+    ((Fenced,), StallCause.FENCED),
+    ((OutcomeForgotten, kafka.ConcurrentTransactions), StallCause.UNENDED_TRANSACTION),
+    (UNAUTHORIZED, StallCause.UNAUTHORIZED),
+    ((Throttled,), StallCause.QUOTA),
+    ((kafka.UnknownTopicOrPartitionError, TopicMissing), StallCause.TOPIC_MISSING),
     (
         (
             kafka.GroupCoordinatorNotAvailableError,
             kafka.NotCoordinatorForGroupError,
             kafka.GroupLoadInProgressError,
         ),
-        Cause.COORDINATOR,
+        StallCause.COORDINATOR,
     ),
     (
         (kafka.LeaderNotAvailableError, kafka.NotLeaderForPartitionError, kafka.ReplicaNotAvailableError),
-        Cause.NO_LEADER,
+        StallCause.NO_LEADER,
     ),
-    ((kafka.NotEnoughReplicasError, kafka.NotEnoughReplicasAfterAppendError), Cause.REPLICAS),
-    ((kafka.KafkaStorageError,), Cause.BROKER_STORAGE),
-    ((kafka.RequestTimedOutError,), Cause.NO_ANSWER),
-    ((kafka.BrokerResponseError,), Cause.REFUSED),
-    ((RatchetError,), Cause.ROLLED_BACK),
+    ((kafka.NotEnoughReplicasError, kafka.NotEnoughReplicasAfterAppendError), StallCause.REPLICAS),
+    ((kafka.KafkaStorageError,), StallCause.BROKER_STORAGE),
+    ((kafka.RequestTimedOutError,), StallCause.NO_ANSWER),
+    ((kafka.BrokerResponseError,), StallCause.REFUSED),
+    ((RatchetError,), StallCause.ROLLED_BACK),
 )
 
 
-def cause_of(error: type[BaseException] | None) -> Cause:
+def cause_of(error: type[BaseException] | None) -> StallCause:
     """Return the cause of a stall for a class of errors. error: None if Kafka has not answered."""
     found = (cause for errors, cause in _BY_ERROR if error is not None and issubclass(error, errors))
-    return next(found, Cause.NO_ANSWER)
+    return next(found, StallCause.NO_ANSWER)
 
 
 def failure_of(error: BaseException) -> type[BaseException]:

@@ -18,7 +18,7 @@ TURN_S: Final = 5.0
 """Maximum seconds of a lane's turn. A lane may need longer, because it waits or reads a long changelog."""
 
 
-class Turns:
+class StartLimit:
     """Semaphore that lets a few lanes start at a time."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:

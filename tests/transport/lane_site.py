@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kafka_ratchet.agents.deduplicate import Deduplicator
 from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.map.map import LastSequence
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.client.cluster import LATEST, Cluster
@@ -40,7 +40,7 @@ class Site:
         folder: Path,
         name: str,
         changelog_policy: str = "compact",
-        bounds: Bounds | None = None,
+        bounds: EvictionLimits | None = None,
     ) -> None:
         self.bootstrap, self.folder, self.bounds = bootstrap, folder, bounds
         self.input = create_topic(bootstrap, f"{name}.in")

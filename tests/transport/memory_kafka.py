@@ -24,7 +24,7 @@ from typing import Any
 
 from aiokafka.protocol.types import CompactArray, Int16
 
-from kafka_ratchet.transport.client.cluster import Committed
+from kafka_ratchet.transport.client.cluster import CommittedPosition
 from kafka_ratchet.transport.client.describe import TAGS, TEXT
 from kafka_ratchet.transport.transactions.version_2 import FEATURE, FINALIZED_FEATURES
 from tests.transport.batch.known_batches import HEAD
@@ -60,8 +60,8 @@ class MemoryKafka:
         """
         self.ends_raise_epoch, self.verifies = ends_raise_epoch, verifies or ends_raise_epoch
         self.logs: defaultdict[tuple[str, int], Log] = defaultdict(Log)
-        self.offsets: dict[tuple[str, str, int], Committed] = {}
-        self.pending: defaultdict[int, dict[tuple[str, str, int], Committed]] = defaultdict(dict)
+        self.offsets: dict[tuple[str, str, int], CommittedPosition] = {}
+        self.pending: defaultdict[int, dict[tuple[str, str, int], CommittedPosition]] = defaultdict(dict)
         """Offsets of open transactions, by producer."""
         self.offset_epochs: dict[int, int] = {}
         """The epoch of a producer's last marker among the offsets."""
@@ -260,7 +260,7 @@ class MemoryKafka:
             code = INVALID_STATE
         ((topic, ((number, offset, metadata),)),) = topics
         if not code:
-            self.pending[producer][group_id, topic, number] = Committed(offset, metadata)
+            self.pending[producer][group_id, topic, number] = CommittedPosition(offset, metadata)
         return SimpleNamespace(errors=[(topic, [(number, code)])])
 
     def DescribeTransactionsRequest(self, transactional_id: str) -> Any:
@@ -286,7 +286,7 @@ class MemoryKafka:
     def OffsetCommitRequest(self, consumer_group: str, topics: Any, **_: Any) -> Any:
         for topic, partitions in topics:
             for number, offset, metadata in partitions:
-                self.offsets[consumer_group, topic, number] = Committed(offset, metadata)
+                self.offsets[consumer_group, topic, number] = CommittedPosition(offset, metadata)
         return SimpleNamespace(topics=[(topic, [(each[0], 0) for each in partitions]) for topic, partitions in topics])
 
     def OffsetFetchRequest(self, consumer_group: str, partitions: Any) -> Any:

@@ -14,11 +14,11 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from kafka_ratchet.errors import LogTruncated, PositionLost, TopicReplaced
-from kafka_ratchet.transport.client.cluster import EARLIEST, TRANSACTION, Committed, Fetched
+from kafka_ratchet.transport.client.cluster import EARLIEST, TRANSACTION, CommittedPosition, FetchedPartition
 from kafka_ratchet.transport.client.describe import DescribeTransactionsRequest
-from kafka_ratchet.transport.client.fetch_session import Spot
-from kafka_ratchet.transport.client.topic_id import TopicState
-from kafka_ratchet.transport.client.watch import Place
+from kafka_ratchet.transport.client.fetch_session import PositionToWatch
+from kafka_ratchet.transport.client.topic_id import READ_COMMITTED, READ_UNCOMMITTED, TopicState
+from kafka_ratchet.transport.client.watch import WatchedPosition
 from tests.transport.memory_kafka import MemoryKafka
 from tests.transport.memory_log import BATCHES_PER_FETCH
 
@@ -53,10 +53,10 @@ class Fate(Enum):
 SILENT = (Fate.LOST, Fate.UNANSWERED, Fate.LATE, Fate.TWICE)
 
 
-class MemoryPlace(Place):
+class MemoryPlace(WatchedPosition):
     """Looked at now and then, and left out where the worker has lost its way to Kafka: then it is called."""
 
-    def __init__(self, link: Link, topic: str, spot: Spot) -> None:
+    def __init__(self, link: Link, topic: str, spot: PositionToWatch) -> None:
         self._link, self._topic = link, topic
         super().__init__(spot, SimpleNamespace(answered_at=0.0))  # type: ignore[arg-type]
         self.looking = asyncio.create_task(self._look())
@@ -77,7 +77,7 @@ class MemoryWatch:
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    def place(self, topic: str, spot: Spot) -> Place | None:
+    def place(self, topic: str, spot: PositionToWatch) -> WatchedPosition | None:
         if (topic, spot.partition) in self._link.kafka.without_leader:
             return None
         return MemoryPlace(self._link, topic, spot)
@@ -188,12 +188,16 @@ class Link:
     def watch(self, name: str) -> MemoryWatch:
         return MemoryWatch(self)
 
-    async def offset(self, topic: str, partition: int, which: int, connection: Hashable) -> int:
+    async def offset(
+        self, topic: str, partition: int, which: int, connection: Hashable, *, isolation: int = READ_COMMITTED
+    ) -> int:
         await self._led(topic, partition)
         log = self.kafka.logs[topic, partition]
-        return log.start if which == EARLIEST else log.stable_end
+        if which == EARLIEST:
+            return log.start
+        return log.end if isolation == READ_UNCOMMITTED else log.stable_end
 
-    async def committed(self, group: str, topic: str, partition: int, connection: Hashable) -> Committed | None:
+    async def committed(self, group: str, topic: str, partition: int, connection: Hashable) -> CommittedPosition | None:
         await self._alive()
         return self.kafka.offsets.get((group, topic, partition))
 
@@ -208,7 +212,7 @@ class Link:
             _ = self.kafka.logs[name, 0]  # there it is
         return {name: TopicState(self.kafka.topic_id(name), 1) for name in (*names, *there)}
 
-    def has_something(self, topic: str, spot: Spot) -> bool:
+    def has_something(self, topic: str, spot: PositionToWatch) -> bool:
         """Return True if a broker's answer to the watch would name the partition."""
         log = self.kafka.logs[topic, spot.partition]
         return (
@@ -229,7 +233,7 @@ class Link:
         max_wait_ms: int,
         topic_id: bytes,
         last_epoch: int = -1,
-    ) -> Fetched:
+    ) -> FetchedPartition:
         await self._led(topic, partition)
         fetched = self._fetched(topic, partition, position, topic_id, last_epoch, max_bytes)
         if not fetched.data:
@@ -243,7 +247,7 @@ class Link:
 
     def _fetched(
         self, topic: str, partition: int, position: int, topic_id: bytes, last_epoch: int, max_bytes: int
-    ) -> Fetched:
+    ) -> FetchedPartition:
         if topic_id != self.kafka.topic_id(topic):
             raise TopicReplaced(f"{topic}: was replaced")
         log = self.kafka.logs[topic, partition]

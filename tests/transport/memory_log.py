@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from kafka_ratchet.transport.client.cluster import Fetched
+from kafka_ratchet.transport.client.cluster import FetchedPartition
 from tests.transport.batch.known_batches import HEAD, Source, encode, marker, seal, stamped
 
 INVALID_EPOCH, OUT_OF_ORDER = 47, 45
@@ -179,12 +179,12 @@ class Log:
         stable = self.stable_end
         return [r for batch in self.batches if batch.committed and batch.offset < stable for r in batch.records]
 
-    def fetch(self, position: int, most: int = BATCHES_PER_FETCH) -> Fetched:
+    def fetch(self, position: int, most: int = BATCHES_PER_FETCH) -> FetchedPartition:
         """Return the batches from a position on, at most so many; a fetch of one byte gets one, as in Kafka."""
         stable = self.stable_end
         found = [b for b in self.batches if b.offset + b.count > position and b.offset < stable][:most]
         if not found:
-            return Fetched(b"", [], stable, self.end)
+            return FetchedPartition(b"", [], stable, self.end)
         last = found[-1].offset + found[-1].count
         aborted = [(who, first) for who, first, end in self.aborted if first < last and end >= found[0].offset]
-        return Fetched(b"".join(batch.data for batch in found), aborted, stable, self.end)
+        return FetchedPartition(b"".join(batch.data for batch in found), aborted, stable, self.end)

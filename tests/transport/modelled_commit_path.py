@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, Phase
 from hypothesis.stateful import invariant, precondition
 
 from kafka_ratchet.tables.edits import EDIT, Edit
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
-from kafka_ratchet.tables.totals import EVICTED, PROGRESS, Evicted, Progress
+from kafka_ratchet.tables.totals import EVICTED, PROGRESS, EvictedTotals, Progress
 from kafka_ratchet.tables.values.own_table import OWN
 from kafka_ratchet.transport.delivery import LETTER_AGENTS, LETTER_APP, LETTER_EVENT
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.owner import KEY as OWNER
 from kafka_ratchet.transport.owner import Owner
-from kafka_ratchet.transport.policy import Forget
+from kafka_ratchet.transport.policy import ForgetRequest
 from tests.transport.batch.known_batches import HEAD
 from tests.transport.memory_log import Record
 from tests.transport.modelled_failures import Failures
@@ -70,7 +70,7 @@ class CommitPath(Failures):
                     intervals = (*found[-1].intervals, PolicyInterval.unpack(key, value or b""))
                     found[-1] = found[-1]._replace(intervals=intervals)
                 elif key == EVICTED:
-                    found[-1] = found[-1]._replace(evicted=Evicted.unpack(value or b""))
+                    found[-1] = found[-1]._replace(evicted=EvictedTotals.unpack(value or b""))
                 elif key is not None and key.startswith(EDIT):
                     found[-1].edits.append(Edit.unpack(key, value or b"")[1])
                 elif key is not None and key.startswith(TABLE_ENTRY):
@@ -84,8 +84,8 @@ class CommitPath(Failures):
         """Return the oracle's expectation for the committed transactions."""
         unjudged = [range(each.start, each.end) for each in self.unjudged()]
         program = Plain() if with_agents(self.spec) else None
-        requests = {each.id: each for each in self.policies if isinstance(each, Forget)}
-        expected, begin = Expected(self.bounds or Bounds(), unjudged, program, requests), 0
+        requests = {each.id: each for each in self.policies if isinstance(each, ForgetRequest)}
+        expected, begin = Expected(self.bounds or EvictionLimits(), unjudged, program, requests), 0
         transactions = self.transactions()
         for transaction in transactions:
             assert transaction.judging(begin) in self.judging

@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from kafka_ratchet.app.operations import recounting
-from kafka_ratchet.app.operations.recounting import Log, PassingAgain, awaited, never_judged
+from kafka_ratchet.app.operations.recounting import Log, RepeatedCount, awaited, never_judged
 from kafka_ratchet.app.settings import StreamSettings
 from kafka_ratchet.errors import Aborted, Fenced, TransactionError
 from kafka_ratchet.tables.edits import FORGET_ALL_KEY
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.transport import owner as owners
-from kafka_ratchet.transport.client.cluster import Committed
+from kafka_ratchet.transport.client.cluster import CommittedPosition
 from kafka_ratchet.transport.client.topic_id import id_text
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.move import PartitionMove
 from kafka_ratchet.transport.owner import Decision, Owner
-from kafka_ratchet.transport.policy import Forget
+from kafka_ratchet.transport.policy import ForgetRequest
 from kafka_ratchet.transport.transactions.hanging import Hanging, end_hanging
 from kafka_ratchet.transport.transactions.requests import OURS
 from tests.transport.memory_link import Link
@@ -85,7 +85,9 @@ class Decided(CommitPath):
     def commit_from_outside(self, data: st.DataObject, seconds: float) -> None:
         end = self.kafka.logs[INPUT, 0].end
         offset = data.draw(st.integers(0, end))
-        self.kafka.offsets[GROUP, INPUT, 0] = Committed(offset, data.draw(st.sampled_from(["", "console", "2:x"])))
+        self.kafka.offsets[GROUP, INPUT, 0] = CommittedPosition(
+            offset, data.draw(st.sampled_from(["", "console", "2:x"]))
+        )
         EVICTED_IN_ALL[FOREIGN_COMMIT] += 1
         self.append(data, seconds)
 
@@ -101,14 +103,14 @@ class Decided(CommitPath):
         self._decide_now(what, data.draw(st.integers(0, 12)) / 12, forget=forget)
         self.append(data, seconds)
 
-    def _decide_now(self, what: str, share: float = 0.0, *, forget: bool = False) -> PassingAgain | None:
+    def _decide_now(self, what: str, share: float = 0.0, *, forget: bool = False) -> RepeatedCount | None:
         for worker in filter(None, self.workers):  # the operator would wait for leaders
             worker.gives_up_without, worker.leaderless_at_the_end = None, set()
         counted = run(self.loop, asyncio.wait_for(self._decide(what, share, forget=forget), 5_000))
         self._bury()
         return counted
 
-    async def _decide(self, what: str, share: float = 0.0, *, forget: bool = False) -> PassingAgain | None:
+    async def _decide(self, what: str, share: float = 0.0, *, forget: bool = False) -> RepeatedCount | None:
         folder = self.folder / f"resume-{uuid.uuid4().hex}"
         state = SequencePartition(folder, CHANGELOG, 0, self.kind, 1_000_000)
         link: Any = Link(self.kafka)
@@ -130,7 +132,7 @@ class Decided(CommitPath):
 
     async def _decided(
         self, move: PartitionMove, state: SequencePartition, what: str, share: float, *, forget: bool
-    ) -> PassingAgain | None:
+    ) -> RepeatedCount | None:
         log, before = self.kafka.logs[INPUT, 0], move.position
         names = {owners.INPUT: INPUT, owners.OUTPUT: OUTPUT, owners.CHANGELOG: CHANGELOG}
         topics = {part: owners.Topic(name, id_text(self.kafka.topic_id(name))) for part, name in names.items()}
@@ -146,7 +148,7 @@ class Decided(CommitPath):
         EVICTED_IN_ALL[what] += 1
         return counted
 
-    async def _counted(self, move: PartitionMove, state: SequencePartition, again: range) -> PassingAgain:
+    async def _counted(self, move: PartitionMove, state: SequencePartition, again: range) -> RepeatedCount:
         policies = ReadPolicies(self.policies)
         log = Log(INPUT, 0, self.kafka.topic_id(INPUT), b"")
         forgets = awaited(policies.requests.forgets, state, log, again.stop)
@@ -168,7 +170,7 @@ class Decided(CommitPath):
             EVICTED_IN_ALL[AGAIN] += found.records > 0
         return found
 
-    def _would_pass(self, again: range, forgets: list[Forget], *, judges: bool) -> int:
+    def _would_pass(self, again: range, forgets: list[ForgetRequest], *, judges: bool) -> int:
         expected = self.expected()
         known = deepcopy(expected.known)
         for each in forgets:
@@ -199,7 +201,9 @@ class Decided(CommitPath):
         if self.kafka.without_leader:
             return
         if what == ACCEPT:
-            self.kafka.offsets[GROUP, INPUT, 0] = Committed(round(share / 12 * self.kafka.logs[INPUT, 0].end), "")
+            self.kafka.offsets[GROUP, INPUT, 0] = CommittedPosition(
+                round(share / 12 * self.kafka.logs[INPUT, 0].end), ""
+            )
         self._decide_now(what, share / 24)
         self.go_on(seconds)
 
@@ -246,8 +250,8 @@ class Decided(CommitPath):
 
     def expected(self) -> Expected:
         """Return the expectation for the committed transactions, leg by leg: each decision begins one."""
-        requests = {each.id: each for each in self.policies if isinstance(each, Forget)}
-        expected, begin = Expected(Bounds(), [], None, requests), 0
+        requests = {each.id: each for each in self.policies if isinstance(each, ForgetRequest)}
+        expected, begin = Expected(EvictionLimits(), [], None, requests), 0
         self.taken = set[int]()
         for leg in self._legs():
             intervals = {each.number: each for transaction in leg for each in transaction.intervals}

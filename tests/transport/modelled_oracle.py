@@ -6,11 +6,11 @@ from collections import Counter
 from typing import NamedTuple
 
 from kafka_ratchet.tables.edits import Edit
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
-from kafka_ratchet.tables.totals import Evicted, Progress
+from kafka_ratchet.tables.totals import EvictedTotals, Progress
 from kafka_ratchet.transport.owner import Decision, Owner
-from kafka_ratchet.transport.policy import Forget
+from kafka_ratchet.transport.policy import ForgetRequest
 from tests.transport.memory_log import Record
 from tests.transport.modelled_input import Sent
 from tests.transport.modelled_program import Plain
@@ -23,7 +23,7 @@ class Transaction(NamedTuple):
     progress: Progress
     at_s: int
     gone: list[bytes]
-    evicted: Evicted | None
+    evicted: EvictedTotals | None
     tables: dict[bytes, bytes | None]
     """Entries of tables of one's own."""
     edits: list[Edit]
@@ -43,7 +43,7 @@ class Expected:
     """The oracle: one transaction after the other. Who goes is the worker's choice, within what the bounds allow."""
 
     def __init__(
-        self, bounds: Bounds, unjudged: list[range], program: Plain | None, requests: dict[str, Forget]
+        self, bounds: EvictionLimits, unjudged: list[range], program: Plain | None, requests: dict[str, ForgetRequest]
     ) -> None:
         """unjudged: input offsets that went by while deduplication was off; requests: to forget, by id."""
         self.bounds, self.program, self.requests = bounds, program, dict(requests)

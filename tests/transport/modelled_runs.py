@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from kafka_ratchet.rule.identity import Identity
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.transport.client.topic_id import id_text
-from kafka_ratchet.transport.policy import Forget
+from kafka_ratchet.transport.policy import ForgetRequest
 from kafka_ratchet.transport.transactions.crash_points import AGENT_POINTS, COMPLETION_POINTS
 from kafka_ratchet.transport.transactions.crash_points import POINTS as CRASH_POINTS
 from kafka_ratchet.transport.transactions.requests import OURS
@@ -63,13 +63,20 @@ class Protocol(NamedTuple):
 
 
 PROTOCOLS = [Protocol(False, False), Protocol(False, True), Protocol(True, True)]
-ANY_BOUNDS = [Bounds(1), Bounds(2), Bounds(None, 20), Bounds(None, 400), Bounds(1, 400), Bounds(2, 20)]
+ANY_BOUNDS = [
+    EvictionLimits(1),
+    EvictionLimits(2),
+    EvictionLimits(None, 20),
+    EvictionLimits(None, 400),
+    EvictionLimits(1, 400),
+    EvictionLimits(2, 20),
+]
 
 
 class Runs(RuleBasedStateMachine):
     """Two workers and one partition."""
 
-    bounds_of_a_run: st.SearchStrategy[Bounds | None] = st.sampled_from([None, *ANY_BOUNDS])
+    bounds_of_a_run: st.SearchStrategy[EvictionLimits | None] = st.sampled_from([None, *ANY_BOUNDS])
     has_agents = True
 
     def __init__(self) -> None:
@@ -83,11 +90,11 @@ class Runs(RuleBasedStateMachine):
         self.came_s: list[int] = []
         """Append time of each of them, by Kafka's clock."""
         self.workers: list[Worker | None] = [None, None]
-        self.policies: list[bool | Forget] = []
+        self.policies: list[bool | ForgetRequest] = []
         """The policy topic."""
         self.kind = Identity.PRODUCER
         self.was_ahead = False
-        self.bounds: Bounds | None = None
+        self.bounds: EvictionLimits | None = None
         self.spec = SPEC
         self.fetched_takes_s = 0.0
         self.judging: list[dict[str, str]] = [{}]
@@ -175,13 +182,21 @@ class Runs(RuleBasedStateMachine):
             self._append(tail, "none")
         self.go_on(seconds)
 
-    @rule(data=st.data(), seconds=STEP_S)
-    def append_aborted(self, data: st.DataObject, seconds: float) -> None:
+    @rule(data=st.data(), seconds=STEP_S, stays_open=st.booleans())
+    def append_aborted(self, data: st.DataObject, seconds: float, stays_open: bool) -> None:
+        """Append a record of another producer's transaction, and abort it, perhaps after records that wait for it."""
         self._append([data.draw(sent(self.kind, self._above))], "none", FOREIGN)
+        if stays_open:
+            self._arrive(data)
+            self.go_on(seconds)
         self.kafka.logs[INPUT, 0].write_marker(FOREIGN, ABORT)
-        self.sent += [None] * 2
-        self.came_s += [self._now_ms() // 1000] * 2
+        self._skip_offset()
         self.go_on(seconds)
+
+    def _skip_offset(self) -> None:
+        """Note an offset of the input without a record that counts."""
+        self.sent.append(None)
+        self.came_s.append(self._now_ms() // 1000)
 
     def _arrive(self, data: st.DataObject) -> None:
         batch = data.draw(st.lists(sent(self.kind, self._above), min_size=1, max_size=8))
@@ -196,9 +211,8 @@ class Runs(RuleBasedStateMachine):
         sources = [Source(each.record.key, each.record.value, each.record.headers) for each in batch]
         attributes = 0x10 if producer >= 0 else 0
         self.kafka.logs[INPUT, 0].append(encode(sources, 0, compression, producer, attributes), producer)
-        if producer < 0:
-            self.sent += batch
-            self.came_s += [self._now_ms() // 1000] * len(batch)
+        self.sent += batch if producer < 0 else [None] * len(batch)
+        self.came_s += [self._now_ms() // 1000] * len(batch)
 
     # What runs.
 
@@ -328,7 +342,7 @@ class Runs(RuleBasedStateMachine):
         identity = b"" if self.kind is Identity.PARTITION else data.draw(st.sampled_from(sorted(all_names)))
         number, end = len(self.policies), self.kafka.logs[INPUT, 0].end
         topic = data.draw(st.sampled_from([id_text(self.kafka.topic_id(INPUT)), "another"]))
-        self.policies.append(Forget(f"{number:016x}", identity, above, "now", "me", "so", None, topic, (end,)))
+        self.policies.append(ForgetRequest(f"{number:016x}", identity, above, "now", "me", "so", None, topic, (end,)))
         for worker in filter(None, self.workers):
             if data.draw(st.booleans()):
                 worker.policies.read()

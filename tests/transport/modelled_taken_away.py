@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from kafka_ratchet.tables.totals import PROGRESS, Progress
-from kafka_ratchet.transport.client.cluster import Committed
+from kafka_ratchet.transport.client.cluster import CommittedPosition
 from kafka_ratchet.transport.lane_spec import LaneState
 from tests.transport.batch.known_batches import Source, encode
 from tests.transport.memory_log import Record
@@ -130,7 +130,9 @@ class TakenAway(CommitPath):
         self._arrive(data)
         offset = data.draw(st.integers(self.kafka.logs[INPUT, 0].start, self.kafka.logs[INPUT, 0].end))
         copies = [ours.metadata] if offset > ours.offset else []
-        self.kafka.offsets[place] = Committed(offset, data.draw(st.sampled_from(["", f"{ours.metadata}\0", *copies])))
+        self.kafka.offsets[place] = CommittedPosition(
+            offset, data.draw(st.sampled_from(["", f"{ours.metadata}\0", *copies]))
+        )
 
     def _cut_the_changelog(self, data: st.DataObject) -> None:
         """Cut the changelog after a worker has read it and ended well: its store has the position.

@@ -18,13 +18,13 @@ from kafka_ratchet.errors import Aborted
 from kafka_ratchet.rule.extraction import all_alike, computed_identity_reader, reader_for
 from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
 from kafka_ratchet.rule.kernels import CONFLICT, TOO_LATE
-from kafka_ratchet.rule.windows import Kept
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.rule.windows import StateOptions
+from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.owner import AGENTS
-from kafka_ratchet.transport.policy import Forget, Policy, Requests
+from kafka_ratchet.transport.policy import ForgetRequest, Policy, Requests
 from kafka_ratchet.transport.standby import Standby
 from tests.agent_queue import AgentQueue
 from tests.transport import modelled_program
@@ -95,7 +95,7 @@ def crash_point(point: str) -> None:
 class ReadPolicies:
     """A worker's reading of the policy topic, which is a list here: it knows everything at its start, and then lags."""
 
-    def __init__(self, topic: list[bool | Forget]) -> None:
+    def __init__(self, topic: list[bool | ForgetRequest]) -> None:
         self.topic = topic
         self.position = len(topic)
 
@@ -110,7 +110,7 @@ class ReadPolicies:
     @property
     def requests(self) -> Requests:
         read = self.topic[: self.position]
-        return Requests(tuple(each for each in read if isinstance(each, Forget)), self.position)
+        return Requests(tuple(each for each in read if isinstance(each, ForgetRequest)), self.position)
 
     async def known_to(self, position: int) -> None:
         while self.position < position:
@@ -127,8 +127,8 @@ class Worker:
         folder: Path,
         identity: Identity,
         memory: int,
-        policies: list[bool | Forget],
-        bounds: Bounds | None = None,
+        policies: list[bool | ForgetRequest],
+        bounds: EvictionLimits | None = None,
         spec: LaneSpec = SPEC,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
@@ -138,7 +138,7 @@ class Worker:
         self.remains = folder.with_suffix(".remains")
         agents, tables = (modelled_program.records.agents, modelled_program.TABLES) if with_agents(spec) else ((), ())
         said = spec.judging
-        kept = Kept(int(said.get("reorder_window", "0")), "conflicts" in said, "dense" in said)
+        kept = StateOptions(int(said.get("reorder_window", "0")), "conflicts" in said, "dense" in said)
         self.sequences = Sequences(folder, CHANGELOG, identity, 1_000_000, memory, bounds, clock, tables, kept)
         self.program = StreamProgram(agents, tables, lambda number: self.sequences.partition(number).tables)
         self.agents_awake = asyncio.Event()

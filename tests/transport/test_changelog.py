@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from kafka_ratchet.errors import StateAhead
-from kafka_ratchet.transport.changelog import Changelog, WithoutStore
+from kafka_ratchet.transport.changelog import Changelog, StorelessReader
 from kafka_ratchet.transport.owner import Decision, Owner
 
 EARLIER, LATER = (Decision(f"2026-01-0{day}T00:00:00Z", "user", "resume", "known loss") for day in (1, 2))
@@ -17,7 +17,7 @@ def owner(*decisions: Decision) -> Owner:
     return Owner("app", "events", {}, {}, decisions)
 
 
-class State(WithoutStore):
+class State(StorelessReader):
     changelog = "changes"
     position = 7
 

@@ -10,7 +10,7 @@ import pytest
 
 from kafka_ratchet.transport import delivery as module
 from kafka_ratchet.transport.batch.chunk import ALL_RECORDS
-from kafka_ratchet.transport.delivery import SHARE_AT_FIRST, Patience, Share
+from kafka_ratchet.transport.delivery import SHARE_AT_FIRST, BatchLimit, ProcessingLimit
 
 
 async def test_a_stop_amid_the_end_of_a_call_reaches_nothing_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +21,7 @@ async def test_a_stop_amid_the_end_of_a_call_reaches_nothing_that_has_ended(monk
     loop.set_exception_handler(lambda _, context: failures.append(context))
     stop: asyncio.Future[Any] = loop.create_future()
     batch = SimpleNamespace(topic="orders", partition=0, start=7, count=1)
-    async with Patience(SimpleNamespace(batch=batch, held_by=None), stop, None):  # type: ignore[arg-type]
+    async with ProcessingLimit(SimpleNamespace(batch=batch, held_by=None), stop, None):  # type: ignore[arg-type]
         stop.set_result(True)
     await asyncio.sleep(0.05)
     assert failures == []
@@ -31,21 +31,21 @@ async def test_a_call_that_has_ended_is_not_watched_any_more(monkeypatch: pytest
     monkeypatch.setattr(module, "LOOK_S", 0.01)
     batch = SimpleNamespace(topic="orders", partition=0, start=7, count=1)
     delivery = SimpleNamespace(batch=batch, held_by=None, spec=SimpleNamespace(transaction_timeout_ms=60_000))
-    patience = Patience(delivery, asyncio.get_running_loop().create_future(), None)  # type: ignore[arg-type]
+    patience = ProcessingLimit(delivery, asyncio.get_running_loop().create_future(), None)  # type: ignore[arg-type]
     async with patience:
         pass
     assert patience._next.cancelled()
 
 
 def test_quick_agents_soon_get_all_that_is_fetched() -> None:
-    share = Share(SHARE_AT_FIRST, 60_000)
+    share = BatchLimit(SHARE_AT_FIRST, 60_000)
     for _ in range(10):
         share.took(share.most, 0.01, failed=False)
     assert share.most == ALL_RECORDS
 
 
 def test_a_share_grows_as_far_as_half_of_the_time_lets_it() -> None:
-    share = Share(100, 60_000)
+    share = BatchLimit(100, 60_000)
     share.took(100, 6.0, failed=False)
     assert share.most == 400
     share.took(400, 24.0, failed=False)
@@ -55,7 +55,7 @@ def test_a_share_grows_as_far_as_half_of_the_time_lets_it() -> None:
 
 
 def test_a_share_shrinks_after_a_transaction_that_took_too_long() -> None:
-    share = Share(800, 60_000)
+    share = BatchLimit(800, 60_000)
     share.took(800, 5.0, failed=True)  # for another reason
     assert share.most == 800
     share.took(800, 48.0, failed=True)

@@ -6,7 +6,7 @@ import numpy as np
 
 from kafka_ratchet.transport.batch import kernels
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
-from kafka_ratchet.transport.input_time import InputEnd, Unread
+from kafka_ratchet.transport.input_time import InputEnd, PendingTimestamps
 from kafka_ratchet.transport.lane_spec import LaneStatus
 
 
@@ -17,7 +17,7 @@ def batch(start: int, *timestamps: int) -> RecordBatch:
 
 
 def test_the_first_uncommitted_record_tells() -> None:
-    unread = Unread()
+    unread = PendingTimestamps()
     before = unread.since_ms
     assert before is None
     unread.fetched(batch(0, 10, 20))
@@ -86,6 +86,16 @@ def test_an_answer_holds_as_of_its_question() -> None:
     assert end.known_ms == 5_000
     assert end.judged_until_ms(7) == 0  # what was appended since says nothing of the input
     end.record_end(9, 5_000)
-    assert (end.judged_until_ms(8), end.judged_until_ms(9)) == (None, 5_000)
+    assert (end.judged_until_ms(8), end.judged_until_ms(9)) == (0, 5_000)
     end.record_end(8, asked)  # a fetch that was under way for longer: it says less, and of an earlier time
-    assert (end.judged_until_ms(7), end.judged_until_ms(8)) == (None, 1_000)
+    assert end.judged_until_ms(9) == 5_000
+
+
+def test_an_end_that_moves_faster_than_the_position_still_counts() -> None:
+    end = InputEnd()
+    for second in range(1, 9):  # a transaction is always open, so that the newest end is never reached
+        end.record_end(10 * second + 5, 1_000 * second)
+        assert not end.is_reached(10 * second)
+        assert (end.judged_until_ms(10 * second) or 0) >= 1_000 * (second - 2)
+    assert end.judged_until_ms(80) == 7_000
+    assert (end.judged_until_ms(85), end.is_reached(85)) == (8_000, True)

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.tables.map.map import LastSequence
-from kafka_ratchet.transport.changelog import Sighting
+from kafka_ratchet.transport.changelog import KnownPosition
 from kafka_ratchet.transport.client.topic_id import id_text
 from kafka_ratchet.transport.lane import WORTH_A_COMMIT
 from kafka_ratchet.transport.lane_spec import LaneState
@@ -281,7 +281,7 @@ async def test_what_goes_wrong_beside_a_lane_is_said_and_tried_again(
     changelog, failing = owner.lane._changelog, [ValueError("nobody expects this")]
     sight = changelog.sight
 
-    async def fails_once() -> Sighting | None:
+    async def fails_once() -> KnownPosition | None:
         if failing:
             raise failing.pop()
         return await sight()

@@ -66,7 +66,8 @@ async def test_a_lane_halts_at_a_damaged_batch_and_does_not_pass_it(site: Site, 
     await until(lambda: second.lane.status.state is LaneState.HALTED)
     assert second.lane.status.error == (
         f"{site.input}, partition 0, record batch at offset 2: the checksum does not match its bytes; "
-        "the broker's log or the connection is damaged"
+        "the broker's log or the connection is damaged. Repair the log of this partition, or skip the batch; see "
+        "docs/reference/halted.md"
     )
     # Again and again, and never past it.
     await until(lambda: second.lane.status.state is not LaneState.HALTED)

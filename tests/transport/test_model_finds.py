@@ -18,18 +18,19 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from kafka_ratchet.errors import TransactionError
 from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.eviction import EvictionLimits
+from kafka_ratchet.transport.client.cluster import EARLIEST, FetchedPartition
 from kafka_ratchet.transport.client.topic_id import id_text
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneState
-from kafka_ratchet.transport.policy import Forget
+from kafka_ratchet.transport.policy import ForgetRequest
 from kafka_ratchet.transport.transactions.hanging import Hanging, end_hanging
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.requests import TransactionRequests
 from kafka_ratchet.transport.transactions.version_2 import FeaturesRequest, ends_raise_epochs
 from tests.transport.memory_kafka import MemoryKafka
 from tests.transport.memory_link import Fate, Link
-from tests.transport.memory_log import Record
+from tests.transport.memory_log import ABORT, Log, Record
 from tests.transport.modelled_commit_path import CommitPath
 from tests.transport.modelled_input import Sent
 from tests.transport.modelled_runs import Protocol
@@ -63,7 +64,9 @@ def loop() -> Iterator[VirtualLoop]:
 
 
 @contextmanager
-def one_lane(protocol: Protocol, bounds: Bounds | None = None, fetched_takes_s: float = 0.0) -> Iterator[CommitPath]:
+def one_lane(
+    protocol: Protocol, bounds: EvictionLimits | None = None, fetched_takes_s: float = 0.0
+) -> Iterator[CommitPath]:
     """The model with one worker at work, and nothing drawn."""
     model, drawn = CommitPath(), Drawn(bounds)
     place = Identity.PRODUCER, "never", 1 << 40, True, protocol, 1 << 15
@@ -381,7 +384,7 @@ def test_what_waited_in_the_input_is_judged_before_its_identity_is_forgotten() -
         for number in (98, 99, 100, 101):  # the worker reads none of them before it hears of the request
             model._append([sent(number)], "none")
         topic, ends = id_text(model.kafka.topic_id(INPUT)), (model.kafka.logs[INPUT, 0].end,)
-        model.policies.append(Forget("0" * 16, b"a", None, "now", "me", "so", None, topic, ends))
+        model.policies.append(ForgetRequest("0" * 16, b"a", None, "now", "me", "so", None, topic, ends))
         worker.policies.read()
         model.go_on(5)
         for number in (0, 1):
@@ -402,7 +405,7 @@ def test_an_end_that_was_seen_before_a_stop(monkeypatch: pytest.MonkeyPatch, fix
     """Taken out: that who is quiet is judged as of the look at the input's end, and not as of the commit."""
     if not fixed:
         monkeypatch.setattr(Lane, "_judged_until_ms", until_now)
-    with one_lane(RAISING, Bounds(None, 400), 0.04) as model:
+    with one_lane(RAISING, EvictionLimits(None, 400), 0.04) as model:
         model.patch.setattr("kafka_ratchet.transport.lane.END_OLD_MS", 0 if looks_again else 1 << 60)
         worker = model.workers[0]
         assert worker is not None
@@ -430,6 +433,52 @@ def test_an_end_that_was_seen_before_a_stop(monkeypatch: pytest.MonkeyPatch, fix
         model.go_on(2)
         gone = [name for each in model.transactions() for name in each.gone]
         assert fixed is False or gone == ([b"a"] if looks_again else [])  # in a silence, the next commit's
+
+
+async def to_stable_end(
+    link: Link, topic: str, partition: int, which: int, connection: Hashable, *, isolation: int = 0
+) -> int:
+    """Return the former end of an input: that of committed readers."""
+    log = link.kafka.logs[topic, partition]
+    return log.start if which == EARLIEST else log.stable_end
+
+
+FETCH = Log.fetch
+
+
+def fetch_to_stable_end(log: Log, *given: int) -> FetchedPartition:
+    """Return what a fetch finds, without the end for uncommitted readers."""
+    fetched = FETCH(log, *given)
+    return fetched._replace(high_watermark=fetched.stable_end)
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_record_behind_an_open_transaction_waits(monkeypatch: pytest.MonkeyPatch, fixed: bool) -> None:
+    """Taken out: that the end of the input is the high watermark, and not the last stable offset."""
+    if not fixed:
+        monkeypatch.setattr(Link, "offset", to_stable_end)
+        monkeypatch.setattr(Log, "fetch", fetch_to_stable_end)
+    with one_lane(RAISING, EvictionLimits(None, 400), 0.04) as model:
+        log = model.kafka.logs[INPUT, 0]
+        model._append([sent(1)], "none")
+        model.go_on(300)
+        for producer in (70, 71):  # two transactions that overlap
+            model._append([sent(9, b"x")], "none", producer)
+        model._append([sent(1)], "none")  # a duplicate, in time
+        model.go_on(300)
+        log.write_marker(70, ABORT)
+        model._skip_offset()
+        model.go_on(2)  # a commit at the end for committed readers
+        assert model.committed_offset == 2
+        log.write_marker(71, ABORT)
+        model._skip_offset()
+        model.go_on(2)
+        assert model.committed_offset == 6
+        if fixed:
+            assert log.committed()[:1] == model.kafka.logs[OUT].committed() == [sent(1).record]
+            model.committed_is_what_the_oracle_says()
+        else:
+            assert model.kafka.logs[OUT].committed() == [sent(1).record] * 2
 
 
 @pytest.mark.parametrize("steps", range(8))

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from kafka_ratchet.app.operations import recounting
-from kafka_ratchet.app.operations.recounting import PassingAgain
+from kafka_ratchet.app.operations.recounting import RepeatedCount
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.transport import resumption
-from kafka_ratchet.transport.client.cluster import Committed
+from kafka_ratchet.transport.client.cluster import CommittedPosition
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.transactions import hanging
@@ -45,14 +45,14 @@ def arrive(model: Decided, *numbers: int) -> None:
 
 
 def commit_from_outside(model: Decided, offset: int) -> None:
-    model.kafka.offsets[GROUP, INPUT, 0] = Committed(offset, "")
+    model.kafka.offsets[GROUP, INPUT, 0] = CommittedPosition(offset, "")
 
 
 def passed(model: Decided) -> list[int]:
     return [int(record.value or b"-1") for record in model.kafka.logs[OUTPUT, 0].committed()]
 
 
-def any_offset(spec: LaneSpec, state: PartitionState, committed: Committed | None, input_id: str) -> int | None:
+def any_offset(spec: LaneSpec, state: PartitionState, committed: CommittedPosition | None, input_id: str) -> int | None:
     if committed is not None and OURS.fullmatch(committed.metadata) is None:
         return committed.offset
     return resumption.agreed_position(spec, state, committed, input_id)
@@ -94,8 +94,8 @@ def test_without_the_look_at_who_committed_records_are_lost(monkeypatch: pytest.
 @pytest.mark.parametrize("is_back_on", [True, False])
 @pytest.mark.parametrize("fixed", [True, False])
 def test_what_passes_again_is_counted(monkeypatch: pytest.MonkeyPatch, fixed: bool, is_back_on: bool) -> None:
-    async def nothing(*_: Any, **__: Any) -> PassingAgain:
-        return PassingAgain()
+    async def nothing(*_: Any, **__: Any) -> RepeatedCount:
+        return RepeatedCount()
 
     if not fixed:
         monkeypatch.setattr(recounting, "count_passing", nothing)

@@ -93,7 +93,7 @@ def test_a_commit_without_its_marker_that_no_other_follows(
             assert worker.lane.status.restarts == 1
 
 
-async def as_long_as_it_takes(answer: Awaitable[Any]) -> Any:
+async def as_long_as_it_takes(answer: Awaitable[Any], _: str) -> Any:
     return await answer
 
 

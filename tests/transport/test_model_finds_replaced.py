@@ -19,7 +19,7 @@ from kafka_ratchet.errors import ChangelogLost, ForeignOffset, PositionLost
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.recovery import Ownership
-from kafka_ratchet.transport.client.cluster import Committed
+from kafka_ratchet.transport.client.cluster import CommittedPosition
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneSpec
@@ -94,7 +94,9 @@ def whoever_it_belongs_to(patch: Patch) -> None:
 def offsets_mean_nothing(patch: Patch) -> None:
     """Go on from a group offset that is ahead of the changelog."""
 
-    def trusting(spec: LaneSpec, state: PartitionState, committed: Committed | None, input_id: str) -> int | None:
+    def trusting(
+        spec: LaneSpec, state: PartitionState, committed: CommittedPosition | None, input_id: str
+    ) -> int | None:
         try:
             return agreed_position(spec, state, committed, input_id)
         except ChangelogLost:
@@ -106,7 +108,9 @@ def offsets_mean_nothing(patch: Patch) -> None:
 def offsets_of_others(patch: Patch) -> None:
     """Go on from an offset that another client has committed."""
 
-    def trusting(spec: LaneSpec, state: PartitionState, committed: Committed | None, input_id: str) -> int | None:
+    def trusting(
+        spec: LaneSpec, state: PartitionState, committed: CommittedPosition | None, input_id: str
+    ) -> int | None:
         try:
             return agreed_position(spec, state, committed, input_id)
         except (ForeignOffset, ChangelogLost):

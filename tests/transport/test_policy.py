@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_ratchet.transport.policy import Forget
+from kafka_ratchet.transport.policy import ForgetRequest
 
 
 @pytest.mark.parametrize(
@@ -12,5 +12,5 @@ from kafka_ratchet.transport.policy import Forget
     [(0, "present", 7), (1, "present", 9), (2, "present", 0), (0, "replaced", 0)],
 )
 def test_a_request_applies_to_the_records_after_it(partition: int, topic: str, first: int) -> None:
-    forget = Forget("id", b"shop", None, "2026-01-01T00:00:00Z", "user", "", input="present", ends=(7, 9))
+    forget = ForgetRequest("id", b"shop", None, "2026-01-01T00:00:00Z", "user", "", input="present", ends=(7, 9))
     assert forget.holds_from(partition, topic) == first

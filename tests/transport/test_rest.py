@@ -9,38 +9,38 @@ from typing import Any
 import pytest
 
 from kafka_ratchet.transport import rest as resting
-from kafka_ratchet.transport.client.fetch_session import Spot
-from kafka_ratchet.transport.client.watch import Place
-from kafka_ratchet.transport.rest import Rest
-from kafka_ratchet.transport.turns import Turns
+from kafka_ratchet.transport.client.fetch_session import PositionToWatch
+from kafka_ratchet.transport.client.watch import WatchedPosition
+from kafka_ratchet.transport.rest import IdleWait
+from kafka_ratchet.transport.turns import StartLimit
 from tests.transport.kafka_side import LIMIT_S, until
 from tests.transport.lane_site import Owner, Site
 from tests.transport.test_lane import events
 
-HERE = Spot(b"t" * 16, 0, 5)
+HERE = PositionToWatch(b"t" * 16, 0, 5)
 
 
 class Watch:
     """Covers who waits when it is told to."""
 
     def __init__(self, looks: bool = True) -> None:
-        self.places: list[Place] = []
+        self.places: list[WatchedPosition] = []
         self.left = 0
         self.looks = looks
 
-    def place(self, topic: str, spot: Spot) -> Place | None:
+    def place(self, topic: str, spot: PositionToWatch) -> WatchedPosition | None:
         if not self.looks:
             return None
-        self.places.append(Place(spot, None))  # type: ignore[arg-type]
+        self.places.append(WatchedPosition(spot, None))  # type: ignore[arg-type]
         return self.places[-1]
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: WatchedPosition) -> None:
         self.left += 1
 
 
 async def test_who_starts_looks_once_and_waits_until_it_is_called() -> None:
     watch = Watch()
-    rest = Rest(watch, "t", 0)
+    rest = IdleWait(watch, "t", 0)
     assert await rest.over(HERE)
     waiting = asyncio.create_task(rest.over(HERE))
     await until(lambda: watch.places)
@@ -56,7 +56,7 @@ async def test_who_starts_looks_once_and_waits_until_it_is_called() -> None:
 async def test_who_was_heard_asks_until_the_watch_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resting, "QUIET_S", 0.0)
     watch = Watch()
-    rest = Rest(watch, "t", 0)
+    rest = IdleWait(watch, "t", 0)
     rest.wake()
     assert not await rest.over(HERE)
     assert not await rest.over(HERE)
@@ -74,7 +74,7 @@ async def test_who_was_heard_asks_until_the_watch_looks(monkeypatch: pytest.Monk
 
 
 async def test_without_a_watch_it_asks_itself() -> None:
-    rest = Rest(Watch(looks=False), "t", 0)
+    rest = IdleWait(Watch(looks=False), "t", 0)
     assert await rest.over(HERE)
     assert not await rest.over(HERE)
     assert not rest.is_still(HERE)
@@ -83,7 +83,7 @@ async def test_without_a_watch_it_asks_itself() -> None:
 
 async def test_what_is_still_is_looked_at_all_the_same_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Watch()
-    rest = Rest(watch, "t", 0)
+    rest = IdleWait(watch, "t", 0)
     assert not rest.is_still(HERE)
     watch.places[0].is_covered = True
     assert rest.is_still(HERE)
@@ -97,7 +97,7 @@ async def test_what_is_still_is_looked_at_all_the_same_now_and_then(monkeypatch:
 
 async def test_turns_are_few_and_one_that_takes_long_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kafka_ratchet.transport.turns.TURN_S", 0.05)
-    turns, inside, most = Turns(2), 0, 0
+    turns, inside, most = StartLimit(2), 0, 0
     stuck = asyncio.Event()
 
     async def take(work: Callable[[], Awaitable[Any]]) -> None:

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from kafka_ratchet.errors import ChangelogLost, ForeignOffset, OwnerDiffers, TopicReplaced
-from kafka_ratchet.transport.client.cluster import Committed
+from kafka_ratchet.transport.client.cluster import CommittedPosition
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.owner import (
     AGENTS,
@@ -39,18 +39,18 @@ def changelog(position: int | None, owner: Owner | None = None) -> Any:
     [
         (None, None, None),  # nobody was ever here
         (None, 7, 7),  # Kafka has forgotten the group's offset
-        (Committed(7, OURS), 7, 7),
-        (Committed(5, OURS), 7, 7),  # the group's coordinator has not read all of its log
+        (CommittedPosition(7, OURS), 7, 7),
+        (CommittedPosition(5, OURS), 7, 7),  # the group's coordinator has not read all of its log
     ],
 )
-def test_where_they_agree(committed: Committed | None, known: int | None, position: int | None) -> None:
+def test_where_they_agree(committed: CommittedPosition | None, known: int | None, position: int | None) -> None:
     assert agreed_position(SPEC, changelog(known), committed, HERE) == position
 
 
 @pytest.mark.parametrize(("offset", "warnings"), [(7, 0), (6, 1)])
 def test_only_an_older_committed_offset_is_logged(offset: int, warnings: int) -> None:
     with structlog.testing.capture_logs() as logs:
-        agreed_position(SPEC, changelog(7), Committed(offset, OURS), HERE)
+        agreed_position(SPEC, changelog(7), CommittedPosition(offset, OURS), HERE)
     assert [each["event"] for each in logs] == ["committed offset is older than the changelog"] * warnings
 
 
@@ -59,7 +59,7 @@ def test_a_changelog_that_knows_less_than_was_committed_is_refused(known: int | 
     with pytest.raises(
         ChangelogLost, match=rf"covers in below offset {known or 0}, but the group group has committed offset 7"
     ):
-        agreed_position(SPEC, changelog(known), Committed(7, OURS), HERE)
+        agreed_position(SPEC, changelog(known), CommittedPosition(7, OURS), HERE)
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,14 @@ def test_an_offset_of_another_client_is_refused(offset: int, known: int | None, 
     if metadata == "ratchet 1 x":
         metadata = OURS[:-1]  # cut off
     with pytest.raises(ForeignOffset, match=sentence):
-        agreed_position(SPEC, changelog(known), Committed(offset, metadata), HERE)
+        agreed_position(SPEC, changelog(known), CommittedPosition(offset, metadata), HERE)
 
 
 def test_an_offset_in_another_topic_of_the_name_is_refused() -> None:
     with pytest.raises(
         TopicReplaced, match=f"in: the name belonged to topic id {HERE}, and belongs to topic id {ELSEWHERE}"
     ):
-        agreed_position(SPEC, changelog(7), Committed(7, OURS), ELSEWHERE)
+        agreed_position(SPEC, changelog(7), CommittedPosition(7, OURS), ELSEWHERE)
 
 
 def test_a_first_owner_is_what_is_there_now_unless_the_stream_has_claimed_another_topic() -> None:

@@ -17,9 +17,9 @@ from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.errors import Throttled
 from kafka_ratchet.transport.client.retry import Attempts, Retry
 from kafka_ratchet.transport.lane_spec import LaneState, LaneStatus
-from kafka_ratchet.transport.stalls import STALLED_AFTER_S, Cause, Stall, cause_of, failure_of, stall_of
+from kafka_ratchet.transport.stalls import STALLED_AFTER_S, Stall, StallCause, cause_of, failure_of, stall_of
 from kafka_ratchet.transport.transactions.open_transactions import find_open, named
-from kafka_ratchet.transport.transactions.outcome import Orphaned
+from kafka_ratchet.transport.transactions.outcome import OutcomeForgotten
 from tests.transport.kafka_side import until
 from tests.transport.lane_site import Site
 from tests.transport.test_lane import events
@@ -42,20 +42,24 @@ def stall(status: LaneStatus, attempts: Attempts | None = None) -> Stall | None:
 @pytest.mark.parametrize(
     ("changed", "cause", "sentence"),
     [
-        ({"halted": "CorruptBatch", "failure": "offset 7: crc"}, Cause.HALTED, "halted (CorruptBatch): offset 7: crc"),
+        (
+            {"halted": "CorruptBatch", "failure": "offset 7: crc"},
+            StallCause.HALTED,
+            "halted (CorruptBatch): offset 7: crc",
+        ),
         (
             {"end": 61, "blocked_since": LONG_S, "blocked_by": " (producer id 7)"},
-            Cause.OPEN_TRANSACTION,
+            StallCause.OPEN_TRANSACTION,
             "51 offsets, from 10 on, wait for an open transaction (producer id 7)",
         ),
         (
             {"state": LaneState.RETRYING, "failing_since": LONG_S, "failed_by": Fenced, "failure": "by another"},
-            Cause.FENCED,
+            StallCause.FENCED,
             "by another",
         ),
         (
             {"state": LaneState.RETRYING, "failing_since": LONG_S, "failed_by": Aborted, "failure": "rolled back"},
-            Cause.ROLLED_BACK,
+            StallCause.ROLLED_BACK,
             "rolled back",
         ),
         (
@@ -65,7 +69,7 @@ def stall(status: LaneStatus, attempts: Attempts | None = None) -> Stall | None:
                 "failed_by": kafka.NotEnoughReplicasError,
                 "failure": "Aborted: not enough replicas",
             },
-            Cause.REPLICAS,
+            StallCause.REPLICAS,
             "not enough replicas",
         ),
         (
@@ -75,17 +79,21 @@ def stall(status: LaneStatus, attempts: Attempts | None = None) -> Stall | None:
                 "failed_by": kafka.KafkaStorageError,
                 "failure": "no space",
             },
-            Cause.BROKER_STORAGE,
+            StallCause.BROKER_STORAGE,
             "no space",
         ),
-        ({"state": LaneState.STARTING, "position": None, "end": None}, Cause.STARTING, "waits for its turn"),
-        ({"state": LaneState.RESTORING, "position": None, "end": None}, Cause.RESTORING, "changelog"),
-        ({"end": 11, "held_by": (lambda: "agent pay at offset 10", LONG_S)}, Cause.AGENT, "agent pay at offset 10"),
-        ({"end": 61, "stable_end": 61, "behind_since": LONG_S}, Cause.UNEXPLAINED, "position 10, end 61"),
-        ({"fetched_at": LONG_S}, Cause.NO_ANSWER, "no answer about the input for 16 s"),
+        ({"state": LaneState.STARTING, "position": None, "end": None}, StallCause.STARTING, "waits for its turn"),
+        ({"state": LaneState.RESTORING, "position": None, "end": None}, StallCause.RESTORING, "changelog"),
+        (
+            {"end": 11, "held_by": (lambda: "agent pay at offset 10", LONG_S)},
+            StallCause.AGENT,
+            "agent pay at offset 10",
+        ),
+        ({"end": 61, "stable_end": 61, "behind_since": LONG_S}, StallCause.UNEXPLAINED, "position 10, end 61"),
+        ({"fetched_at": LONG_S}, StallCause.NO_ANSWER, "no answer about the input for 16 s"),
     ],
 )
-def test_a_status_names_its_cause(changed: dict[str, Any], cause: Cause, sentence: str) -> None:
+def test_a_status_names_its_cause(changed: dict[str, Any], cause: StallCause, sentence: str) -> None:
     found = stall(status_of(**changed))
     assert found is not None
     assert found.cause == cause
@@ -114,27 +122,27 @@ def test_nothing_is_named_that_moves_or_has_just_begun(changed: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
-        (None, Cause.NO_ANSWER),
-        (kafka.KafkaConnectionError, Cause.NO_ANSWER),
-        (kafka.RequestTimedOutError, Cause.NO_ANSWER),
-        (kafka.LeaderNotAvailableError, Cause.NO_LEADER),
-        (kafka.NotLeaderForPartitionError, Cause.NO_LEADER),
-        (kafka.GroupCoordinatorNotAvailableError, Cause.COORDINATOR),
-        (kafka.NotCoordinatorForGroupError, Cause.COORDINATOR),
-        (kafka.TopicAuthorizationFailedError, Cause.UNAUTHORIZED),
-        (kafka.GroupAuthorizationFailedError, Cause.UNAUTHORIZED),
-        (kafka.TransactionalIdAuthorizationFailed, Cause.UNAUTHORIZED),
-        (Throttled, Cause.QUOTA),
-        (kafka.UnknownTopicOrPartitionError, Cause.TOPIC_MISSING),
-        (TopicMissing, Cause.TOPIC_MISSING),
-        (kafka.NotEnoughReplicasError, Cause.REPLICAS),
-        (kafka.KafkaStorageError, Cause.BROKER_STORAGE),
-        (kafka.ConcurrentTransactions, Cause.UNENDED_TRANSACTION),
-        (Orphaned, Cause.UNENDED_TRANSACTION),
-        (kafka.InvalidRequestError, Cause.REFUSED),
+        (None, StallCause.NO_ANSWER),
+        (kafka.KafkaConnectionError, StallCause.NO_ANSWER),
+        (kafka.RequestTimedOutError, StallCause.NO_ANSWER),
+        (kafka.LeaderNotAvailableError, StallCause.NO_LEADER),
+        (kafka.NotLeaderForPartitionError, StallCause.NO_LEADER),
+        (kafka.GroupCoordinatorNotAvailableError, StallCause.COORDINATOR),
+        (kafka.NotCoordinatorForGroupError, StallCause.COORDINATOR),
+        (kafka.TopicAuthorizationFailedError, StallCause.UNAUTHORIZED),
+        (kafka.GroupAuthorizationFailedError, StallCause.UNAUTHORIZED),
+        (kafka.TransactionalIdAuthorizationFailed, StallCause.UNAUTHORIZED),
+        (Throttled, StallCause.QUOTA),
+        (kafka.UnknownTopicOrPartitionError, StallCause.TOPIC_MISSING),
+        (TopicMissing, StallCause.TOPIC_MISSING),
+        (kafka.NotEnoughReplicasError, StallCause.REPLICAS),
+        (kafka.KafkaStorageError, StallCause.BROKER_STORAGE),
+        (kafka.ConcurrentTransactions, StallCause.UNENDED_TRANSACTION),
+        (OutcomeForgotten, StallCause.UNENDED_TRANSACTION),
+        (kafka.InvalidRequestError, StallCause.REFUSED),
     ],
 )
-def test_an_error_of_kafka_stands_for_a_cause(error: type[BaseException] | None, cause: Cause) -> None:
+def test_an_error_of_kafka_stands_for_a_cause(error: type[BaseException] | None, cause: StallCause) -> None:
     assert cause_of(error) == cause
 
 
@@ -171,7 +179,7 @@ async def test_a_request_is_tried_until_its_function_returns(monkeypatch: pytest
     tried.began -= STALLED_AFTER_S + 1
     found = stall(status_of(), attempts)
     assert found is not None
-    assert found.cause == Cause.UNAUTHORIZED
+    assert found.cause == StallCause.UNAUTHORIZED
     assert "docs/guide/rights.md" in found.text
     del tried
     goes_on.set()
@@ -189,10 +197,10 @@ def test_an_earlier_failure_hides_no_later_cause() -> None:
     failed = {"failing_since": LONG_S - 60, "failed_by": Aborted, "failure": "once", "running_since": LONG_S}
     held = stall(status_of(end=11, held_by=(lambda: "agent pay at offset 10", LONG_S), **failed))
     assert held is not None
-    assert held.cause == Cause.AGENT
+    assert held.cause == StallCause.AGENT
     again = stall(status_of(end=11, **{**failed, "running_since": NOW_S - 1}))
     assert again is not None
-    assert again.cause == Cause.ROLLED_BACK
+    assert again.cause == StallCause.ROLLED_BACK
 
 
 async def test_a_request_within_another_gives_the_cause() -> None:
@@ -204,14 +212,14 @@ async def test_a_request_within_another_gives_the_cause() -> None:
     outer.began -= STALLED_AFTER_S + 1
     found = stall(status_of(), attempts)
     assert found is not None
-    assert (found.cause, "16 s to ask for open transactions" in found.text) == (Cause.NO_LEADER, True), found.text
+    assert (found.cause, "16 s to ask for open transactions" in found.text) == (StallCause.NO_LEADER, True), found.text
 
 
 def test_delays_by_quota_explain_a_standstill() -> None:
     behind = status_of(end=61, stable_end=61, behind_since=LONG_S)
     found = stall_of(behind, Attempts(), PLACE, NOW_S, throttle_s=9.5)
     assert found is not None
-    assert (found.cause, "by 9.5 s (position 10, end 61)" in found.text) == (Cause.QUOTA, True)
+    assert (found.cause, "by 9.5 s (position 10, end 61)" in found.text) == (StallCause.QUOTA, True)
 
 
 @pytest.fixture
@@ -239,7 +247,7 @@ async def test_records_behind_a_foreign_transaction_are_lag_and_named(site: Site
     status = owner.lane.status
     await until(lambda: (status.position, status.stable_end, status.end) == (100, 100, 151))
     # Its last fetch may still be under way, which counts as unanswered after so short a time.
-    await until(lambda: (named := owner.lane.stall()) is not None and named.cause == Cause.OPEN_TRANSACTION)
+    await until(lambda: (named := owner.lane.stall()) is not None and named.cause == StallCause.OPEN_TRANSACTION)
     found = owner.lane.stall()
     assert found is not None
     assert "51 offsets, from 100 on, wait for an open transaction" in found.text
@@ -260,14 +268,14 @@ async def test_records_behind_a_foreign_transaction_are_lag_and_named(site: Site
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
-        (kafka.LeaderNotAvailableError, Cause.NO_LEADER),
-        (kafka.TopicAuthorizationFailedError, Cause.UNAUTHORIZED),
-        (kafka.KafkaStorageError, Cause.BROKER_STORAGE),
-        (kafka.KafkaConnectionError, Cause.NO_ANSWER),
+        (kafka.LeaderNotAvailableError, StallCause.NO_LEADER),
+        (kafka.TopicAuthorizationFailedError, StallCause.UNAUTHORIZED),
+        (kafka.KafkaStorageError, StallCause.BROKER_STORAGE),
+        (kafka.KafkaConnectionError, StallCause.NO_ANSWER),
     ],
 )
 async def test_a_failure_of_the_fetch_is_named_while_it_lasts(
-    site: Site, soon: None, monkeypatch: pytest.MonkeyPatch, error: type[kafka.KafkaError], cause: Cause
+    site: Site, soon: None, monkeypatch: pytest.MonkeyPatch, error: type[kafka.KafkaError], cause: StallCause
 ) -> None:
     owner = await site.owner()
     site.produce(events(1))
@@ -286,5 +294,5 @@ async def test_a_failure_of_the_fetch_is_named_while_it_lasts(
 
 def test_every_cause_has_a_row_in_the_reference() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/stalls.md").read_text("utf-8")
-    assert [cause for cause in Cause if f"\n- `{cause}`\n" not in page] == []
-    assert set(stalls.SENTENCES) <= set(Cause)
+    assert [cause for cause in StallCause if f"\n- `{cause}`\n" not in page] == []
+    assert set(stalls.SENTENCES) <= set(StallCause)

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from structlog.testing import capture_logs
 
 from kafka_ratchet.rule.identity import Identity
-from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.batch.encoding import pack_entries
 from kafka_ratchet.transport.client.cluster import Cluster
@@ -37,7 +37,7 @@ async def test_a_silent_standby_rebuilds_where_tombstones_may_be_gone(
     write(broker, topic, b"other", 0)
     cluster = Cluster(client_options(broker, {}))
     await cluster.start(60)
-    state = SequencePartition(tmp_path / "store", topic, 0, Identity.KEY, 1 << 20, bounds=Bounds(1_000))
+    state = SequencePartition(tmp_path / "store", topic, 0, Identity.KEY, 1 << 20, bounds=EvictionLimits(1_000))
     state.open()
     # What it knew at that offset was evicted meanwhile, and Kafka has compacted entry and tombstone away.
     entry = pack_entries(topic, 0, [(b"ievicted", struct.pack(">q", 1))])

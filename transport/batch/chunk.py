@@ -61,12 +61,14 @@ offset, so a damaged one is found only by such limits."""
 _CONTROL_KEY: Final = struct.Struct(">hh")
 """Format of a control record's key: version and type."""
 ABORT_MARKER: Final = 0
+EMPTIED: Final = -1
+"""Type of a marker without its record."""
 
 CODECS: Final = {"none": 0, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
 _CODEC_IDS: Final = frozenset(CODECS.values())
 
 
-class Found(NamedTuple):
+class FoundBatch(NamedTuple):
     """Position and header fields of a batch with visible records."""
 
     start: int
@@ -96,7 +98,7 @@ class Heads:
     ) -> None:
         self.topic, self.partition, self.data = topic, partition, data
         self._view = memoryview(data)
-        self.found: list[Found] = []
+        self.found: list[FoundBatch] = []
         self.next = start
         self.epoch = -1
         self._open_aborted: set[int] = set()
@@ -108,52 +110,56 @@ class Heads:
                 HEAD.unpack_from(data, at)
             )
             if length < kernels.HEADER_SIZE - LENGTH_FROM:
-                raise CorruptBatch(f"{self.at(base)}: length {length} bytes is too short for a record batch")
+                raise self.corrupt(base, f"length {length} bytes is too short for a record batch")
             end = at + LENGTH_FROM + length
             if end > len(data):
                 break
             self._check(data, at, end, base, magic, crc, last, count)
             if base <= behind:
-                raise CorruptBatch(
-                    f"{self.at(base)}: the batch begins before offset {behind + 1}, the end of the preceding batch"
-                )
+                raise self.corrupt(base, f"it begins before offset {behind + 1}, the end of the preceding batch")
             behind = base + last
             if base + last >= start:
                 if not self._hidden(data, at, end, base, last, attributes, producer) and count:
                     append_time = top_time if attributes & LOG_APPEND_TIME else kernels.NO_APPEND_TIME
                     codec_id = attributes & CODEC
                     if codec_id not in _CODEC_IDS:
-                        raise CorruptBatch(f"{self.at(base)}: unknown compression {codec_id}")
+                        raise self.corrupt(base, f"unknown compression {codec_id}")
                     begin = at + kernels.HEADER_SIZE
                     self.found.append(
-                        Found(begin, end, codec_id, base, last, base_time, append_time, count, epoch, self.epoch)
+                        FoundBatch(begin, end, codec_id, base, last, base_time, append_time, count, epoch, self.epoch)
                     )
                 self.next = base + last + 1
                 self.epoch = epoch
             at = end
         if data and not at:
-            raise CorruptBatch(f"{self.at(start)}: the fetch returned {len(data)} bytes but no whole record batch")
+            raise self.corrupt(start, f"the fetch returned {len(data)} bytes but no whole record batch")
 
     def at(self, offset: int) -> str:
         """Return topic, partition and offset of a batch as text for error messages."""
         return f"{self.topic}, partition {self.partition}, record batch at offset {offset}"
 
+    def corrupt(self, offset: int, fault: str) -> CorruptBatch:
+        """Return the error for the batch at an offset, with the remedy. fault: words about the bytes."""
+        return CorruptBatch(
+            f"{self.at(offset)}: {fault}. Repair the log of this partition, or skip the batch; see "
+            "docs/reference/halted.md"
+        )
+
     def _check(
         self, data: bytes | memoryview, at: int, end: int, base: int, magic: int, crc: int, last: int, count: int
     ) -> None:
         if magic != 2:
-            raise CorruptBatch(
-                f"{self.at(base)}: record format v{magic} cannot be read; Ratchet reads v2, which Kafka 0.11 and "
-                "later write"
+            raise self.corrupt(
+                base, f"record format v{magic} cannot be read; Ratchet reads v2, which Kafka 0.11 and later write"
             )
         if crc32c(self._view[at + CRC_FROM : end]) != crc:
-            raise CorruptBatch(
-                f"{self.at(base)}: the checksum does not match its bytes; the broker's log or the connection is damaged"
+            raise self.corrupt(
+                base, "the checksum does not match its bytes; the broker's log or the connection is damaged"
             )
         if last < 0 or count < 0 or count > last + 1:
-            raise CorruptBatch(f"{self.at(base)}: its header states {count} records for {last + 1} offsets")
+            raise self.corrupt(base, f"its header states {count} records for {last + 1} offsets")
         if base < 0 or base + last > OFFSET_MAX:
-            raise CorruptBatch(f"{self.at(base)}: its header states the impossible last offset {base + last}")
+            raise self.corrupt(base, f"its header states the impossible last offset {base + last}")
 
     def _hidden(
         self, data: bytes | memoryview, at: int, end: int, base: int, last: int, attributes: int, producer: int
@@ -175,12 +181,15 @@ class Heads:
     def _control_type(self, data: bytes | memoryview, at: int, end: int, base: int) -> int:
         """Return the type in a control record's key.
 
-        0 is an abort, 1 a commit; others, such as leader changes, have no effect.
+        0 is an abort, 1 a commit; others, such as leader changes, have no effect. Kafka's log cleaner may keep the
+        header alone of a producer's last marker (LogCleaner, RETAIN_EMPTY); its type is EMPTIED.
         """
+        if not HEAD.unpack_from(data, at)[-1]:
+            return EMPTIED
         at += kernels.HEADER_SIZE
         marker = kernels.control_key(np.frombuffer(data, np.uint8)[at:end])
         if marker < 0:
-            raise CorruptBatch(f"{self.at(base)}: unreadable transaction marker")
+            raise self.corrupt(base, "it is an unreadable transaction marker")
         return int(_CONTROL_KEY.unpack_from(data, at + marker)[1])
 
 
@@ -195,6 +204,7 @@ def read_chunk(
     identity_header: bytes = b"",
     most: int = BATCH_MOST,
     records: int = ALL_RECORDS,
+    is_input: bool = False,
 ) -> RecordBatch:
     """Parse the bytes that a fetch returned for one partition into columns, without aborted transactions.
 
@@ -211,13 +221,14 @@ def read_chunk(
         identity_header: name of another header.
         most: bytes that one batch may unpack to.
         records: number of records to read, 1 or more.
+        is_input: True: a lane reads its input, so that `ratchet resume` can skip a batch.
 
     Raises:
         BatchTooLarge: the first batch with records to read unpacks to more than `most`.
         CorruptBatch: wrong magic, CRC, lengths or counts, or an unreadable compression.
     """
     heads = Heads(topic, partition, start, data, aborted)
-    unpacked = _Unpacked(heads, most)
+    unpacked = _Unpacked(heads, most, is_input=is_input)
     h = np.array(unpacked.rows, np.int64).reshape(-1, 7)
     room = max(1, min(records, most // CHUNK_SHARE // _COLUMN_BYTES))
     columns = np.empty((kernels.COLUMNS, min(int(h[:, 6].sum()), room)), np.int64)
@@ -233,9 +244,7 @@ def read_chunk(
         replays,
     )
     if damaged >= 0:
-        raise CorruptBatch(
-            f"{heads.at(int(h[damaged, 2]))}: its records do not fit the length that the batch header states"
-        )
+        raise heads.corrupt(int(h[damaged, 2]), "its records do not fit the length that the batch header states")
     end, epoch = unpacked.next, unpacked.epoch
     if is_full:
         last = int(columns[kernels.OFFSET, count - 1])
@@ -265,9 +274,9 @@ class _Unpacked:
         codec: compression codec of the last batch.
     """
 
-    def __init__(self, heads: Heads, most: int) -> None:
+    def __init__(self, heads: Heads, most: int, *, is_input: bool) -> None:
         """Decompress batches up to `most` bytes. Raises BatchTooLarge and CorruptBatch, as `read_chunk` describes."""
-        self._heads, self._most, self._share = heads, most, most // CHUNK_SHARE
+        self._heads, self._most, self._share, self._is_input = heads, most, most // CHUNK_SHARE, is_input
         self._chunk = memoryview(heads.data)
         self._is_packed = any(found.codec_id for found in heads.found)
         size = min(self._share, max(ROOM_LEAST, len(heads.data) * RATIO_USUAL))
@@ -277,7 +286,7 @@ class _Unpacked:
         self._size: int | None = None
         self.rows: list[tuple[int, ...]] = []
         self.next, self.epoch, codec_id = heads.next, heads.epoch, CODECS["none"]
-        self._taken: list[Found] = []
+        self._taken: list[FoundBatch] = []
         for found in heads.found:
             records += found.records
             is_much = self._used >= self._share or records * _COLUMN_BYTES > self._share
@@ -296,7 +305,7 @@ class _Unpacked:
         """Return the leader epoch of the batch that holds the record at `offset`."""
         return next(found.epoch for found in reversed(self._taken) if found.base <= offset)
 
-    def _take_first(self, found: Found) -> None:
+    def _take_first(self, found: FoundBatch) -> None:
         if self._take(found):
             return
         if self._is_packed and len(self._room) < self._most:
@@ -306,18 +315,25 @@ class _Unpacked:
                 return
         is_stated = self._size is not None and self._size > self._most  # a batch may state a wrong size
         size = f"{self._size} bytes" if is_stated else f"more than {self._most} bytes"
+        remedy = ""
+        if self._is_input:  # elsewhere the offset is of another topic
+            remedy = (
+                " and start the workers again; or skip the batch: ratchet resume --stream S --partition "
+                f"{self._heads.partition} --from {found.base + found.last + 1} --reason TEXT"
+            )
         raise BatchTooLarge(
             f"{self._heads.at(found.base)}: the batch unpacks to {size}, and max_batch_mb is "
-            f"{self._most >> 20}. Raise max_batch_mb and start the workers again; or skip the batch: ratchet resume "
-            "--stream S --partition "
-            f"{self._heads.partition} --from {found.base + found.last + 1} --reason TEXT"
+            f"{self._most >> 20}. Raise max_batch_mb{remedy}"
         )
 
-    def _take(self, found: Found) -> bool:
-        """Decompress the batch into the buffer.
+    def _take(self, found: FoundBatch) -> bool:
+        """Decompress the batch into the buffer, or return False if it does not fit.
 
-        Return False if the buffer is too small. `_size` is then the decompressed size that the batch states; None
-        without one.
+        After the first batch, a compressed one that exceeds the share does not fit either. After False, `_size` is the
+        size that the batch states, or None if it states none.
+
+        Raises:
+            CorruptBatch: the batch cannot be decompressed, or states more records than its size can hold.
         """
         try:
             if not self._is_packed:
@@ -333,10 +349,10 @@ class _Unpacked:
             return False
         except Exception as error:
             # Each codec has its own exceptions, and all of them mean the same here.
-            raise CorruptBatch(f"{self._heads.at(found.base)}: cannot be decompressed: {error}") from error
+            raise self._heads.corrupt(found.base, f"it cannot be decompressed: {error}") from error
         if found.records * kernels.RECORD_LEAST > size:
-            raise CorruptBatch(
-                f"{self._heads.at(found.base)}: its header states {found.records} records, too many for {size} bytes"
+            raise self._heads.corrupt(
+                found.base, f"its header states {found.records} records, too many for {size} bytes"
             )
         self.rows.append(
             (start, start + size, found.base, found.last, found.base_time, found.append_time, found.records)

@@ -35,8 +35,8 @@ def compress_into(codec_id: int, plain: memoryview, space: int) -> memoryview:
 
     Args:
         codec_id: GZIP, SNAPPY, LZ4 or ZSTD
-        plain: bytes
-        space: bytes before the result
+        plain: bytes to compress
+        space: number of free bytes in front of the result
     """
     # Incompressible bytes grow by less than this with any codec. Untouched pages take no memory.
     out = np.empty(space + len(plain) + len(plain) // 4 + 4096, np.uint8)

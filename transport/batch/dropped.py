@@ -29,7 +29,7 @@ COUNT_MOST: Final = 5
 """Maximum bytes of a record's count of headers."""
 
 
-class Dropped(NamedTuple):
+class DroppedBatch(NamedTuple):
     """Dropped records of a fetched batch, duplicates for example, with the verdict on each.
 
     rows: int64[dropped], rising indexes in the batch.
@@ -73,8 +73,8 @@ def append_headers(  # type: ignore[no-untyped-def]
         begins: int64[dropped], where a record's headers begin with their count.
         ends: int64[dropped], where the record ends.
         offsets: int64[dropped], offsets in the input topic.
-        verdicts: uint8[dropped], as in `Dropped`.
-        against: int64[dropped], as in `Dropped`.
+        verdicts: uint8[dropped], as in `DroppedBatch`.
+        against: int64[dropped], as in `DroppedBatch`.
         constants: uint8[bytes], encoded constant parts of the appended headers.
         constant_starts: int64[parts], start of each part: for each verdict its header and the next header's name; then
             the headers of topic and partition, and the name of the last header.
@@ -106,7 +106,7 @@ def _name(name: str) -> bytes:
     return varint(len(name)) + name.encode()
 
 
-def _headers(batch: RecordBatch, dropped: Dropped) -> Spans:
+def _headers(batch: RecordBatch, dropped: DroppedBatch) -> Spans:
     columns, rows = batch.columns, dropped.rows
     where = _header(TOPIC, batch.topic.encode()) + _header(PARTITION, str(batch.partition).encode()) + _name(OFFSET)
     constants = [_header(VERDICT, name) + _name(LAST_SEQUENCE) for name in dropped.names]
@@ -124,7 +124,7 @@ def _headers(batch: RecordBatch, dropped: Dropped) -> Spans:
 
 
 def encode_dropped(
-    batch: RecordBatch, dropped: Dropped, topic: str, limit: int, compression: str, *, values: bool
+    batch: RecordBatch, dropped: DroppedBatch, topic: str, limit: int, compression: str, *, values: bool
 ) -> list[EncodedBatch]:
     """Encode dropped records as batches of at most `limit` bytes each, usually about `BATCH_WRITTEN`.
 

@@ -55,7 +55,7 @@ class EncodedBatch:
         return self.buffer
 
     def as_fetched(self, offset: int) -> bytes:
-        """Return the batch in the bytes of a fetch response, with its first record at `offset`."""
+        """Return the batch as the bytes that a fetch response contains, with its first record at `offset`."""
         return offset.to_bytes(8, "big") + bytes(self.seal(1, 0, 0)[8:])
 
 

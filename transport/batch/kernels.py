@@ -284,7 +284,10 @@ def read_records(
 
 @compiled()
 def control_key(data):
-    """Return the position of the key of a control batch's first record in data; -1 if the record is damaged."""
+    """Return where in `data` the first record's key begins; -1: the record is damaged.
+
+    data: records of a control batch
+    """
     end = len(data)
     _, at = read_varint(data, 0, end)
     if at < 0 or at >= end:

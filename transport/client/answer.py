@@ -11,7 +11,7 @@ from typing import Any
 from aiokafka.errors import KafkaError
 
 
-class Unreadable(KafkaError):  # type: ignore[misc]  # aiokafka has no types
+class UnreadableResponse(KafkaError):  # type: ignore[misc]  # aiokafka has no types
     """Error for a response of Kafka that ends before its last field."""
 
 
@@ -19,7 +19,7 @@ class Reader:
     """Reader of a Kafka response in compact encoding (KIP-482); each call advances its position.
 
     Raises:
-        Unreadable: from every method, if the response ends too early.
+        UnreadableResponse: from every method, if the response ends too early.
     """
 
     __slots__ = ("_at", "_data")
@@ -32,7 +32,7 @@ class Reader:
         try:
             found = form.unpack_from(self._data, self._at)
         except struct.error as error:
-            raise Unreadable(str(error)) from None
+            raise UnreadableResponse(str(error)) from None
         self._at += form.size
         return found
 
@@ -45,7 +45,7 @@ class Reader:
                 shift += 7
                 self._at += 1
         except IndexError:
-            raise Unreadable("Kafka's answer ends within a number") from None
+            raise UnreadableResponse("Kafka's answer ends within a number") from None
         self._at += 1
         return found | byte << shift
 
@@ -67,7 +67,7 @@ class Reader:
         """Skip `size` bytes."""
         self._at += size
         if self._at > len(self._data):
-            raise Unreadable("Kafka's answer ends within a field")
+            raise UnreadableResponse("Kafka's answer ends within a field")
 
     def skip_text(self) -> None:
         """Skip a text or a byte string."""

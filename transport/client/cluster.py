@@ -80,9 +80,9 @@ async def connected(options: dict[str, Any], timeout_s: float, request_timeout_m
 
 
 REFRESH_S: Final = 0.0001
-"""Minimum seconds between two metadata requests, for each partition in the metadata.
+"""Minimum seconds between two metadata requests, multiplied by the number of partitions in the metadata.
 
-Reading the metadata takes a fifth of that.
+Decoding an answer takes a fifth of that time.
 """
 SHARED: Final = 16
 """Number of connections that all lanes share for requests which Kafka answers at once; each lane would otherwise need
@@ -114,14 +114,14 @@ def shared(number: int) -> Hashable:
     return "shared", number % SHARED
 
 
-class Committed(NamedTuple):
+class CommittedPosition(NamedTuple):
     """Committed position of a group: the next offset to read, and the metadata text committed with the offset."""
 
     offset: int
     metadata: str
 
 
-class Fetched(NamedTuple):
+class FetchedPartition(NamedTuple):
     """One partition's part of a fetch response.
 
     data: record batches; a read-only view of the response's own memory. aborted: (producer id, first offset) of aborted
@@ -324,7 +324,7 @@ class Cluster:
                 await retry.wait(error)
         return found
 
-    async def committed(self, group: str, topic: str, partition: int, connection: Hashable) -> Committed | None:
+    async def committed(self, group: str, topic: str, partition: int, connection: Hashable) -> CommittedPosition | None:
         """Return the position that the group has committed; None without one. Retries until Kafka answers.
 
         Initialise the partition's transactional id before the call; otherwise offsets of an open transaction are
@@ -338,7 +338,7 @@ class Cluster:
                     raise_for(response.error_code)
                     _, offset, metadata, code = response.topics[0][1][0]
                     raise_for(code)
-                return Committed(int(offset), metadata or "") if offset >= 0 else None
+                return CommittedPosition(int(offset), metadata or "") if offset >= 0 else None
             except kafka.KafkaError as error:
                 await retry.wait(error)
 
@@ -392,7 +392,7 @@ class Cluster:
                 if retry.seconds > GONE_AFTER_S:
                     raise TopicReplaced(
                         f"{missing[0]}: the topic does not exist any more. Restore it, or see "
-                        "docs/reference/halted.md for the ways on"
+                        "docs/reference/halted.md for other remedies"
                     )
                 await retry.wait(TopicMissing(f"topic {missing[0]} does not exist"))
                 continue
@@ -432,7 +432,7 @@ class Cluster:
         max_wait_ms: int,
         topic_id: bytes,
         last_epoch: int = NO_EPOCH,
-    ) -> Fetched:
+    ) -> FetchedPartition:
         """Fetch committed record batches, starting at a position. Retries until Kafka answers; the answer may be empty.
 
         Args:
@@ -443,7 +443,7 @@ class Cluster:
             max_bytes: highest size of the answer.
             max_wait_ms: how long the broker may hold back an empty answer.
             topic_id: 16 bytes, id of the position's topic.
-            last_epoch: leader epoch of the last batch before position, as the caller read it; NO_EPOCH without one.
+            last_epoch: leader epoch of the last batch that the caller has read before position; NO_EPOCH without one.
 
         Raises:
             PositionLost: the topic does not hold that position (any more).
@@ -464,7 +464,7 @@ class Cluster:
                     error = truncated(topic, partition, position, last_epoch, instead)
                     error.is_certain = True
                     raise error
-                return Fetched(records or b"", [entry[:2] for entry in aborted or []], stable_end, high)
+                return FetchedPartition(records or b"", [entry[:2] for entry in aborted or []], stable_end, high)
             except kafka.OffsetOutOfRangeError:
                 await self._check_position(topic, partition, position, connection)
                 if last_epoch != NO_EPOCH and retry.seconds > GONE_AFTER_S:
@@ -494,7 +494,7 @@ class Cluster:
         )
         raise PositionLost(
             f"{topic}, partition {partition}: offset {position} is to be read next, but the topic holds {first} to "
-            f"{end}. {why}; see docs/reference/halted.md for the ways on"
+            f"{end}. {why}; see docs/reference/halted.md for other remedies"
         ) from None
 
     async def _check_topic_id(self, topic: str, topic_id: bytes) -> None:

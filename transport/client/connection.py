@@ -39,7 +39,7 @@ plain_send = AIOKafkaConnection.send
 plain_connect = AIOKafkaConnection.connect
 
 _refused: dict[str, str] = {}
-"""Refusal sentences by host:port, for servers that refused their last connection."""
+"""Error texts of refusals by host:port, for servers that refused their last connection."""
 
 
 def refused_by(servers: Iterable[str]) -> KafkaRefused | None:
@@ -110,9 +110,9 @@ def _send(connection: Any, builder: Any) -> Any:
 def mend_connections() -> None:
     """Replace aiokafka's connection functions by this module's, for every client of this process, Faust's too.
 
-    Callers call this explicitly: as a side effect of an import it was once lost unnoticed when files moved.
+    Callers call it explicitly: an import with this side effect was once removed, and no test noticed.
     """
     AIOKafkaConnection.connect = connect
     AIOKafkaConnection.send = send
     AIOKafkaConnection._create_reader_task = receiving.create_reader_task
-    aiokafka.conn.AIOKafkaProtocol = receiving.Connected
+    aiokafka.conn.AIOKafkaProtocol = receiving.ReceivingProtocol

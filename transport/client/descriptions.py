@@ -15,7 +15,7 @@ DESCRIPTIONS: Final = 8
 """Highest number of cached answers, one for each set of topic names; a worker asks for few different sets."""
 
 
-class Together(Generic[K, A]):
+class BundledRequests(Generic[K, A]):
     """Bundler of equal requests: calls made during a request share the next request.
 
     An answer is therefore never older than the call.
@@ -60,7 +60,7 @@ class Descriptions:
     def __init__(self, send: Callable[[TopicsRequest], Awaitable[MetadataResponse_v12]]) -> None:
         """Start without descriptions. send: function that sends a request to any broker."""
         self._send = send
-        self._together = Together(self._describe)
+        self._together = BundledRequests(self._describe)
         self._known: dict[tuple[str, ...], tuple[bytes, dict[str, TopicState]]] = {}
         """Last answers by requested names, with their topics."""
 

@@ -37,7 +37,7 @@ _REPLICA: Final = 4
 """Size in bytes of an unused field of the answer: the preferred read replica."""
 
 
-class Spot(NamedTuple):
+class PositionToWatch(NamedTuple):
     """Position to watch: a topic's partition and the next offset there.
 
     topic_id: 16 bytes; position: offset; last_epoch: leader epoch of the batch before it, or NO_EPOCH
@@ -123,7 +123,11 @@ class SessionFetchRequest(Request[SessionFetchRequest_v13]):  # type: ignore[mis
     API_KEY = 1
 
     def __init__(
-        self, session: tuple[int, int], max_wait_ms: int, spots: Iterable[Spot], forgotten: Iterable[tuple[bytes, int]]
+        self,
+        session: tuple[int, int],
+        max_wait_ms: int,
+        spots: Iterable[PositionToWatch],
+        forgotten: Iterable[tuple[bytes, int]],
     ) -> None:
         """Encode the request.
 
@@ -141,7 +145,7 @@ class SessionFetchRequest(Request[SessionFetchRequest_v13]):  # type: ignore[mis
 
 
 def _encoded(
-    session: tuple[int, int], max_wait_ms: int, spots: Iterable[Spot], forgotten: Iterable[tuple[bytes, int]]
+    session: tuple[int, int], max_wait_ms: int, spots: Iterable[PositionToWatch], forgotten: Iterable[tuple[bytes, int]]
 ) -> Iterator[bytes]:
     places: dict[bytes, list[bytes]] = {}
     for topic_id, partition, position, last_epoch in spots:

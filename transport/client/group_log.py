@@ -1,7 +1,7 @@
-"""Times of a consumer group's commits, and the group's members then, as `__consumer_offsets` records them.
+"""Times of a consumer group's commits, and the group's members at those times, from `__consumer_offsets`.
 
-The committed offset itself shows neither. Reading the topic needs a right that workers do not need otherwise, so every
-answer here may be missing.
+A committed offset shows neither time nor client. Reading the topic needs a right that workers do not need otherwise, so
+every answer here may be missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
 from kafka_ratchet.transport.client.errors import explained
 from kafka_ratchet.transport.client.groups import Member, named
-from kafka_ratchet.transport.client.partition_reader import Fetching, PartitionReader, Place
+from kafka_ratchet.transport.client.partition_reader import FetchOptions, PartitionAddress, PartitionReader
 
 log = structlog.get_logger(__name__)
 
@@ -211,8 +211,8 @@ class GroupLog:
         if there.id != self._topic_id:
             self._topic_id, self._history, self._next = there.id, GroupHistory(self._group), 0
         self._next = max(self._next, first, end - LOOKED_AT)
-        fetching = Fetching(connection, FETCH_BYTES, wait_ms=0)
-        reader = PartitionReader(cluster, Place(TOPIC, number, there.id), self._next, fetching)
+        fetching = FetchOptions(connection, FETCH_BYTES, wait_ms=0)
+        reader = PartitionReader(cluster, PartitionAddress(TOPIC, number, there.id), self._next, fetching)
         async for batch in reader.batches(end):
             self._take(batch)
             self._next = reader.position

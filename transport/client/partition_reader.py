@@ -7,19 +7,37 @@ topic without an end, and compare leader epochs: they have their own fetches.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Hashable
-from typing import Final, NamedTuple
+from collections.abc import AsyncGenerator, Coroutine, Hashable
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kafka_ratchet.errors import BrokerUnavailable, PositionLost
 from kafka_ratchet.transport.batch.chunk import BATCH_MOST, HEAD, LOG_APPEND_TIME, read_chunk
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
-from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster, Fetched
+from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster, FetchedPartition
+
+Item = TypeVar("Item")
 
 EMPTY_MOST: Final = 40
 """Highest number of empty answers in a row, after which a reader raises an error."""
 
 
-class Place(NamedTuple):
+async def answered(request: Coroutine[Any, Any, Item], where: str, timeout_s: float | None) -> Item:
+    """Await a request that has no time limit of its own, for at most `timeout_s` seconds; None: without a limit.
+
+    Raises:
+        BrokerUnavailable: Kafka has not answered within the limit.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await request
+    except TimeoutError:
+        raise BrokerUnavailable(
+            f"{where}: Kafka has sent nothing within {timeout_s:g} s. Check that it runs, and that this user may read "
+            "the topic (docs/guide/rights.md)"
+        ) from None
+
+
+class PartitionAddress(NamedTuple):
     """One partition to read.
 
     id: topic id, 16 bytes
@@ -30,13 +48,13 @@ class Place(NamedTuple):
     id: bytes
 
 
-class Fetching(NamedTuple):
+class FetchOptions(NamedTuple):
     """Options of each fetch of a `PartitionReader`.
 
     connection: connection of the requests. max_bytes: highest size of an answer. wait_ms: how long the broker may hold
     back an empty answer. batch_most: bytes that one batch may unpack to. sequence_header, identity_header: headers to
     locate in every record; b"" for none. committed: False to read records of aborted transactions too. in_thread:
-    unpack in a thread, so that the event loop is not blocked.
+    unpack in a thread, so that the event loop is not blocked. timeout_s: longest wait for an answer; None: no limit.
     """
 
     connection: Hashable
@@ -47,6 +65,7 @@ class Fetching(NamedTuple):
     identity_header: bytes = b""
     committed: bool = True
     in_thread: bool = False
+    timeout_s: float | None = None
 
 
 class PartitionReader:
@@ -62,7 +81,13 @@ class PartitionReader:
     """
 
     def __init__(
-        self, cluster: Cluster, place: Place, position: int, fetching: Fetching, *, skips_deleted: bool = True
+        self,
+        cluster: Cluster,
+        place: PartitionAddress,
+        position: int,
+        fetching: FetchOptions,
+        *,
+        skips_deleted: bool = True,
     ) -> None:
         self._cluster, self._place, self._fetching, self._skips_deleted = cluster, place, fetching, skips_deleted
         self.position = position
@@ -86,6 +111,7 @@ class PartitionReader:
         Raises:
             PositionLost: the topic does not hold the position any more.
             TopicReplaced: the topic of that id does not exist any more.
+            BrokerUnavailable: Kafka does not answer within the options' time.
             BatchTooLarge: see `read_chunk`.
             CorruptBatch: see `read_chunk`.
         """
@@ -93,7 +119,7 @@ class PartitionReader:
         options = self._fetching
         while self.position < end:
             try:
-                fetched = await self._cluster.fetch(
+                fetch = self._cluster.fetch(
                     topic,
                     partition,
                     self.position,
@@ -102,6 +128,8 @@ class PartitionReader:
                     max_wait_ms=options.wait_ms,
                     topic_id=topic_id,
                 )
+                where = f"{topic} partition {partition}, offset {self.position}"
+                fetched = await answered(fetch, where, options.timeout_s)
             except PositionLost:
                 if not await self._skip_deleted(end):
                     raise
@@ -115,7 +143,7 @@ class PartitionReader:
             return batch
         return None
 
-    def _unpack(self, fetched: Fetched) -> RecordBatch:
+    def _unpack(self, fetched: FetchedPartition) -> RecordBatch:
         options = self._fetching
         return read_chunk(
             self._place.topic,
@@ -132,9 +160,13 @@ class PartitionReader:
         """Move to the first remaining offset after a deletion by retention.
 
         Returns False if no record was deleted, or if deleted records must not be skipped.
+
+        Raises:
+            BrokerUnavailable: Kafka does not answer within the options' time.
         """
         topic, partition, _ = self._place
-        first = await self._cluster.offset(topic, partition, EARLIEST, self._fetching.connection)
+        request = self._cluster.offset(topic, partition, EARLIEST, self._fetching.connection)
+        first = await answered(request, f"{topic} partition {partition}, first offset", self._fetching.timeout_s)
         if not self._skips_deleted or first <= self.position:
             return False
         self.deleted += min(first, end) - self.position

@@ -46,7 +46,7 @@ most.
 """
 
 
-class Connected(asyncio.BufferedProtocol):
+class ReceivingProtocol(asyncio.BufferedProtocol):
     """Receiving side of a connection, in place of aiokafka's protocol.
 
     It has the methods that `asyncio.StreamWriter` and aiokafka's connections call.

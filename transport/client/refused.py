@@ -1,4 +1,4 @@
-"""Reasons of refused aiokafka connections, in the sentences of the other clients."""
+"""Reasons of refused aiokafka connections, in the error texts of the other clients."""
 
 from __future__ import annotations
 

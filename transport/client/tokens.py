@@ -80,8 +80,9 @@ def fetch_token(options: Options) -> tuple[str, float]:
         status, body = _post(options, urlencode({name: value for name, value in form.items() if value}), headers)
     except ssl.SSLCertVerificationError as error:
         raise TokenRefused(
-            f"the certificate of {server} is refused ({error.verify_message}). Give kafka.https.ca.location the CA "
-            "that signed it, or correct kafka.sasl.oauthbearer.token.endpoint.url"
+            f"the certificate of {server} is refused ({error.verify_message}). If its CA is unknown, give "
+            "kafka.https.ca.location that CA. If it is of another host, correct "
+            "kafka.sasl.oauthbearer.token.endpoint.url. If it has expired, the server needs a new one"
         ) from None
     except (OSError, http.client.HTTPException) as error:
         raise kafka.KafkaConnectionError(f"{server} does not answer: {error}") from None

@@ -324,7 +324,7 @@ def fetched_partition(response: FetchResponse_v13) -> Any:
     return response.topics[0][1][0]
 
 
-class Diverging(NamedTuple):
+class DivergingOffset(NamedTuple):
     """Offset where the broker's log begins to differ from the log read before.
 
     epoch: the log's largest leader epoch up to the requested one; end: end offset of that epoch.
@@ -334,8 +334,10 @@ class Diverging(NamedTuple):
     end: int
 
 
-def diverging(tags: dict[int, bytes]) -> Diverging | None:
+def diverging(tags: dict[int, bytes]) -> DivergingOffset | None:
     """Return the point of divergence from a fetched partition's tagged fields; None without one."""
     if (found := tags.get(DIVERGING_EPOCH)) is None:
         return None
-    return Diverging(int.from_bytes(found[:4], "big", signed=True), int.from_bytes(found[4:12], "big", signed=True))
+    return DivergingOffset(
+        int.from_bytes(found[:4], "big", signed=True), int.from_bytes(found[4:12], "big", signed=True)
+    )

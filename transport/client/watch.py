@@ -22,8 +22,8 @@ from aiokafka import errors as kafka
 from kafka_ratchet.transport.client.fetch_session import (
     NO_OFFSET,
     NO_SESSION,
+    PositionToWatch,
     SessionFetchRequest,
-    Spot,
     SpotAnswer,
     answer_of,
 )
@@ -46,7 +46,7 @@ Key = tuple[bytes, int]
 """Topic id and partition."""
 
 
-class Asking(Protocol):
+class WatchRequests(Protocol):
     """Requests that a watcher sends to a cluster; implemented by `Cluster`."""
 
     def known_leader(self, topic: str, partition: int) -> int | None:
@@ -56,10 +56,10 @@ class Asking(Protocol):
         """Send a request, and wait for the answer."""
 
 
-class Place:
+class WatchedPosition:
     """Position at which an idle lane waits for new records; made by `Watch.place`."""
 
-    def __init__(self, spot: Spot, session: _Session) -> None:
+    def __init__(self, spot: PositionToWatch, session: _Session) -> None:
         self.spot, self._session = spot, session
         self.is_covered = False
         """True once the broker has answered a request about this place.
@@ -99,26 +99,26 @@ class _Session:
     """Fetch session with one broker and the places it watches; one request at a time."""
 
     def __init__(self) -> None:
-        self.places: dict[Key, Place] = {}
+        self.places: dict[Key, WatchedPosition] = {}
         self.task: asyncio.Task[None] | None = None
         self.answered_at = 0.0
         self._id, self._number = NO_SESSION, 0
-        self._known: dict[Key, Place] = {}
+        self._known: dict[Key, WatchedPosition] = {}
         """Places that the broker's session has, as of the last request."""
-        self._new: dict[Key, Place] = {}
+        self._new: dict[Key, WatchedPosition] = {}
         self._gone: set[Key] = set()
-        self._additions: list[Place] = []
+        self._additions: list[WatchedPosition] = []
         """Places that the current request adds to the session."""
         self.pause_s = 0.0
         """Seconds of pause after the last request; 0 unless the request failed."""
         self.goes_on_at = float("-inf")
         """End of a long pause, in seconds of the event loop's clock."""
 
-    def add(self, key: Key, place: Place) -> None:
+    def add(self, key: Key, place: WatchedPosition) -> None:
         """Add a place, to be watched from the next request on."""
         self.places[key] = self._new[key] = place
 
-    def remove(self, key: Key, place: Place) -> None:
+    def remove(self, key: Key, place: WatchedPosition) -> None:
         """Remove a place, if it is still watched."""
         if self.places.get(key) is place:
             del self.places[key]
@@ -172,12 +172,12 @@ class Watch:
     Each position of a partition has one waiting lane at most.
     """
 
-    def __init__(self, cluster: Asking, name: str) -> None:
+    def __init__(self, cluster: WatchRequests, name: str) -> None:
         """Make a watcher without places; it sends no request before the first. name: name of its connection."""
         self._cluster, self._connection = cluster, ("watch", name)
         self._sessions: dict[int, _Session] = {}
 
-    def place(self, topic: str, spot: Spot) -> Place | None:
+    def place(self, topic: str, spot: PositionToWatch) -> WatchedPosition | None:
         """Watch a position from now on; None: the lane must use its own requests.
 
         It returns None if the partition has no known leader, if another lane waits at that position, or if the watcher
@@ -190,13 +190,13 @@ class Watch:
         key = spot.topic_id, spot.partition
         if key in session.places or asyncio.get_running_loop().time() < session.goes_on_at:
             return None
-        place = Place(spot, session)
+        place = WatchedPosition(spot, session)
         session.add(key, place)
         if session.task is None or session.task.done():
             session.task = asyncio.create_task(self._look(node, session), name=f"watch of node {node}")
         return place
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: WatchedPosition) -> None:
         """Stop watching a place."""
         key = place.spot.topic_id, place.spot.partition
         for session in self._sessions.values():

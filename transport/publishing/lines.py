@@ -153,7 +153,8 @@ def _next_value(data, at, end, depth, objects):  # type: ignore[no-untyped-def]
     """Skip the closing brackets after a value, and a comma.
 
     Returns:
-        (position, -1 if the text is not JSON; nesting depth, 0 at the end of the text; `objects` of `_json`)
+        (position of the next value, -1 if the text is not JSON; nesting depth, 0 at the end of the text; `objects` of
+        `_json` at that depth)
     """
     while depth:
         at = _blanks(data, at, end)
@@ -197,7 +198,7 @@ def _json(data, at, end, name, wanted, in_string):  # type: ignore[no-untyped-de
         end: end of the line, without its line end.
         name: uint8[bytes], name of the outermost object's member that holds the key.
         wanted: True if records have a key.
-        in_string: `_IN_STRING`.
+        in_string: the table `_IN_STRING`.
 
     Returns:
         (RECORD or ODD, start of the key, its length or -1 without a key).

@@ -44,7 +44,7 @@ _SETTLED: Final = (
 )
 
 
-class Understood(NamedTuple):
+class ParsedOptions(NamedTuple):
     """Values of a user's librdkafka options, in the form that a `BatchProducer` takes."""
 
     client: dict[str, Any]
@@ -56,7 +56,7 @@ class Understood(NamedTuple):
     linger_s: float
 
 
-def understood(options: Options) -> Understood:
+def understood(options: Options) -> ParsedOptions:
     """Check a user's librdkafka options and convert them for a `BatchProducer`.
 
     Raises:
@@ -73,7 +73,7 @@ def understood(options: Options) -> Understood:
     compression = next((str(options[name]).lower() for name in _COMPRESSION if name in options), "none")
     if compression not in CODECS:
         raise SettingsError(f"kafka.compression.type: unknown value. Write one of {', '.join(CODECS)}")
-    return Understood(
+    return ParsedOptions(
         client=client_options(str(options["bootstrap.servers"]), options),
         compression=compression,
         message_max_bytes=int(_number(options, "message.max.bytes", MESSAGE_MAX_BYTES, 1000)),

@@ -27,7 +27,7 @@ from kafka_ratchet.errors import (
     TransportError,
 )
 from kafka_ratchet.producers.metrics import Measures
-from kafka_ratchet.producers.standstill import UNEXPLAINED, Standstill
+from kafka_ratchet.producers.standstill import UNEXPLAINED, Standstill, silence_sentence
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.connection import refused_by
 from kafka_ratchet.transport.client.errors import UNAUTHORIZED, InvalidRecord, explained, raise_for
@@ -358,6 +358,12 @@ class BatchSender:
             )
         if isinstance(error, UNAUTHORIZED):
             return TopicError(text)
+        if isinstance(error, LOST):
+            return TransportError(
+                f"{text}. Kafka may have lost acknowledged records (unclean leader election?). A publisher that "
+                "continues would leave them out. `ratchet publish --from-start`, or a Producer with from_start=True, "
+                "sends all records again, and the worker drops those that it has counted"
+            )
         kind = RecordRefused if isinstance(error, REFUSED) else TransportError
         return kind(
             f"{text}. Acknowledged records stay published; run the producer again to continue with the next record"
@@ -373,10 +379,7 @@ class BatchSender:
             elif now - self._answered_at >= SILENCE_S and not self.is_over:
                 self._answered_at += SILENCE_S
                 self.standstill = found = await self._why_silent()
-                self._say(
-                    f"Kafka acknowledges nothing; {self._records} records of producer {self.name!r} wait and will be "
-                    f"sent when it does ({found.cause}): {found.text}"
-                )
+                self._say(silence_sentence(self.topic, self.name, self._records, found))
 
     async def _why_silent(self) -> Standstill:
         error = self._last_error

@@ -167,7 +167,7 @@ def read_slowly(
                 still_aborted.remove((who, first))
                 ignored.add(who)
         if attributes & 0x20:
-            if marker_of(batch) == 0:
+            if count and marker_of(batch) == 0:  # compaction may have emptied it
                 ignored.discard(producer)
             continue
         if attributes & 0x10 and producer in ignored:

@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kafka_ratchet.app.worker.answers import _partition_status
-from kafka_ratchet.tables.eviction import Bounds
-from kafka_ratchet.tables.totals import Evicted
-from kafka_ratchet.transport.client.cluster import Fetched
+from kafka_ratchet.tables.eviction import EvictionLimits
+from kafka_ratchet.tables.totals import EvictedTotals
+from kafka_ratchet.transport.client.cluster import FetchedPartition
 from tests.transport.kafka_side import Read
 from tests.transport.lane_site import PRODUCER, SEQUENCE, Site
 
@@ -24,7 +24,7 @@ def event(name: bytes, sequence: int) -> Read:
 
 @pytest.fixture
 async def site(broker: str, tmp_path: Path) -> AsyncIterator[Site]:
-    made = Site(broker, tmp_path, "bounds", bounds=Bounds(most=2, inactive_s=600))
+    made = Site(broker, tmp_path, "bounds", bounds=EvictionLimits(most=2, inactive_s=600))
     yield made
     await asyncio.gather(*(owner.close() for owner in made.lanes))
 
@@ -58,7 +58,7 @@ async def test_who_is_evicted_is_gone_with_the_transaction_that_says_so(site: Si
     first = b"a" if table.last(b"a").persisted < 0 else b"b"
     # One that is quiet, while another goes on. Not sooner: on a machine that stands still everybody is quiet.
     await owner.lane.stop()
-    site.bounds = Bounds(most=2, inactive_s=1)
+    site.bounds = EvictionLimits(most=2, inactive_s=1)
     owner = await site.owner()
     owner.lane.start()
     table = owner.sequences.partition(0)
@@ -88,13 +88,13 @@ async def test_who_is_evicted_is_gone_with_the_transaction_that_says_so(site: Si
     other.lane.start()
     await other.reach(number + 2)
     assert other.sequences.partition(0).last(first).persisted == 1
-    assert sum(other.sequences.partition(0).evicted) == sum(Evicted(1, 1))
+    assert sum(other.sequences.partition(0).evicted) == sum(EvictedTotals(1, 1))
     assert len(site.output_values()) == number + 1
 
 
 async def test_nobody_is_quiet_for_a_worker_that_was_stopped(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop it as SIGSTOP does, between its last look at the input's end and the commit; a duplicate waits."""
-    site.bounds = Bounds(inactive_s=1)
+    site.bounds = EvictionLimits(inactive_s=1)
     owner = await site.owner()
     owner.lane.start()
     site.produce([event(b"a", 1)])
@@ -109,7 +109,7 @@ async def test_nobody_is_quiet_for_a_worker_that_was_stopped(site: Site, monkeyp
 
     fetch = owner.cluster.fetch
 
-    async def slow(*args: Any, **options: Any) -> Fetched:
+    async def slow(*args: Any, **options: Any) -> FetchedPartition:
         """The answer to what it asked before comes after that to what it asks now: brokers differ."""
         fetched = await fetch(*args, **options)
         await asyncio.sleep(1.0 if stopped else 0.0)

@@ -294,6 +294,14 @@ def test_an_unreadable_marker_is_refused(body: bytes) -> None:
     refused(seal(marker(7, 1, COMMIT)[:61] + body), "offset 7", "transaction marker")
 
 
+@pytest.mark.parametrize("kind", [ABORT, COMMIT])
+def test_a_marker_emptied_by_compaction_is_passed_over(kind: int) -> None:
+    """Kafka's log cleaner keeps the batch header of a producer's last marker, without the record."""
+    emptied = seal(marker(1, 5, kind)[:57] + struct.pack(">i", 0))
+    batch = read(encode(sent(b"a"), 0, attributes=0) + emptied + encode(sent(b"b"), 2, attributes=0))
+    assert (values(batch), batch.next) == ([b"a", b"b"], 3)
+
+
 def test_a_marker_of_an_unknown_kind_is_passed_over() -> None:
     batch = read(marker(0, 1, 300) + encode(sent(b"x"), 1, attributes=0) + marker(2, 1, -1))
     assert (values(batch), batch.next) == ([b"x"], 3)

@@ -66,10 +66,12 @@ def test_a_batch_may_unpack_to_the_bound_and_not_to_more(compression: str) -> No
     unpacked = len(encode([Source(value=value)], 7)) - 61
     assert read_chunk("t", 0, 7, chunk, [], most=unpacked).value(0) == value
     with pytest.raises(BatchTooLarge) as refused:
-        read_chunk("t", 0, 7, chunk, [], most=unpacked - 1)
+        read_chunk("t", 0, 7, chunk, [], most=unpacked - 1, is_input=True)
     assert "t, partition 0, record batch at offset 7: the batch unpacks to" in str(refused.value)
     assert "max_batch_mb" in str(refused.value)
     assert "ratchet resume --stream S --partition 0 --from 8 --reason TEXT" in str(refused.value)
+    with pytest.raises(BatchTooLarge, match=r"Raise max_batch_mb$"):  # the offset is of no stream's input
+        read_chunk("t", 0, 7, chunk, [], most=unpacked - 1)
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)

@@ -14,7 +14,7 @@ from confluent_kafka.admin import NewTopic as Topic
 from kafka_ratchet.errors import PositionLost, TransportError
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.client import cluster as cluster_module
-from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, TRANSACTION, Cluster, Fetched
+from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, TRANSACTION, Cluster, FetchedPartition
 from kafka_ratchet.transport.client.errors import explained, raise_for
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.client.topic_id import TopicState
@@ -31,7 +31,7 @@ def publish(broker: str, topic: str, count: int, partition: int = 0) -> None:
     assert producer.flush(30) == 0
 
 
-async def fetch(cluster: Cluster, topic: str, *arguments: Any, **options: Any) -> Fetched:
+async def fetch(cluster: Cluster, topic: str, *arguments: Any, **options: Any) -> FetchedPartition:
     """Fetch by the topic's present id."""
     topic_id = (await cluster.found([topic]))[topic].id
     return await cluster.fetch(topic, *arguments, topic_id=topic_id, **options)

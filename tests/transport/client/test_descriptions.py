@@ -9,7 +9,7 @@ import pytest
 from aiokafka import errors as kafka
 
 from kafka_ratchet.transport.client import descriptions
-from kafka_ratchet.transport.client.descriptions import DESCRIPTIONS, Descriptions, Together
+from kafka_ratchet.transport.client.descriptions import DESCRIPTIONS, BundledRequests, Descriptions
 from kafka_ratchet.transport.client.topic_id import TopicState, topics_of
 
 
@@ -30,7 +30,7 @@ class Asked:
 
 async def test_who_asks_during_a_request_waits_for_the_next() -> None:
     asked = Asked()
-    together: Together[str, list[str]] = Together(asked)
+    together: BundledRequests[str, list[str]] = BundledRequests(asked)
     first = asyncio.create_task(together.ask("a"))
     await asyncio.sleep(0.01)
     later = [asyncio.create_task(together.ask(name)) for name in ("a", "b", "c")]
@@ -45,7 +45,7 @@ async def test_who_asks_during_a_request_waits_for_the_next() -> None:
 
 async def test_who_gives_up_takes_nobody_with_him_and_an_error_is_everybodys() -> None:
     asked = Asked()
-    together: Together[str, list[str]] = Together(asked)
+    together: BundledRequests[str, list[str]] = BundledRequests(asked)
     one, other = asyncio.create_task(together.ask(["bad"])), asyncio.create_task(together.ask(["good"]))
     await asyncio.sleep(0.01)
     one.cancel()
@@ -121,7 +121,7 @@ async def test_an_error_of_which_every_caller_gave_up_is_not_logged() -> None:
     logged: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
     asked = Asked()
-    together: Together[str, list[str]] = Together(asked)
+    together: BundledRequests[str, list[str]] = BundledRequests(asked)
     alone = asyncio.create_task(together.ask(["bad"]))
     await asyncio.sleep(0.01)
     alone.cancel()

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.transport.batch.rows import encode_pairs
-from kafka_ratchet.transport.client.cluster import LATEST, Cluster, Fetched
+from kafka_ratchet.transport.client.cluster import LATEST, Cluster, FetchedPartition
 from kafka_ratchet.transport.client.group_log import Commit, GroupHistory, GroupLog, group_log, partition_of
 from kafka_ratchet.transport.client.groups import Member
 from kafka_ratchet.transport.client.topic_id import TopicState
@@ -105,10 +105,10 @@ class Recreated:
     async def offset(self, _topic: str, _partition: int, which: int, _connection: object) -> int:
         return len(self.pairs) if which == LATEST else 0
 
-    async def fetch(self, _topic: str, _partition: int, position: int, *_: Any, **__: Any) -> Fetched:
+    async def fetch(self, _topic: str, _partition: int, position: int, *_: Any, **__: Any) -> FetchedPartition:
         self.fetched_from.append(position)
         data = b"".join(bytes(each.as_fetched(position)) for each in encode_pairs(self.pairs[position:], 1 << 20))
-        return Fetched(data, [], len(self.pairs), len(self.pairs))
+        return FetchedPartition(data, [], len(self.pairs), len(self.pairs))
 
 
 async def test_a_log_is_read_on_until_it_is_created_again() -> None:

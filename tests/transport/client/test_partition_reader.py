@@ -10,27 +10,27 @@ import pytest
 from kafka_ratchet.errors import BrokerUnavailable, PositionLost
 from kafka_ratchet.transport.batch.rows import encode_pairs
 from kafka_ratchet.transport.client import partition_reader
-from kafka_ratchet.transport.client.cluster import Cluster, Fetched
-from kafka_ratchet.transport.client.partition_reader import Fetching, PartitionReader, Place
+from kafka_ratchet.transport.client.cluster import Cluster, FetchedPartition
+from kafka_ratchet.transport.client.partition_reader import FetchOptions, PartitionAddress, PartitionReader
 
-PLACE = Place("t", 0, b"i" * 16)
-FETCHING = Fetching("reader", 1 << 20, 0)
+PLACE = PartitionAddress("t", 0, b"i" * 16)
+FETCHING = FetchOptions("reader", 1 << 20, 0)
 
 
-def fetched(offset: int, count: int, stable_end: int = 100) -> Fetched:
+def fetched(offset: int, count: int, stable_end: int = 100) -> FetchedPartition:
     """Return an answer with records from an offset on; without any where there are none."""
     pairs: list[tuple[bytes, bytes | None]] = [(b"%d" % each, b"v") for each in range(count)]
     data = b"".join(bytes(each.as_fetched(offset)) for each in encode_pairs(pairs, 1 << 20)) if pairs else b""
-    return Fetched(data, [], stable_end, stable_end)
+    return FetchedPartition(data, [], stable_end, stable_end)
 
 
 class Answers:
     """A cluster with prepared answers to fetches."""
 
-    def __init__(self, *answers: Fetched, first: int = 0) -> None:
+    def __init__(self, *answers: FetchedPartition, first: int = 0) -> None:
         self.answers, self.first = iter(answers), first
 
-    async def fetch(self, _topic: str, _partition: int, position: int, *_: Any, **__: Any) -> Fetched:
+    async def fetch(self, _topic: str, _partition: int, position: int, *_: Any, **__: Any) -> FetchedPartition:
         if position < self.first:
             raise PositionLost("deleted")
         return next(self.answers)
@@ -73,3 +73,18 @@ def test_offsets_that_retention_deleted_are_counted_or_refused() -> None:
     assert (offsets, reader.deleted) == ([], 6)
     with pytest.raises(PositionLost):
         read(Answers(first=4), 6, skips=False)
+
+
+def test_a_reader_with_a_time_limit_waits_for_no_first_offset_without_end() -> None:
+    class Silent(Answers):
+        async def offset(self, *_: Any) -> int:
+            await asyncio.Event().wait()
+            return 0
+
+    async def give_up() -> None:
+        cluster = cast("Cluster", Silent(first=4))
+        async with asyncio.timeout(10):
+            await PartitionReader(cluster, PLACE, 0, FETCHING._replace(timeout_s=0.05)).read(6)
+
+    with pytest.raises(BrokerUnavailable, match=r"^t partition 0, first offset: Kafka has sent nothing within 0.05 s"):
+        asyncio.run(give_up())

@@ -19,7 +19,7 @@ from aiokafka.conn import AIOKafkaConnection, create_conn
 from aiokafka.protocol.admin import ApiVersionRequest
 
 from kafka_ratchet.transport.client.connection import mend_connections
-from kafka_ratchet.transport.client.receiving import RESPONSE_MOST, ROOM, Connected
+from kafka_ratchet.transport.client.receiving import RESPONSE_MOST, ROOM, ReceivingProtocol
 from kafka_ratchet.transport.client.topic_id import FetchByIdRequest
 from tests.certificates import Authority
 
@@ -235,4 +235,4 @@ async def test_a_version_request_is_answered_as_before() -> None:
     async with connected(never) as connection:
         answer = await connection.send(ApiVersionRequest())
         assert [tuple(each) for each in answer.api_versions] == list(VERSIONS)
-        assert isinstance(connection._protocol, Connected)
+        assert isinstance(connection._protocol, ReceivingProtocol)

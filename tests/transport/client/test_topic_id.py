@@ -54,8 +54,9 @@ def recreate(bootstrap: str, topic: str, **config: str) -> None:
     """Deleted and created again, as an operator does it."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([topic])[topic].result(30)
-    while not made_topic(admin, NewTopic(topic, 1, 1, config=config), 30):
-        pass  # the deletion is still under way
+    deadline = time.monotonic() + LIMIT_S
+    while not made_topic(admin, NewTopic(topic, 1, 1, config=config), 30):  # the deletion is still under way
+        assert time.monotonic() < deadline, f"{topic} is still there"
     assert ends_at(bootstrap, topic) == 0
 
 
@@ -154,15 +155,17 @@ async def test_a_changelog_created_again_halts_whoever_has_no_store(site: Site) 
 def cut(broker: EmbeddedBroker, topic: str, keep_batches: int) -> None:
     """The broker loses all but the first batches of a log, as an unclean leader election does, and comes back."""
     broker.stop()
-    (folder,) = broker.folder.rglob(f"{topic}-0")
-    log = folder / "00000000000000000000.log"
-    data, at = log.read_bytes(), 0
-    for _ in range(keep_batches):
-        at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
-    log.write_bytes(data[:at])
-    for clean in broker.folder.rglob(".kafka_cleanshutdown"):
-        clean.unlink()
-    broker.start()
+    try:
+        (folder,) = broker.folder.rglob(f"{topic}-0")
+        log = folder / "00000000000000000000.log"
+        data, at = log.read_bytes(), 0
+        for _ in range(keep_batches):
+            at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+        log.write_bytes(data[:at])
+        for clean in broker.folder.rglob(".kafka_cleanshutdown"):
+            clean.unlink()
+    finally:
+        broker.start()  # the tests that follow need it
 
 
 async def test_an_input_that_lost_its_end_halts_the_lane_however_long_it_grows_again(

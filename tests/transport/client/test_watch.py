@@ -13,12 +13,12 @@ from confluent_kafka import Producer
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.fetch_session import (
     NO_SESSION,
+    PositionToWatch,
     SessionFetchRequest,
     SessionFetchResponse_v13,
-    Spot,
 )
 from kafka_ratchet.transport.client.topic_id import FetchRequest_v13
-from kafka_ratchet.transport.client.watch import PAUSE_MOST_S, Place, Watch
+from kafka_ratchet.transport.client.watch import PAUSE_MOST_S, Watch, WatchedPosition
 from tests.clock import let_skip, skip
 from tests.transport.kafka_side import LIMIT_S, until
 
@@ -75,10 +75,10 @@ EMPTY, RECORDS, PARTS = b"\x01\0", b"\x04abc\0", b"\x01" + bytes([1, 0, 3]) + b"
 """No records; three bytes of them; no records, and the tag that the log parts from what was read."""
 
 
-async def started(*numbers: int) -> tuple[Scripted, Watch, list[Place]]:
+async def started(*numbers: int) -> tuple[Scripted, Watch, list[WatchedPosition]]:
     broker = Scripted()
     watch = Watch(broker, "a")
-    places = [watch.place("t", Spot(TOPIC, number, 10, 3)) for number in numbers]
+    places = [watch.place("t", PositionToWatch(TOPIC, number, 10, 3)) for number in numbers]
     assert all(places)
     return broker, watch, [place for place in places if place]
 
@@ -99,7 +99,7 @@ async def test_a_session_names_what_has_changed_and_calls_those_of_whom_somethin
     assert zero.is_covered
     assert (zero.is_called, one.is_called, two.is_called) == (False, False, True)
     assert zero.answered_at > 0
-    again = watch.place("t", Spot(TOPIC, 2, 11, 4))  # while a request is under way that does not look there
+    again = watch.place("t", PositionToWatch(TOPIC, 2, 11, 4))  # while a request is under way that does not look there
     assert again is not None
     covered_before = again.is_covered
     assert not covered_before
@@ -132,7 +132,7 @@ async def test_an_answer_is_about_the_spot_that_was_asked_for_and_no_other() -> 
     broker, watch, (early,) = await started(0)
     await broker.next()
     watch.leave(early)
-    late = watch.place("t", Spot(TOPIC, 0, 12, 3))
+    late = watch.place("t", PositionToWatch(TOPIC, 0, 12, 3))
     assert late is not None
     broker.answers.put_nowait(answer(5, (0, 0, 12, RECORDS)))
     second = await broker.next()
@@ -172,7 +172,7 @@ async def test_whatever_fails_calls_all_and_begins_anew() -> None:
         broker.answers.put_nowait(failure)
         for place in places:
             assert await place.called(LIMIT_S)
-        new = [watch.place("t", Spot(TOPIC, number, 10, 3)) for number in (0, 1)]
+        new = [watch.place("t", PositionToWatch(TOPIC, number, 10, 3)) for number in (0, 1)]
         places = [place for place in new if place]
         assert len(places) == 2
         await broker.next()
@@ -184,25 +184,25 @@ async def test_a_watch_that_always_fails_leaves_all_to_ask_by_themselves_and_tri
     let_skip()
     broker, watch, places = await started(0)
     waits = 0
-    place: Place | None = places[0]
+    place: WatchedPosition | None = places[0]
     while place is not None:  # as a lane at rest does it
         await broker.next()
         broker.answers.put_nowait(kafka.KafkaConnectionError())
         assert await place.called(LIMIT_S)
         waits += 1
-        place = watch.place("t", Spot(TOPIC, 0, 10, 3))
+        place = watch.place("t", PositionToWatch(TOPIC, 0, 10, 3))
     assert waits == 5
     for _ in range(9):
         skip(PAUSE_MOST_S + 1)
         await until(lambda: all(session.task is None or session.task.done() for session in watch._sessions.values()))
-        place = watch.place("t", Spot(TOPIC, 0, 10, 3))
+        place = watch.place("t", PositionToWatch(TOPIC, 0, 10, 3))
         assert place is not None
         await broker.next()
         broker.answers.put_nowait(kafka.KafkaConnectionError())
         assert await place.called(LIMIT_S)
-        assert watch.place("t", Spot(TOPIC, 0, 10, 3)) is None
+        assert watch.place("t", PositionToWatch(TOPIC, 0, 10, 3)) is None
     skip(PAUSE_MOST_S + 1)
-    place = watch.place("t", Spot(TOPIC, 0, 10, 3))
+    place = watch.place("t", PositionToWatch(TOPIC, 0, 10, 3))
     assert place is not None
     await broker.next()
     broker.answers.put_nowait(answer(5))
@@ -210,15 +210,15 @@ async def test_a_watch_that_always_fails_leaves_all_to_ask_by_themselves_and_tri
     assert place.is_covered
     broker.answers.put_nowait(kafka.KafkaConnectionError())
     assert await place.called(LIMIT_S)
-    assert watch.place("t", Spot(TOPIC, 0, 10, 3)) is not None
+    assert watch.place("t", PositionToWatch(TOPIC, 0, 10, 3)) is not None
     await watch.close()
 
 
 async def test_who_cannot_be_looked_for_is_told_at_once() -> None:
     broker, watch, _ = await started(0)
-    assert watch.place("led by nobody", Spot(OTHER, 0, 0)) is None
-    assert watch.place("t", Spot(TOPIC, 0, 11)) is None  # another waits there
-    assert not await Place(Spot(TOPIC, 1, 0), watch._sessions[1]).called(0.001)
+    assert watch.place("led by nobody", PositionToWatch(OTHER, 0, 0)) is None
+    assert watch.place("t", PositionToWatch(TOPIC, 0, 11)) is None  # another waits there
+    assert not await WatchedPosition(PositionToWatch(TOPIC, 1, 0), watch._sessions[1]).called(0.001)
     await broker.next()
     await watch.close()
 
@@ -240,7 +240,7 @@ async def test_a_real_broker_tells_of_what_is_committed(cluster: Cluster, broker
         await cluster.leader(topic, number)
     watch = cluster.watch("here")
     assert cluster.watch("here") is watch
-    places = [watch.place(topic, Spot(topic_id, number, 0)) for number in range(200)]
+    places = [watch.place(topic, PositionToWatch(topic_id, number, 0)) for number in range(200)]
     assert all(places)
     every = [place for place in places if place]
     await until(lambda: all(place.is_covered and place.answered_at for place in every))
@@ -251,7 +251,7 @@ async def test_a_real_broker_tells_of_what_is_committed(cluster: Cluster, broker
     await asyncio.to_thread(send, broker, topic, 151)
     assert await every[151].called(LIMIT_S)
     assert not every[150].is_called
-    again = watch.place(topic, Spot(topic_id, 17, 1))
+    again = watch.place(topic, PositionToWatch(topic_id, 17, 1))
     assert again is not None
     await asyncio.to_thread(open_one.commit_transaction, 30)
     assert await every[150].called(LIMIT_S)
@@ -268,8 +268,8 @@ async def test_a_real_broker_tells_of_a_place_that_is_not_there(cluster: Cluster
     topic_id = (await cluster.found([topic]))[topic].id
     for number in range(2):
         await cluster.leader(topic, number)
-    beyond = cluster.watch("here").place(topic, Spot(topic_id, 0, 5))
-    other = cluster.watch("here").place(topic, Spot(OTHER, 1, 0))
+    beyond = cluster.watch("here").place(topic, PositionToWatch(topic_id, 0, 5))
+    other = cluster.watch("here").place(topic, PositionToWatch(OTHER, 1, 0))
     assert beyond is not None
     assert other is not None
     assert await beyond.called(LIMIT_S)
