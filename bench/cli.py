@@ -340,10 +340,10 @@ def partitions(
     It prints a line of JSON for each run, and one with the result at the end; with --json, only the last one. Exit code
     1 if an output is wrong.
     """
-    from bench.partitions import Many
+    from bench.partitions import ManyPartitionsRun
     from bench.partitions import partitions as measured
 
-    def say(run: Many) -> None:
+    def say(run: ManyPartitionsRun) -> None:
         if not json:
             print(json_text.dumps(run.as_dict()), flush=True)
         else:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from bench import ids, load, totals
 from bench.ids import Ids
-from bench.load import Load, Truth
+from bench.load import ExpectedOutput, Load
 from bench.measure import Measured, measure
 from bench.spread import spread
 from bench.subjects import SUBJECTS
@@ -22,7 +22,7 @@ from bench.totals import Totals
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.errors import BenchFailed
 
-Expected = Truth | Ids | Totals
+Expected = ExpectedOutput | Ids | Totals
 FILLS: Final[dict[str, Callable[[str, str, Load], Expected]]] = {
     "deduplicate": load.fill,
     "ids": ids.fill,
@@ -31,7 +31,7 @@ FILLS: Final[dict[str, Callable[[str, str, Load], Expected]]] = {
 
 
 class Stage:
-    """Kafka with the inputs of a comparison: the whole one, and shorter ones for subjects with a limit of records.
+    """Kafka with the inputs of a comparison. A subject with a limit of records gets a shorter input.
 
     Attributes:
         topic: topic of the whole input
@@ -72,7 +72,10 @@ class Comparison:
     runs: dict[str, list[Measured]] = field(default_factory=dict)
 
     def ratios(self, peer: str, value: Callable[[Measured], float]) -> dict[str, float]:
-        """Return median, minimum and maximum of the ratio of the first subject to a peer, taken round by round."""
+        """Return median, minimum and maximum of the ratios of the first subject to a peer, one ratio for each round.
+
+        value: function that returns the measure to compare
+        """
         first = next(iter(self.runs))
         return spread(value(a) / value(b) for a, b in zip(self.runs[first], self.runs[peer], strict=True))
 

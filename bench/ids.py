@@ -52,7 +52,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> Ids:
 
 
 def is_right(bootstrap: str, topic: str, truth: Ids) -> bool:
-    """Return True if the committed records of the output are each event once, with its id as key.
+    """Return True if the output has exactly one committed record for each event, with the event's id as key.
 
     Raises:
         BenchFailed: the output cannot be read to its end.

@@ -24,7 +24,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bench.load import SEQUENCE_AT, Load, Truth, fill
+from bench.load import SEQUENCE_AT, ExpectedOutput, Load, fill
 from bench.peer_programs import DELTA_SPARK, LOCK_FILE
 from bench.spread import spread
 from faults.process import cpu_seconds, tree
@@ -68,7 +68,9 @@ class JudgingRun:
 
 
 def judging(kinds: list[str], load: Load, at_a_time: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Run each kind of job in turn, `rounds` times, after one uncounted round.
+    """Run each kind of job in turn, and return the measures.
+
+    There are `rounds` rounds, after one that does not count.
 
     Args:
         kinds: kinds of jobs, `OURS` or in `PEERS`.
@@ -270,7 +272,7 @@ def _peaks(pid: int) -> dict[str, float]:
     return found
 
 
-def _counted(path: Path, truth: Truth) -> dict[str, int]:
+def _counted(path: Path, truth: ExpectedOutput) -> dict[str, int]:
     """Return the numbers of rows in the table, of doubled rows, and of new records without a row."""
     rows, different = _records(path)
     return {"rows": rows, "doubled": rows - len(different), "lost": truth.fresh - len(different)}
@@ -290,6 +292,6 @@ def _records(path: Path) -> tuple[int, set[bytes]]:
     return rows, found
 
 
-def _wrong(path: Path, truth: Truth) -> str:
+def _wrong(path: Path, truth: ExpectedOutput) -> str:
     counted = _counted(path, truth)
     return json.dumps(counted) if counted["doubled"] or counted["lost"] else ""

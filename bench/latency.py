@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from bench.kafka import committed_reader, create
 from bench.load import PARTITIONS, SEQUENCE, VALUE_BYTES
-from bench.measure import STOP_WITHIN_S, Result, Running
+from bench.measure import STOP_WITHIN_S, Result, RunningProcess
 from bench.subjects import Task, deduplicating
 from kafka_ratchet.errors import BenchFailed
 
@@ -77,7 +77,7 @@ def latency(subject: str, bootstrap: str, rate: int, seconds: float, warm_up_s: 
     with tempfile.TemporaryDirectory(prefix="ratchet-bench-") as folder:
         chosen = deduplicating(subject)
         task = Task(bootstrap, source, output, f"bench-{run}", folder, commit_ms)
-        running = Running(chosen.command(task), chosen.started)
+        running = RunningProcess(chosen.command(task), chosen.started)
         reader = _OutputReader(bootstrap, output)
         reader.start()
         try:
@@ -99,7 +99,7 @@ def latency(subject: str, bootstrap: str, rate: int, seconds: float, warm_up_s: 
 
 
 def _send(
-    producer: Producer, topic: str, rate: int, seconds: float, warm_up_s: float, running: Running
+    producer: Producer, topic: str, rate: int, seconds: float, warm_up_s: float, running: RunningProcess
 ) -> tuple[int, int]:
     """Send records at a steady rate, after a single first one that starts a waiting subject.
 

@@ -30,7 +30,7 @@ RESENT_EVERY: Final = 1_000
 READ_WITHIN_S: Final = 1_200.0
 FLUSH_S: Final = 300.0
 SETTLE_S: Final = 30.0
-"""Most seconds until the partitions of a new topic have leaders."""
+"""Maximum seconds until the partitions of a new topic have leaders."""
 AT_A_TIME: Final = 10_000
 
 
@@ -43,15 +43,15 @@ class Load:
 
     Attributes:
         records: number of records; a fifth of them are duplicates.
-        keys: number of keys, the identities; each is in one partition. New records have random keys. If there are no
-            more new records than keys, each record has another key, in no obvious order; of random ones, a third
-            would not occur.
+        keys: number of keys, which are the identities; each is in one partition. New records have random keys. But if
+            there are no more new records than keys, each new record has a key of its own, in no obvious order: a
+            random choice would leave out a third of the keys.
         compression: none, gzip, snappy, lz4 or zstd.
         duplicates: spread (every fifth record repeats one of the last thousand) or resent (after every thousand new
             records, the last 250 are sent again, as by a retrying producer).
         partitions: partition count of the input and the output.
         value_bytes: bytes of each value.
-        batch_bytes: most bytes of a batch that the input's producer sends.
+        batch_bytes: maximum number of bytes of a batch that the input's producer sends.
     """
 
     records: int = 2_000_000
@@ -64,7 +64,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class ExpectedOutput:
     """Output that the subjects must write: sequences 1 to `last` of every key, each once, in order."""
 
     last: list[int]
@@ -126,7 +126,7 @@ def begin(bootstrap: str, topic: str, load: Load) -> tuple[Producer, random.Rand
     return Producer(producer_options(bootstrap, load)), choose, filler_of(choose, load)
 
 
-def fill(bootstrap: str, topic: str, load: Load) -> Truth:
+def fill(bootstrap: str, topic: str, load: Load) -> ExpectedOutput:
     """Create the topic and send the input.
 
     Raises:
@@ -168,10 +168,10 @@ def fill(bootstrap: str, topic: str, load: Load) -> Truth:
             for again in recent[-RESENT_EVERY // 4 :][: load.records - sent]:
                 send(*again)
     flush(producer, topic, load)
-    return Truth(last)
+    return ExpectedOutput(last)
 
 
-def is_right(bootstrap: str, topic: str, truth: Truth) -> bool:
+def is_right(bootstrap: str, topic: str, truth: ExpectedOutput) -> bool:
     """Return True if the committed records of the output are exactly the right ones.
 
     Raises:

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from bench.ids import Ids
 from bench.kafka import FETCH_BYTES, committed_reader, create
-from bench.load import PARTITIONS, Load, Truth
+from bench.load import PARTITIONS, ExpectedOutput, Load
 from bench.subjects import ROOT, SUBJECTS, Task
 from bench.totals import Totals
 from faults.process import cpu_seconds, peak_bytes
@@ -29,7 +29,7 @@ from kafka_ratchet.topic_log.clients import offset_ranges
 START_WITHIN_S: Final = 180.0
 END_WITHIN_S: Final = 900.0
 SLOWEST: Final = 3_000
-"""Least records per second; a slower subject counts as stuck."""
+"""Minimum records per second; a slower subject counts as stuck."""
 ASK_EVERY_S: Final = 0.01
 AT_A_TIME: Final = 50_000
 STOP_WITHIN_S: Final = 60.0
@@ -67,7 +67,7 @@ class Measured(Result):
     verified: bool | None
 
 
-class Running:
+class RunningProcess:
     """Running process of a subject, with the text that it has printed."""
 
     def __init__(self, command: list[str], started: str) -> None:
@@ -203,7 +203,7 @@ def measure(
     broker: EmbeddedBroker,
     topic: str,
     load: Load,
-    truth: Truth | Ids | Totals,
+    truth: ExpectedOutput | Ids | Totals,
     commit_ms: int,
     run: str,
 ) -> Measured:
@@ -232,7 +232,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="ratchet-bench-") as folder:
         options = {} if load.compression == "none" else {"compression": load.compression}
         command = chosen.command(Task(bootstrap, topic, output, group, folder, commit_ms, load.partitions, options))
-        running = Running(command, chosen.started)
+        running = RunningProcess(command, chosen.started)
         try:
             running.wait_until_started()
             pid = running.process.pid

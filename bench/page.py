@@ -123,10 +123,10 @@ def _walk(
             if number:
                 took.setdefault(f"{each} {'JSON' if as_json else 'HTML'}", []).append(ms)
         say(f"round {number} of {rounds}: every page was requested")
-    return {name: _told(each) for name, each in took.items()}
+    return {name: _summary(each) for name, each in took.items()}
 
 
-def _told(took: list[float]) -> dict[str, float]:
+def _summary(took: list[float]) -> dict[str, float]:
     """Return median, 95th percentile and maximum of several times in milliseconds."""
     rising = sorted(took)
     at = min(len(rising) - 1, -(-95 * len(rising) // 100) - 1)

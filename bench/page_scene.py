@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from bench import totals
 from bench.kafka import produce
 from bench.load import SEQUENCE, Load, fill, flush, producer_options
-from bench.measure import Running
+from bench.measure import RunningProcess
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.app.local.ports import free_port
 from kafka_ratchet.errors import BenchFailed
@@ -170,7 +170,7 @@ def trickle(bootstrap: str, number: int) -> None:
     producer.flush(ANSWER_S)
 
 
-def _start_worker(stack: ExitStack, config: Path, say: Callable[[str], None]) -> Running:
+def _start_worker(stack: ExitStack, config: Path, say: Callable[[str], None]) -> RunningProcess:
     """Start the worker, and start it again if it fails.
 
     It fails while the broker does not know all of thousands of new partitions yet.
@@ -183,14 +183,14 @@ def _start_worker(stack: ExitStack, config: Path, say: Callable[[str], None]) ->
     return _start(stack, "worker", config, "worker runs", "--app", PROGRAM)
 
 
-def _start(stack: ExitStack, command: str, config: Path, started: str, *more: str) -> Running:
-    running = Running([sys.executable, "-m", "kafka_ratchet", command, "--config", str(config), *more], started)
+def _start(stack: ExitStack, command: str, config: Path, started: str, *more: str) -> RunningProcess:
+    running = RunningProcess([sys.executable, "-m", "kafka_ratchet", command, "--config", str(config), *more], started)
     stack.callback(running.stop)
     running.wait_until_started()
     return running
 
 
-def _when_judged(page: str, worker: Running, fresh: int) -> int:
+def _when_judged(page: str, worker: RunningProcess, fresh: int) -> int:
     """Wait until the worker has judged its whole input.
 
     Returns:

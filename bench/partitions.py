@@ -22,8 +22,8 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from bench.kafka import create, produce
-from bench.load import HEAD, PARTITIONS, SEQUENCE, Load, Truth, filled, filler_of, is_right, producer_options
-from bench.measure import END_WITHIN_S, Result, Running, forget
+from bench.load import HEAD, PARTITIONS, SEQUENCE, ExpectedOutput, Load, filled, filler_of, is_right, producer_options
+from bench.measure import END_WITHIN_S, Result, RunningProcess, forget
 from bench.spread import spread
 from bench.subjects import SUBJECTS, Task
 from faults.process import cpu_seconds, peak_bytes
@@ -40,7 +40,7 @@ In this time the worker writes its stores and closes connections."""
 LOOK_S: Final = 0.05
 READY_LOOK_S: Final = 0.2
 WARM_SHARE: Final = 20
-"""Divisor of the number of records: this part of them is sent before the measured ones."""
+"""Divisor of the number of measured records; the quotient is the number of records sent before these."""
 WARM_STEPS: Final = 4
 """Number of transactions of these earlier records."""
 COMMIT_MS: Final = 100
@@ -51,7 +51,7 @@ OPEN_MS: Final = 900_000
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class ResourceUse:
     """Time and CPU used in a part of a run.
 
     Attributes:
@@ -76,16 +76,16 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Many(Result):
+class ManyPartitionsRun(Result):
     """One run with many partitions.
 
     Attributes:
         partitions: partitions of the stream.
         busy: partitions with records.
-        start: use from the start of the process until every lane runs, on new topics.
-        again: use of a second start, until every lane runs.
-        idle: use during some time without records.
-        work: use from the time at which the records become visible to the last commit.
+        start: time and CPU from the start of the process until every lane runs, on new topics.
+        again: time and CPU of a second start, until every lane runs.
+        idle: time and CPU during a phase without records.
+        work: time and CPU from the time at which the records become visible to the last commit.
         records_per_s: records per second of all busy partitions, in that time.
         peak_mb: peak resident memory since the second start, in megabytes.
         verified: True if the output is right.
@@ -93,17 +93,17 @@ class Many(Result):
 
     partitions: int
     busy: int
-    start: Spent
-    again: Spent
-    idle: Spent
-    work: Spent
+    start: ResourceUse
+    again: ResourceUse
+    idle: ResourceUse
+    work: ResourceUse
     records_per_s: int
     peak_mb: int
     verified: bool
 
 
 def partitions(
-    count: int, busy: int, records: int, keys: int, idle_s: float, rounds: int, say: Callable[[Many], None]
+    count: int, busy: int, records: int, keys: int, idle_s: float, rounds: int, say: Callable[[ManyPartitionsRun], None]
 ) -> dict[str, Any]:
     """Run a worker with many partitions and one with PARTITIONS, in turn.
 
@@ -123,8 +123,8 @@ def partitions(
         BenchFailed: a worker does not start, or does not finish.
     """
     few_of = replace(Load(), records=records, keys=keys)
-    many: list[Many] = []
-    few: list[Many] = []
+    many: list[ManyPartitionsRun] = []
+    few: list[ManyPartitionsRun] = []
     with tempfile.TemporaryDirectory(prefix="ratchet-bench-kafka-") as folder, EmbeddedBroker(Path(folder)) as broker:
         _run(broker, few_of, PARTITIONS, 0.0)
         for _ in range(rounds):
@@ -144,7 +144,7 @@ def partitions(
     }
 
 
-def _run(broker: EmbeddedBroker, load: Load, busy: int, idle_s: float) -> Many:
+def _run(broker: EmbeddedBroker, load: Load, busy: int, idle_s: float) -> ManyPartitionsRun:
     run = f"partitions-{load.partitions}-{uuid.uuid4().hex[:8]}"
     topic, output = f"bench.{run}.in", f"bench.{run}.out"
     create(broker.bootstrap, topic, partitions=load.partitions)
@@ -168,28 +168,28 @@ def _run(broker: EmbeddedBroker, load: Load, busy: int, idle_s: float) -> Many:
     right = is_right(broker.bootstrap, output, truth)
     forget(broker.bootstrap, run)
     rate = round((load.records - warm) / work.seconds)
-    return Many("ratchet", load.partitions, busy, start, again, idle, work, rate, peak >> 20, right)
+    return ManyPartitionsRun("ratchet", load.partitions, busy, start, again, idle, work, rate, peak >> 20, right)
 
 
-def _spent(broker: EmbeddedBroker, running: Running, work: Callable[[], None]) -> Spent:
+def _spent(broker: EmbeddedBroker, running: RunningProcess, work: Callable[[], None]) -> ResourceUse:
     pid, began = running.process.pid, time.monotonic()
     before, broker_before = cpu_seconds(pid), cpu_seconds(broker.java_pid)
     work()
     return _since(began, cpu_seconds(pid) - before, cpu_seconds(broker.java_pid) - broker_before)
 
 
-def _since(began: float, cpu_s: float, broker_cpu_s: float) -> Spent:
-    return Spent(round(time.monotonic() - began, 3), round(cpu_s, 2), round(broker_cpu_s, 2))
+def _since(began: float, cpu_s: float, broker_cpu_s: float) -> ResourceUse:
+    return ResourceUse(round(time.monotonic() - began, 3), round(cpu_s, 2), round(broker_cpu_s, 2))
 
 
-def _start(broker: EmbeddedBroker, task: Task) -> tuple[Running, Spent]:
+def _start(broker: EmbeddedBroker, task: Task) -> tuple[RunningProcess, ResourceUse]:
     """Start the worker, and wait until every lane runs; return the process, and the resources used."""
     port = free_port()
     command = SUBJECTS["ratchet"].command(task)
     with (Path(task.folder) / "ratchet.toml").open("a", encoding="utf-8") as config:
         config.write(f"\n[web]\nstatus_port = {port}\n")
     began, broker_before = time.monotonic(), cpu_seconds(broker.java_pid)
-    running = Running(command, "worker runs")
+    running = RunningProcess(command, "worker runs")
     try:
         while not _is_ready(port):
             running.check()
@@ -218,7 +218,7 @@ def _is_ready(port: int) -> bool:
 
 def _send_unseen(
     bootstrap: str, topic: str, load: Load, numbers: list[int], warm: int, until_done: Callable[[], None]
-) -> tuple[Truth, Callable[[], None]]:
+) -> tuple[ExpectedOutput, Callable[[], None]]:
     """Send all records, the measured ones in a transaction that stays open.
 
     Args:
@@ -255,10 +255,10 @@ def _send_unseen(
         produce(producer, topic, value, b"user-%d" % user, headers=headers, partition=where)
         producer.poll(0)
     producer.flush(END_WITHIN_S)
-    return Truth(last), lambda: producer.commit_transaction(COMMIT_WITHIN_S)
+    return ExpectedOutput(last), lambda: producer.commit_transaction(COMMIT_WITHIN_S)
 
 
-def _wait(task: Task, numbers: Iterable[int], running: Running) -> None:
+def _wait(task: Task, numbers: Iterable[int], running: RunningProcess) -> None:
     """Wait until the group has committed the end of each partition in `numbers`."""
     with consumer({"bootstrap.servers": task.bootstrap}, "bench-ends") as asked:
         held = offset_ranges(asked, task.input, task.partitions)

@@ -23,7 +23,9 @@ KEYS = 10_000
 
 
 def publishing(records: int, line_bytes: int, rounds: int, say: Callable[[str], None]) -> dict[str, object]:
-    """Publish a file with each kind of publisher in turn, `rounds` times after an uncounted round; return the results.
+    """Publish a file with each kind of publisher in turn, and return the results.
+
+    There are `rounds` rounds, after one that does not count.
 
     Raises:
         BenchFailed: a publisher fails, or the topic does not contain the file's lines.

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from bench.kafka import create
 from bench.load import Load, fill
-from bench.measure import END_WITHIN_S, GroupPosition, Running
+from bench.measure import END_WITHIN_S, GroupPosition, RunningProcess
 from bench.sending import run_module
 from bench.spread import spread
 from bench.subjects import SUBJECTS, Task
@@ -24,7 +24,9 @@ COMMIT_MS: Final = 100
 
 
 def verifying(load: Load, rounds: int, say: Callable[[str], None], kinds: tuple[str, ...] = KINDS) -> dict[str, Any]:
-    """Let a worker deduplicate an input, and verify it by each kind in turn, `rounds` times after an uncounted round.
+    """Let a worker deduplicate an input, and measure `ratchet verify` of each kind in turn.
+
+    There are `rounds` rounds, after one that does not count.
 
     Raises:
         BenchFailed: a command fails, or does not find everything right.
@@ -63,7 +65,7 @@ def _judged(bootstrap: str, load: Load, folder: str) -> Path:
     create(bootstrap, OUTPUT, partitions=load.partitions)
     reached = GroupPosition(bootstrap, INPUT, GROUP, load.partitions)
     subject = SUBJECTS["ratchet"]
-    running = Running(
+    running = RunningProcess(
         subject.command(Task(bootstrap, INPUT, OUTPUT, GROUP, folder, COMMIT_MS, load.partitions)), subject.started
     )
     try:
@@ -81,7 +83,9 @@ TOPIC = "survey"
 
 
 def survey(load: Load, rounds: int, say: Callable[[str], None]) -> dict[str, object]:
-    """Read one input by `ratchet survey` and by a plain client in turn, `rounds` times after an uncounted round.
+    """Measure `ratchet survey` and a plain client in turn, which read the same input.
+
+    There are `rounds` rounds, after one that does not count.
 
     Raises:
         BenchFailed: a reader fails, or counts wrongly.

@@ -28,7 +28,9 @@ QUEUE_FULL_S: Final = 0.1
 
 
 def reading(records: int, value_bytes: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Read a filled topic by each kind of reader in turn, `rounds` times after an uncounted round.
+    """Measure each kind of reader in turn, which copies a filled topic into a table.
+
+    There are `rounds` rounds, after one that does not count.
 
     Raises:
         BenchFailed: a reader fails, or the table does not have each record once.

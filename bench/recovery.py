@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 
 from bench.kafka import committed_reader, create, ends
 from bench.load import HEAD, PARTITIONS, SEQUENCE, VALUE_BYTES, Load
-from bench.measure import END_WITHIN_S, GroupPosition, Result, Running
+from bench.measure import END_WITHIN_S, GroupPosition, Result, RunningProcess
 from bench.spread import spread
 from bench.subjects import Subject, Task, deduplicating
 from faults.process import named
@@ -140,7 +140,7 @@ class _Killing:
     def __init__(self, subject: Subject, task: Task, *, lost: bool) -> None:
         self._subject, self._command, self._lost = subject, subject.command(task), lost
         self._state = Path(task.folder) / "state"
-        self.running = Running(self._command, subject.started)
+        self.running = RunningProcess(self._command, subject.started)
 
     def all_of_it(self, away_s: float) -> float:
         """Kill the subject, and start it again.
@@ -153,7 +153,7 @@ class _Killing:
             shutil.rmtree(self._state, ignore_errors=True)
         time.sleep(away_s)
         began = time.monotonic()
-        self.running = Running(self._command, self._subject.started)
+        self.running = RunningProcess(self._command, self._subject.started)
         return began
 
     def one_process(self) -> float:
@@ -212,7 +212,7 @@ class _Trickle:
 
 
 def _new_output(
-    bootstrap: str, topic: str, begins: list[int], partitions: Collection[int], running: Running
+    bootstrap: str, topic: str, begins: list[int], partitions: Collection[int], running: RunningProcess
 ) -> tuple[float, float]:
     """Return two times: of the first new committed record in any of the partitions, and in the last of them."""
     options: dict[str, Any] = {"fetch_wait_max_ms": 5}

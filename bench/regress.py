@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from bench.load import Load, Truth, fill
+from bench.load import ExpectedOutput, Load, fill
 from bench.measure import Measured, measure
 from bench.spread import spread
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
@@ -23,7 +23,10 @@ from kafka_ratchet.errors import BenchFailed
 
 RECORDED: Final = Path(__file__).with_name("regress.json")
 WORSE: Final = 0.1
-"""Least share of loss in the median of a slower case; smaller differences are not worth a search."""
+"""Least loss in the median of a slower case, as a share.
+
+Smaller differences are not worth a search for their cause.
+"""
 FLOOR: Final = "floor"
 
 
@@ -72,7 +75,7 @@ def regress(rounds: int, say: Callable[[str, Measured], None]) -> tuple[Ratios, 
     """
     runs: dict[str, list[Measured]] = {name: [] for name in CASES}
     with TemporaryDirectory(prefix="ratchet-bench-kafka-") as folder, EmbeddedBroker(Path(folder)) as broker:
-        inputs: dict[Load, tuple[str, Truth]] = {}
+        inputs: dict[Load, tuple[str, ExpectedOutput]] = {}
 
         def run(case: Case) -> Measured:
             if case.load not in inputs:

@@ -70,7 +70,9 @@ class SinkRun:
 def results(
     kinds: list[str], records: int, value_bytes: int, at_a_time: int, rounds: int, say: Callable[[SinkRun], None]
 ) -> dict[str, Any]:
-    """Run each kind of job in turn, `rounds` times, after one uncounted round.
+    """Run each kind of job in turn, and return the measures.
+
+    There are `rounds` rounds, after one that does not count.
 
     Args:
         kinds: kinds of jobs, in `RATCHET` or `OTHERS`.

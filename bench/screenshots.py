@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 
 from bench.kafka import create
 from bench.load import SEQUENCE
-from bench.measure import Running
+from bench.measure import RunningProcess
 from bench.page_scene import get_json
 from bench.sending import run_module
 from bench.subjects import ROOT
@@ -161,8 +161,8 @@ def main(folder: Path, *, sink: bool) -> None:
         _take(page, {name: path for name, path in PAGES.items() if sink or name != "sink"})
 
 
-def _start(command: str, config: Path, started: str, *more: str) -> Running:
-    running = Running([sys.executable, "-m", "kafka_ratchet", command, "--config", str(config), *more], started)
+def _start(command: str, config: Path, started: str, *more: str) -> RunningProcess:
+    running = RunningProcess([sys.executable, "-m", "kafka_ratchet", command, "--config", str(config), *more], started)
     running.wait_until_started()
     return running
 

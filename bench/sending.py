@@ -46,7 +46,9 @@ class Sending:
 
 
 def sending(records: int, value_bytes: int, rounds: int, say: Callable[[str], None]) -> Sending:
-    """Send records with each kind of producer in turn, `rounds` times after an uncounted round.
+    """Send records with each kind of producer in turn, and return the measures.
+
+    There are `rounds` rounds, after one that does not count.
 
     Raises:
         BenchFailed: a producer fails, or its topic lacks records.

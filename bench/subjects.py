@@ -71,7 +71,7 @@ class Subject:
         counted: True: its progress is read from the group's committed offsets. False: its output records are counted.
         program: name of its task; only subjects with the same task are compared.
         is_right: function that returns True for a right output.
-        most: most records to give it, since a slow program would take more time than all others together.
+        most: maximum number of records to give it, since a slow program would take more time than all others together.
     """
 
     what: str

@@ -67,7 +67,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> Totals:
 
 
 def is_right(bootstrap: str, topic: str, truth: Totals, *, every: bool) -> bool:
-    """Return True if the committed output has each user's totals in their order, and the last one of each user.
+    """Return True if the committed output has each user's totals in order, up to the user's last one.
 
     every: True: no total may be missing; False: totals before the last may be missing, as with a cache
 

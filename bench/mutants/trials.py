@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import json
+import math
 import os
 import signal
 import sys
@@ -13,8 +14,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import astuple, dataclass, replace
+from functools import cache, partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -29,10 +30,9 @@ So many are needed because the first test in a process that calls a compiled fun
 """
 AT_IMPORT: Final = ""
 """Coverage context of lines that run outside of tests, while modules are imported and tests are collected."""
-CRASHED: Final = "signal "
-"""Beginning of the answer for a trial with a crashed process. A fork with Spark in it may crash without a mutant."""
+KILLED, SURVIVED, UNDECIDED = "killed", "survived", "undecided"
 SERVERS: Final = ("broker", "spark", "postgres", "mariadb", "s3", "kafka_jars")
-"""Session fixtures that start servers; all mutants of a part share the servers."""
+"""Session fixtures that start servers."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Measured:
         self._contexts: Callable[[str], dict[int, list[str]]] = cache(data.contexts_by_lineno)
 
     def tests_of(self, file: str, lines: tuple[int, int]) -> tuple[list[str], bool]:
-        """Return the tests that run one of the lines, and True if an import runs one too.
+        """Return the tests that run one of the lines, and True if the module's import runs one of them too.
 
         The tests of one file stay together, because they share fixtures; files with quick tests come first.
         """
@@ -76,6 +76,18 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """Outcome of one trial."""
+
+    number: int
+    outcome: str
+    """`KILLED`, `SURVIVED` or `UNDECIDED`."""
+    seconds: float
+    reason: str
+    """Failed test with its error if killed; the end of the process or the missing tests if undecided."""
+
+
+@dataclass(frozen=True)
 class Tests:
     """Runner of the tests of one part, in processes forked from this one."""
 
@@ -86,6 +98,12 @@ class Tests:
     """Folders of the code to record lines of."""
     plain: bool
     """True: Numba is switched off."""
+    apart: bool = False
+    """True: each trial starts its own servers, because a fork crashes once its parent has used Spark."""
+    most_s: float = math.inf
+    """Seconds after which a trial begins no further test; it is undecided then."""
+    without: tuple[str, ...] = ()
+    """Fixtures such as `spark`; tests that need one are left out."""
 
     def measure(self, folder: Path) -> Measured:
         """Run all tests over the unchanged code, and return the measurement. folder: folder to store it in."""
@@ -113,39 +131,36 @@ class Tests:
         (folder / f"{self.name}.seconds.json").write_text(json.dumps(recorder.seconds))
         return code
 
-    def try_all(
-        self, trials: list[Trial], measured: Measured, folder: Path, deadline: float
-    ) -> Iterator[tuple[int, bool, float, str]]:
-        """Yield number, survival, seconds and failed test of each trial, until the deadline.
+    def try_all(self, trials: list[Trial], measured: Measured, folder: Path, deadline: float) -> Iterator[Answer]:
+        """Yield the answer of each trial until the deadline; a later answer of a trial replaces its earlier one.
 
-        One process collects the tests and starts the servers. For each trial, a child of it changes the module and runs
-        the tests.
+        One process collects the tests and, unless trials are apart, starts the servers. For each trial, a child of it
+        changes the module and runs the tests.
         """
-        untested = [number for number, trial in enumerate(trials) if not trial.tests]
-        yield from ((number, True, 0.0, "") for number in untested)
+        yield from (Answer(number, SURVIVED, 0.0, "") for number, trial in enumerate(trials) if not trial.tests)
         read, write = os.pipe()
-        server = _Server(trials, measured.seconds, deadline, write)
+        server = _Server(self, trials, measured.seconds, deadline, write)
         child = _forked(folder / f"{self.name}-mutants.log", lambda: self._pytest(self.paths, server))
         os.close(write)
         with os.fdopen(read) as answers:
             for line in answers:
-                number, lives, seconds, failed = json.loads(line)
-                yield number, lives, seconds, failed
+                yield Answer(*json.loads(line))
         os.waitpid(child, 0)
         for number, trial in enumerate(trials):
             if trial.tests and trial.at_import and time.monotonic() < deadline:
                 yield self._try_at_import(number, trial, folder)
 
-    def _try_at_import(self, number: int, trial: Trial, folder: Path) -> tuple[int, bool, float, str]:
-        def run() -> int:
+    def _try_at_import(self, number: int, trial: Trial, folder: Path) -> Answer:
+        def run(answers: int) -> int:
             _load_instead(trial)
-            return self._pytest(trial.tests, None)
+            verdict = _Verdict()
+            code = self._pytest(["-x", *trial.tests], verdict)
+            os.write(answers, verdict.said().encode())
+            return code
 
-        began = time.monotonic()
-        code = _ended(_forked(folder / "mutant.log", run), LIMIT_S + 600)
-        return number, code == 0, time.monotonic() - began, "" if code == 0 else "at import"
+        return _answer(number, folder / "mutant.log", LIMIT_S + 600, run)
 
-    def _pytest(self, paths: list[str], plugin: object | None) -> int:
+    def _pytest(self, paths: list[str], plugin: object) -> int:
         os.environ["CI"] = "true"  # Hypothesis draws the same examples each time
         if self.plain:
             os.environ["NUMBA_DISABLE_JIT"] = "1"
@@ -155,9 +170,17 @@ class Tests:
         import pytest
 
         options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *self.selection]
-        if plugin is None:
-            return int(pytest.main([*options, "-x", *paths]))
-        return int(pytest.main([*options, *paths], [plugin]))
+        return int(pytest.main([*options, *paths], [plugin, _Without(self.without)]))
+
+
+class _Without:
+    """Pytest plugin that leaves out the tests that need one of some fixtures."""
+
+    def __init__(self, fixtures: tuple[str, ...]) -> None:
+        self.fixtures = fixtures
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        items[:] = [item for item in items if not set(self.fixtures) & set(getattr(item, "fixturenames", ()))]
 
 
 class _Recorder:
@@ -184,10 +207,36 @@ class _Recorder:
         return True
 
 
+class _Verdict:
+    """Pytest plugin that keeps the first failed test, and the first failed fixture."""
+
+    def __init__(self) -> None:
+        self.failed = self.unable = ""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if not report.failed:
+            return
+        crash = getattr(report.longrepr, "reprcrash", None)
+        error = str(getattr(crash, "message", "")).partition("\n")[0][:200]
+        if report.when == "call":
+            self.failed = self.failed or f"{report.nodeid}: {error}"
+        else:
+            self.unable = self.unable or f"{report.when} of {report.nodeid}: {error}"
+
+    def said(self, missing: str = "") -> str:
+        """Return the outcome and its reason. missing: words on the tests that did not run, or "" """
+        if self.failed:
+            return f"{KILLED} {self.failed}"
+        return f"{UNDECIDED} {self.unable or missing}" if self.unable or missing else SURVIVED
+
+
 class _Server:
     """Pytest plugin that runs, instead of all tests once, the tests of each mutant in a fork."""
 
-    def __init__(self, trials: list[Trial], seconds: dict[str, float], deadline: float, answers: int) -> None:
+    def __init__(
+        self, tests: Tests, trials: list[Trial], seconds: dict[str, float], deadline: float, answers: int
+    ) -> None:
+        self.tests = tests
         self.trials = trials
         self.seconds = seconds
         self.deadline = deadline
@@ -196,20 +245,38 @@ class _Server:
     def pytest_runtestloop(self, session: Any) -> bool:
         items = {item.nodeid: item for item in session.items}
         wanted = {test for trial in self.trials for test in trial.tests}
-        self._start_servers([items[test] for test in sorted(wanted & items.keys(), key=self.seconds.__getitem__)])
-        for number, trial in enumerate(self.trials):
-            chosen = [items[test] for test in trial.tests if test in items]
+        if not self.tests.apart:
+            self._start_servers([items[test] for test in sorted(wanted & items.keys(), key=self.seconds.__getitem__)])
+        killed = list[Answer]()
+        tests_of = [self._in_order(each, items) for each in self.trials]
+        for number in sorted(range(len(tests_of)), key=lambda number: self._limit(tests_of[number][:1])):
+            trial, chosen = self.trials[number], tests_of[number]
             if not chosen or trial.at_import or time.monotonic() > self.deadline:
                 continue
-            began = time.monotonic()
-            read, write = os.pipe()
-            child = _forked(None, lambda: self._run(session, chosen, trial, write))  # noqa: B023 # it forks at once
-            os.close(write)
-            code = _ended(child, sum(self._limit(item) for item in chosen))
-            with os.fdopen(read) as failed:
-                answer = (number, code == 0, time.monotonic() - began, ending(code, failed.read()))
-            os.write(self.answers, json.dumps(answer).encode() + b"\n")
+            answer = _answer(number, None, self._limit(chosen), partial(self._run, session, chosen, trial))
+            self._send(answer)
+            killed += [answer] if answer.outcome == KILLED else []
+        passing = self._passing(session, [item for name, item in items.items() if any(_names(a, name) for a in killed)])
+        for answer in killed:
+            if not any(_names(answer, name) for name in passing):
+                reason = f"without the mutant too, it does not pass: {answer.reason}"
+                self._send(replace(answer, outcome=UNDECIDED, reason=reason))
         return True
+
+    def _send(self, answer: Answer) -> None:
+        os.write(self.answers, json.dumps(astuple(answer)).encode() + b"\n")
+
+    def _in_order(self, trial: Trial, items: dict[str, Any]) -> list[Any]:
+        """Return first the tests that need few servers, and of these first those of the module's own test file."""
+        chosen = [items[test] for test in trial.tests if test in items]
+        if not self.tests.apart:
+            return chosen
+        path = Path(trial.file)
+        own = (f"test_{path.stem}.py", f"test_{path.parent.name}_{path.stem}.py")
+        return sorted(
+            chosen,
+            key=lambda item: (sum(name in item.fixturenames for name in SERVERS), Path(item.path).name not in own),
+        )
 
     def _start_servers(self, items: list[Any]) -> None:
         """Run one test for each server, so that its session fixture starts; session fixtures do not end after it."""
@@ -218,36 +285,97 @@ class _Server:
             if item is not None:
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=None if len(items) == 1 else items[0])
 
-    def _limit(self, item: Any) -> float:
-        return LIMIT_S + 4 * self.seconds[item.nodeid]
+    def _limit(self, items: list[Any]) -> float:
+        return sum(LIMIT_S + 4 * self.seconds[item.nodeid] for item in items)
 
-    def _run(self, session: Any, items: list[Any], trial: Trial, failed: int) -> int:
-        _own_connections()
+    def _passing(self, session: Any, items: list[Any]) -> list[str]:
+        """Return the tests that pass in a fork without a mutant."""
+        passing = list[str]()
+
+        def run(answers: int) -> int:
+            for item, verdict in self._verdicts(session, items):
+                if verdict.said() == SURVIVED:
+                    os.write(answers, item.nodeid.encode() + b"\n")
+                verdict.failed = verdict.unable = ""
+            return self._ended(session)
+
+        if items:
+            passing += _said(None, self._limit(items), run)[1].splitlines()
+        return passing
+
+    def _run(self, session: Any, items: list[Any], trial: Trial, answers: int) -> int:
         if not change(trial.file, trial.code):
-            os.write(failed, b"not changed")
-            return 70
-        for item, following in zip(items, [*items[1:], items[0]], strict=True):  # Spark stays for the next mutant
-            faulthandler.dump_traceback_later(self._limit(item), exit=True)
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            if session.testsfailed:
-                os.write(failed, item.nodeid.encode())
-                return 1
-        faulthandler.cancel_dump_traceback_later()
+            os.write(answers, f"{UNDECIDED} not changed".encode())
+            return 0
+        began, missing, verdict = time.monotonic(), "", _Verdict()
+        for number, (_, verdict) in enumerate(self._verdicts(session, items), 1):
+            if verdict.failed:
+                break
+            if number < len(items) and time.monotonic() - began > self.tests.most_s:
+                missing = f"passed {number} of {len(items)} tests, the others had no time"
+                break
+        os.write(answers, verdict.said(missing).encode())
+        return self._ended(session)
+
+    def _ended(self, session: Any) -> int:
+        """Stop the servers that this fork has started, and return its exit code."""
+        if self.tests.apart:
+            faulthandler.dump_traceback_later(LIMIT_S, exit=True)
+            session._setupstate.teardown_exact(None)  # noqa: SLF001 # no hook does it without a test
         return 0
 
+    def _verdicts(self, session: Any, items: list[Any]) -> Iterator[tuple[Any, _Verdict]]:
+        """Run the tests in this fork; yield each test with the verdict so far."""
+        _own_connections()
+        verdict = _Verdict()
+        session.config.pluginmanager.register(verdict)
+        for item, following in zip(items, [*items[1:], items[0]], strict=True):  # servers stay up after the last
+            faulthandler.dump_traceback_later(self._limit([item]), exit=True)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            faulthandler.cancel_dump_traceback_later()
+            yield item, verdict
 
-def ending(code: int, failed: str) -> str:
-    """Return the failed test of a child process, else the kind of its end; "": all its tests passed.
 
-    code: exit code of the process; failed: node id of the failed test, or ""
+def _names(answer: Answer, test: str) -> bool:
+    return answer.reason.startswith(f"{test}: ")
+
+
+def ending(code: int, said: str) -> tuple[str, str]:
+    """Return the outcome and the reason of a trial.
+
+    A process that ends without an answer has crashed or run too long, which no failed test explains.
+
+    code: exit code of the process; said: its answer, or ""
     """
-    if code == 0 or failed:
-        return failed
-    return f"{CRASHED}{-code}" if code < 0 and code != -signal.SIGKILL else "endless"
+    if said:
+        outcome, _, reason = said.partition(" ")
+        return outcome, reason
+    if code in (1, -signal.SIGKILL):  # of faulthandler, of `_ended`
+        return UNDECIDED, "endless"
+    return UNDECIDED, f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _answer(number: int, log: Path | None, limit_s: float, run: Callable[[int], int]) -> Answer:
+    """Run a trial in a fork; the function gets the file descriptor for its answer."""
+    began = time.monotonic()
+    outcome, reason = ending(*_said(log, limit_s, run))
+    return Answer(number, outcome, time.monotonic() - began, reason)
+
+
+def _said(log: Path | None, limit_s: float, run: Callable[[int], int]) -> tuple[int, str]:
+    """Return exit code and answer of a function that runs in a fork. The answer must fit into a pipe."""
+    read, write = os.pipe()
+    child = _forked(log, lambda: run(write))
+    os.close(write)
+    code = _ended(child, limit_s)
+    with os.fdopen(read) as answer:
+        return code, answer.read()
 
 
 def change(file: str, code: CodeType) -> bool:
-    """Replace the code of all existing functions of a file by their code in another version of the file.
+    """Replace the code of a file's loaded functions by their code in a changed version of the file.
+
+    code: compiled module of the changed version
 
     Returns:
         True if the code of a function has changed
@@ -313,14 +441,15 @@ def _forked(log: Path | None, run: Callable[[], int]) -> int:
 
 
 def _ended(child: int, limit_s: float) -> int:
-    """Wait for the end of a child, and return its exit code; after the limit, kill it and its children."""
+    """Wait for the end of a child, and return its exit code; after the limit, kill it. Kill the servers it left."""
     deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
+    ended, status = 0, signal.SIGKILL.value
+    while not ended and time.monotonic() < deadline:
         ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
         time.sleep(0.01)
     with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return -signal.SIGKILL
+    if not ended:
+        os.waitpid(child, 0)
+        return -signal.SIGKILL
+    return os.waitstatus_to_exitcode(status)

@@ -1,6 +1,6 @@
 """Reads a topic to its end with a bare confluent-kafka client, and does nothing with the records: bootstrap, topic.
 
-Prints the records and the seconds from the first question to the last record.
+Prints the number of records, and the seconds from the first request to the last record.
 """
 
 from __future__ import annotations

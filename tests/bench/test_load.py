@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from bench.load import PARTITIONS, SEQUENCE, SEQUENCE_AT, VALUE_BYTES, Load, Truth, fill, is_right
+from bench.load import PARTITIONS, SEQUENCE, SEQUENCE_AT, VALUE_BYTES, ExpectedOutput, Load, fill, is_right
 
 
 def everything(bootstrap: str, topic: str) -> list[Message]:
@@ -54,7 +54,7 @@ def written(bootstrap: str, messages: list[Message]) -> str:
     return topic
 
 
-def filled(broker: str, duplicates: Any) -> tuple[list[Message], Truth, Load]:
+def filled(broker: str, duplicates: Any) -> tuple[list[Message], ExpectedOutput, Load]:
     load = Load(records=10_000, keys=100, compression="lz4", duplicates=duplicates)
     topic = f"input-{uuid.uuid4().hex[:8]}"
     truth = fill(broker, topic, load)
@@ -91,7 +91,7 @@ def swap(messages: list[Message]) -> list[Message]:
 
 
 @pytest.fixture(scope="module")
-def spread(broker: str) -> tuple[list[Message], Truth, Load]:
+def spread(broker: str) -> tuple[list[Message], ExpectedOutput, Load]:
     return filled(broker, "spread")
 
 
@@ -108,7 +108,7 @@ def spread(broker: str) -> tuple[list[Message], Truth, Load]:
 )
 def test_only_the_right_output_is_right(
     broker: str,
-    spread: tuple[list[Message], Truth, Load],
+    spread: tuple[list[Message], ExpectedOutput, Load],
     change: Callable[[list[Message]], list[Message]],
     right: bool,
 ) -> None:

@@ -94,14 +94,14 @@ module.write_text("LIMIT = 7")
 test.write_text("from with_a_limit import LIMIT\\ndef test_limit(): assert LIMIT == 7")
 tests = Tests("limit", [], ["-c", os.devnull, "--rootdir", str(folder)], [], plain=False)
 code = compile(f"LIMIT = {limit}", str(module), "exec")
-number, survived, _, failed = tests._try_at_import(
-    5, Trial(str(module), code, [f"{test}::test_limit"], at_import=True), folder
-)
-print((number, survived, failed))
+answer = tests._try_at_import(5, Trial(str(module), code, [f"{test}::test_limit"], at_import=True), folder)
+print((answer.number, answer.outcome, answer.reason))
 """
 
 
-@pytest.mark.parametrize(("limit", "answer"), [(7, (5, True, "")), (8, (5, False, "at import"))])
+@pytest.mark.parametrize(
+    ("limit", "answer"), [(7, (5, "survived", "")), (8, (5, "killed", "test_limit.py::test_limit: assert 8 == 7"))]
+)
 def test_a_mutant_of_an_import_meets_the_tests_of_its_line(tmp_path: Path, limit: int, answer: object) -> None:
     """It forks, which a process of tests with threads of Kafka clients may not survive."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV"))}
@@ -110,9 +110,87 @@ def test_a_mutant_of_an_import_meets_the_tests_of_its_line(tmp_path: Path, limit
     assert done.stdout.splitlines()[-1:] == [str(answer)], done.stderr
 
 
+TRIALS = """
+import os, sys
+from pathlib import Path
+from bench.mutants.trials import Tests, Trial
+
+folder, most_s = Path(sys.argv[1]).resolve(), float(sys.argv[2])
+module, test = folder / "with_a_rule.py", folder / "test_rule.py"
+options = ["-c", os.devnull, "--rootdir", str(folder)]
+tests = Tests("rule", [str(test)], options, [str(folder)], plain=False, apart=True, most_s=most_s, without=("left",))
+measured = tests.measure(folder)
+code = compile(module.read_text().replace("> 7", ">= 7"), str(module), "exec")
+names = sorted(measured.tests_of(str(module), (3, 3))[0])
+trials = [Trial(str(module), code, [name], at_import=False) for name in names]
+trials.append(Trial(str(module), code, ["test_rule.py::test_far", "test_rule.py::test_near"], at_import=False))
+answers = {each.number: each for each in tests.try_all(trials, measured, folder, float("inf"))}
+for number, answer in sorted(answers.items()):
+    print(",".join(trials[number].tests), answer.outcome, answer.reason)
+"""
+RULE = """
+def rule(value):
+    return value > 7
+"""
+TESTS_OF_RULE = """
+import os, signal
+from pathlib import Path
+import pytest
+from with_a_rule import rule
+
+@pytest.fixture
+def small():
+    assert not rule(7)
+
+@pytest.fixture
+def left(): ...
+
+def test_far(): assert rule(9)
+def test_left_out(left): assert not rule(7)
+def test_near(): assert not rule(7)
+def test_crashes(): rule(7) and os.kill(os.getpid(), signal.SIGSEGV)
+def test_ends(): rule(7) and os._exit(3)
+def test_fixture(small): assert rule(9)
+def test_once():
+    assert rule(9)
+    Path(__file__).with_name("made").mkdir()
+"""
+
+
 @pytest.mark.parametrize(
-    ("code", "failed", "answer"),
-    [(0, "", ""), (1, "a.py::one", "a.py::one"), (1, "", "endless"), (-9, "", "endless"), (-11, "", "signal 11")],
+    ("seconds", "of_two"),
+    [(60, "killed test_rule.py::test_near: assert not True"), (0, "undecided passed 1 of 2 tests")],
 )
-def test_a_crash_is_no_failed_test(code: int, failed: str, answer: str) -> None:
-    assert trials.ending(code, failed) == answer
+def test_only_a_failed_test_that_passes_without_the_mutant_kills_it(tmp_path: Path, seconds: int, of_two: str) -> None:
+    (tmp_path / "with_a_rule.py").write_text(RULE)
+    (tmp_path / "test_rule.py").write_text(TESTS_OF_RULE)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV"))}
+    words = [sys.executable, "-c", TRIALS, str(tmp_path), str(seconds)]
+    done = subprocess.run(words, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=300)
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith("test_rule.py::"))
+    begins = {
+        "crashes": "undecided signal 11",
+        "ends": "undecided exit code 3",
+        "far": "survived",
+        "fixture": "undecided setup of test_rule.py::test_fixture: assert not True",
+        "near": "killed test_rule.py::test_near: assert not True",
+        "once": "undecided without the mutant too, it does not pass: test_rule.py::test_once: FileExistsError",
+        "far,test_rule.py::test_near": of_two,
+    }
+    assert said.keys() == {f"test_rule.py::test_{name}" for name in begins}, done.stderr
+    assert {name: said[f"test_rule.py::test_{name}"][: len(answer)] for name, answer in begins.items()} == begins
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "answer"),
+    [
+        (0, "survived", ("survived", "")),
+        (0, "killed a.py::one: assert 1 == 2", ("killed", "a.py::one: assert 1 == 2")),
+        (1, "", ("undecided", "endless")),
+        (-9, "", ("undecided", "endless")),
+        (-11, "", ("undecided", "signal 11")),
+        (70, "", ("undecided", "exit code 70")),
+    ],
+)
+def test_a_crash_is_no_failed_test(code: int, said: str, answer: tuple[str, str]) -> None:
+    assert trials.ending(code, said) == answer
