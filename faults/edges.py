@@ -11,7 +11,7 @@ from kafka_ratchet.spark_sink.rows.timestamps import END_MS, FIRST_MS, is_repres
 COLUMNS: Final = "n long, d double, m decimal(38,18), s string, at timestamp, k map<string,int>"
 
 EVERY: Final = 40
-"""Interval in records: of so many, one has a timestamp at an edge, and another one a value at an edge."""
+"""Number of records among which one has a timestamp at an edge, and another one a value at an edge."""
 
 TIMESTAMPS_MS: Final = (FIRST_MS, 1_790_000_000_000_000_000, -2, END_MS - 1, END_MS, 2**63 - 1, -12_219_292_800_001)
 """Timestamps (ms) at the edges of stores and readers. Spark's source misreads some of them, and fails on others."""
@@ -49,7 +49,10 @@ def timestamp_ms(n: int) -> int | None:
 
 
 def is_right(n: int, found: datetime | None) -> bool:
-    """Return True if a row's timestamp is its record's, or null where no table can keep the record's."""
+    """Return True if the row of record `n` has the right timestamp.
+
+    It is the record's timestamp, or null if no table can keep that one.
+    """
     wanted = timestamp_ms(n)
     if wanted is None:
         return found is not None

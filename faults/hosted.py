@@ -1,4 +1,4 @@
-"""Count for a hosted Faust program at the end of a run, from the sent events and the topics alone."""
+"""Count at the end of a run with a hosted Faust program: its topics are compared with the sent events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Entries = Counter[tuple[str, str, str]]
 """Number of each entry: (table, key, value), as JSON. An entry found in two partitions counts twice."""
 
 
-class Read(NamedTuple):
+class HostedResults(NamedTuple):
     """Outputs and tables of the program, as read from Kafka.
 
     Attributes:
@@ -60,10 +60,10 @@ def count_hosted(bootstrap: str, topics: Iterable[str], sent: list[Event]) -> Di
     changelogs = [name for name in names if name.startswith(f"{APP}-changelog.")]
     counted, closed, log = ([*_rows(bootstrap, f"{APP}.{name}")] for name in ("counted", "closed", "balance-log"))
     entries = Entries(entry for topic in changelogs for entry in _entries(messages(bootstrap, topic)))
-    return compare_hosted(sent, Read(counted, closed, log, entries))
+    return compare_hosted(sent, HostedResults(counted, closed, log, entries))
 
 
-def compare_hosted(sent: list[Event], found: Read) -> Difference:
+def compare_hosted(sent: list[Event], found: HostedResults) -> Difference:
     """Return the errors of the program's outputs and tables, compared with the sent events."""
     closed, still_open = _windows(sent)
     wanted = _tables(sent, still_open)
@@ -153,7 +153,10 @@ def _windows(sent: list[Event]) -> tuple[Counter[Window], Counter[Window]]:
 
 
 def _compare_closed(wanted: Counter[Window], rows: list[Row]) -> Difference:
-    """Compare closed windows with their records: each needs one record, in order, that counts all of its events."""
+    """Compare closed windows with the records about them in the output.
+
+    Each window needs one record, in order, and the record has to count all of the window's events.
+    """
     order = compare(_by_key(sorted(wanted)), _by_key((0, key, int(start)) for _, key, (start, _) in rows))
     kept = Counter[Window]()
     for _, key, (start, total) in rows:

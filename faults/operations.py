@@ -96,7 +96,9 @@ def resume(environment: Environment, stream: str, *more: str) -> int:
     arguments = ("--stream", stream, *more, "--reason", "a fault run", "--execute", "--json")
     code, said = _command(environment, "resume", "resume", "-c", str(environment.config), *arguments)
     if code:
-        raise FaultRunFailed(f"ratchet resume {' '.join(arguments)}: {code}, {said[-2000:]}")
+        raise FaultRunFailed(
+            f"ratchet resume {' '.join(arguments)} failed with exit code {code}; the end of its log: {said[-2000:]}"
+        )
     answers = [line for line in said.splitlines() if line.startswith('{"stream"')]  # the log holds earlier ones too
     answer = json.loads(answers[-1])
     return sum(partition["again"] for partition in answer["partitions"])

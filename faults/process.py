@@ -46,7 +46,10 @@ def cpu_seconds(pid: int) -> float:
 
 
 def peak_bytes(pid: int) -> int:
-    """Return the sum of the peak resident sizes of a process tree in bytes, an upper bound of its need."""
+    """Return the sum of the peak resident sizes of a process tree, in bytes.
+
+    The tree never needs more, because its processes have their peaks at different times.
+    """
     total = 0
     for one in tree(pid):
         try:

@@ -40,7 +40,7 @@ PAUSE_S: Final = 0.25
 MOMENTS: Final = (BEFORE, IN, AFTER, "-", "-", "-")
 """Points where a process kills itself; `-`: the run kills it, at a random moment."""
 OTHERS: Final = 5
-"""Number of kills for each freeze and each restart of the database."""
+"""Number of kills after which the run freezes a reader once, and restarts the database once."""
 PATIENCE_S: Final = 180.0
 """Seconds after which a step counts as hung."""
 

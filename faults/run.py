@@ -21,7 +21,7 @@ from faults.schedule import FaultCounts, Schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class RunExtent:
     """Extent of a run.
 
     events: minimum number of events sent into every stream.
@@ -33,7 +33,7 @@ class Form:
     full_disks: int
 
 
-SHORT = Form(
+SHORT = RunExtent(
     events=20_000,
     schedule=FaultCounts(
         worker_kills=3,
@@ -51,7 +51,7 @@ SHORT = Form(
     full_disks=1,
 )
 """Form for every change: each fault at least once."""
-LONG = Form(
+LONG = RunExtent(
     events=1_000_000,
     schedule=FaultCounts(
         worker_kills=200,
@@ -131,7 +131,7 @@ class RunResult(Result):
 
 
 def run(
-    form: Form,
+    form: RunExtent,
     seed: int,
     say: Callable[[str], None],
     folder: Path | None = None,
@@ -169,7 +169,7 @@ def run(
     return result
 
 
-def _run_scenarios(form: Form, kept: Path, result: RunResult, say: Callable[[str], None], *, style: Style) -> None:
+def _run_scenarios(form: RunExtent, kept: Path, result: RunResult, say: Callable[[str], None], *, style: Style) -> None:
     """Run the scenarios, each with a Kafka of its own."""
     seed = result.seed
     for number, (name, times, scenario) in enumerate(
@@ -194,7 +194,7 @@ def _run_scenarios(form: Form, kept: Path, result: RunResult, say: Callable[[str
 
 
 def _schedule(
-    form: Form, folder: Path, result: RunResult, say: Callable[[str], None], *, style: Style, processes: int
+    form: RunExtent, folder: Path, result: RunResult, say: Callable[[str], None], *, style: Style, processes: int
 ) -> None:
     plan = form.schedule
     if processes > 1:

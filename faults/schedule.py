@@ -111,7 +111,7 @@ class Schedule:
             if not worker.is_running:
                 worker.start()
 
-    def _some(self) -> Worker:
+    def _choose_permanent(self) -> Worker:
         """Start the permanent workers that do not run, and choose one of all permanent workers."""
         for worker in self.home:
             if not worker.is_running:
@@ -122,7 +122,7 @@ class Schedule:
         time.sleep(self._choose.uniform(least_s, most_s))
 
     def _worker_kills(self) -> str:
-        worker = self._some()
+        worker = self._choose_permanent()
         since, began = self.environment.positions(), time.monotonic()
         worker.kill()
         if self._choose.random() < 0.3:  # else it is back unnoticed
@@ -133,7 +133,7 @@ class Schedule:
         return f"{worker.name} killed"
 
     def _zombies(self) -> str:
-        worker = self._some()
+        worker = self._choose_permanent()
         since = self.environment.positions()
         worker.freeze()
         self.environment.wait_for_progress(since, f"the others taking over from {worker.name}, which is frozen")
@@ -177,7 +177,7 @@ class Schedule:
         return f"{guest.name} {what}"
 
     def _network_faults(self) -> str:
-        worker = self._some()
+        worker = self._choose_permanent()
         line = self._choose.choice([Line.CUT, Line.DELAYED, Line.SILENT])
         since = self.environment.positions()
         self._kafka.line(worker.number, line)
@@ -187,7 +187,7 @@ class Schedule:
         return f"{worker.name}'s network {line}"
 
     def _damaged_stores(self) -> str:
-        worker = self._some()
+        worker = self._choose_permanent()
         since = self.environment.positions()
         worker.kill()
         worker.wait_for_orphans()
@@ -197,7 +197,7 @@ class Schedule:
         return f"{worker.name} killed, stores: {', '.join(done) or 'none yet'}"
 
     def _clock_jumps(self) -> str:
-        worker = self._some()
+        worker = self._choose_permanent()
         since = self.environment.positions()
         worker.kill()
         shift = self._choose.choice([-CLOCK_SHIFT_S, CLOCK_SHIFT_S])
@@ -216,7 +216,7 @@ class Schedule:
         return f"{worker.name} killed, back with its clock {shift:+} s off, which then jumps to {-shift:+} s"
 
     def _open_transactions(self) -> str:
-        self._some()
+        self._choose_permanent()
         topic, number = self._choose.choice(list(self.environment.inputs.items()))
         partition = self._choose.randrange(number)
         since, name = self.environment.positions(), f"foreign-{self.counts['open_transactions']}"
@@ -314,7 +314,7 @@ class Schedule:
         }
 
     def _process_kills(self) -> str:
-        worker, number = self._some(), self._choose.randrange(self.environment.processes)
+        worker, number = self._choose_permanent(), self._choose.randrange(self.environment.processes)
         since, pid, began = self.environment.positions(), worker.child(number), time.monotonic()
         os.kill(pid, signal.SIGKILL)
         self.environment.wait_for_progress(since, f"progress after process {number} of {worker.name} was killed")
@@ -322,7 +322,7 @@ class Schedule:
         return f"process {number} of {worker.name} killed"
 
     def _frozen_processes(self) -> str:
-        worker, number = self._some(), self._choose.randrange(self.environment.processes)
+        worker, number = self._choose_permanent(), self._choose.randrange(self.environment.processes)
         pid, since = worker.child(number), self.environment.positions()
         os.kill(pid, signal.SIGSTOP)
         self.environment.wait_for_progress(

@@ -17,6 +17,6 @@ SERVERS: Final[Mapping[str, Callable[[], AbstractContextManager[DatabaseServer]]
 
 
 def can_run(kind: str) -> bool:
-    """Return True if this machine has the server that this kind of store needs, or if it needs none."""
+    """Return True if this machine has the server for this kind of store. A store without a server can always run."""
     found = {"postgres": find_postgres, "mysql": find_mariadb}
     return kind not in found or found[kind]() is not None

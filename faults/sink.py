@@ -54,7 +54,7 @@ AFTER = "after-commit"
 MODES = ("batch", "stream")
 
 OTHERS = 4
-"""Number of kills at a commit to one fault of each other kind. The other kinds take longer and depend less on the
+"""Ratio of the kills at commits to the faults of each other kind. The other kinds take longer and depend less on the
 moment.
 """
 

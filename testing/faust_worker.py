@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.app.faust_host.command import load_app, use_lanes
-from kafka_ratchet.app.faust_host.program import Hosted, host
+from kafka_ratchet.app.faust_host.program import ConvertedProgram, host
 from kafka_ratchet.app.faust_host.transport import Transport
 from kafka_ratchet.app.faust_host.worker_settings import judged_topics, streams_of
 from kafka_ratchet.app.names import repartition_topic
@@ -31,7 +31,7 @@ def is_faust(program: str) -> bool:
     return isinstance(load_object(program, "--app"), faust.App)
 
 
-def hosted_program(program: str, settings: Mapping[str, Any] | None = None) -> tuple[Any, Hosted]:
+def hosted_program(program: str, settings: Mapping[str, Any] | None = None) -> tuple[Any, ConvertedProgram]:
     """Return a Faust app, and the program that hosts it.
 
     Args:
@@ -61,7 +61,7 @@ class FaustWorker(Worker):
 
     _option = "--faust"
     faust: Any
-    hosted: Hosted
+    hosted: ConvertedProgram
 
     def __init__(
         self, program: str, *arguments: Any, settings: Mapping[str, Any] | None = None, **options: Any
@@ -76,7 +76,7 @@ class FaustWorker(Worker):
 
     @classmethod
     def check_program(cls, program: str, partitions: int) -> None:
-        """Require that `run` and a worker give the same result; see `Worker.check_program`."""
+        """Refuse a program if `run` and a worker may give different results; see `Worker.check_program`."""
         _, hosted = hosted_program(program)
         meets = [name for name, stream in hosted.engine.streams.items() if stream.topic is not None]
         meets += [name for name, topic in hosted.inputs.items() if topic in hosted.engine.topics]

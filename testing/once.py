@@ -59,7 +59,7 @@ def assert_once(
     """
     chunks = 2 * len(points) + 1
     if max((len(rows) for rows in events.values()), default=0) < chunks:
-        raise SettingsError(f"assert_once: {len(points)} points need at least {chunks} events of one stream")
+        raise SettingsError(f"assert_once: {len(points)} points need at least {chunks} events of one stream. Give more")
     kind = FaustWorker if is_faust(program) else Worker
     kind.check_program(program, partitions)
     with ExitStack() as stack:

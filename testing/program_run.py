@@ -104,7 +104,7 @@ def run(
         app: App of kafka_ratchet or of Faust.
         records: records by stream, for a Faust app by topic; each is a value, (key, value) or a `Record`. Bytes stay
             unchanged, other values become JSON; a key is bytes, str or None. A timer function among the records is
-            called at its place. Internal streams process their records after all of these.
+            called between the records before and after it. Internal streams process their records after all of these.
         batch: number of records per transaction.
         tables: contents of global tables, by name; other global tables are empty.
 
@@ -190,7 +190,7 @@ class _StreamRun:
             app: app of the program
             name: name of the stream
             outputs: list for yielded and sent records
-            waiting: lists by topic of an internal stream, for records sent there
+            waiting: by topic of an internal stream, the list to add records to that agents send there
         """
         self.name, self._tables, self._outputs, self._waiting = name, app.tables_of(name), outputs, waiting
         self._partition = PartitionTables(nowhere, nothing, (name, 0))
@@ -224,8 +224,8 @@ class _StreamRun:
         """
         if reader == self.name:
             raise SettingsError(
-                f"the view of table {table} is for agents of other streams: agents of stream "
-                f"{self.name} read the table itself"
+                f"the view of table {table} is for agents of other streams: agents of stream {self.name} read the "
+                "table itself. Use the table there, without a view"
             )
         return CommittedTable(self._partition.of(table), nowhere, _no_store, self._partition.unsaved)
 
@@ -267,7 +267,7 @@ def _no_store(prefix: bytes, first: bytes) -> Generator[tuple[bytes, bytes], Non
 
 
 def _portions(rows: Sequence[Any], size: int) -> Iterator[Any]:
-    """Yield the records of each transaction, or a timer."""
+    """Yield for each transaction its records, or the timer that it calls."""
     at = 0
     while at < len(rows):
         end = at

@@ -118,7 +118,7 @@ class Worker:
 
     @classmethod
     def check_program(cls, program: str, partitions: int) -> None:
-        """Require that `run` and a worker give the same result.
+        """Refuse a program if `run` and a worker may give different results.
 
         Raises:
             SettingsError: a stream has timers, or events of several partitions mix in one.
@@ -126,7 +126,8 @@ class Worker:
         for name, stream in load_program(program).streams.items():
             if stream.timers:
                 raise SettingsError(
-                    f"assert_once: stream {name} has timers, which `run` cannot call when the worker does"
+                    f"assert_once: stream {name} has timers, which `run` cannot call when the worker does. Test it "
+                    "with `Worker` alone"
                 )
             if stream.topic is not None and partitions > 1:
                 raise SettingsError(
@@ -332,7 +333,9 @@ class Worker:
                 producer.poll(0)
             self.published[stream].append(Record(value, key, timestamp))
         if producer.flush(PATIENCE_S) or failures:
-            raise FaultRunFailed(f"stream {stream}: not everything could be published: {failures[:1]}")
+            raise FaultRunFailed(
+                f"stream {stream}: Kafka did not accept all records: {failures[0] if failures else 'no answer in time'}"
+            )
 
     def outputs(self) -> list[list[Output]]:
         """Return committed outputs and dead letters by partition, each in the order of `run`."""

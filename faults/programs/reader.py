@@ -36,7 +36,7 @@ reader.
 """
 
 
-class Slip(Exception):
+class HandledError(Exception):
     """Error that the program raises and handles itself."""
 
 
@@ -64,7 +64,7 @@ def _die_in_commit(database: Database, moment: str) -> None:
 
 
 def main() -> None:
-    """Copy until the topic's end, or until killed."""
+    """Copy the topic's records into the table, until the topic's end or a kill."""
     kind, where, bootstrap, topic, group, moment, until_end = sys.argv[1:]
     store, transactions = store_of(kind, where), 0
     mark = "%s" if kind == "postgres" else "?"
@@ -77,7 +77,7 @@ def main() -> None:
         transaction.executemany(statement, rows)
         print(f"took {len(rows)}", flush=True)
         if transactions == SLIPS_AT:
-            raise Slip
+            raise HandledError
         if transactions == 3 and moment == BEFORE:
             _die()
         if transactions == 3 and moment in (IN, AFTER):
@@ -90,7 +90,7 @@ def main() -> None:
         print("ready", flush=True)
         try:
             reader.run(write, until_end=until_end != "-")
-        except Slip:
+        except HandledError:
             reader.run(write, until_end=until_end != "-")
     print("done", flush=True)
 
