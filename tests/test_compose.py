@@ -73,15 +73,23 @@ def test_the_parts_are_there() -> None:
     assert services["worker"]["deploy"]["replicas"] == 2
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_environment_is_made_of_real_settings(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+def image_variables() -> dict[str, str]:
+    return dict(re.findall(r"^(?:ENV)? +(RATCHET_\w+)=(\S+)", DOCKERFILE, re.MULTILINE))
+
+
+def take_variables(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    """Replace all variables of Ratchet."""
     for variable in os.environ:
         if variable.upper().startswith("RATCHET_"):
             monkeypatch.delenv(variable)
-    image = dict(re.findall(r"^ +(?:ENV )?(RATCHET_\w+)=(\S+)", DOCKERFILE, re.MULTILINE))
-    for variable, value in (image | services[name]["environment"]).items():
+    for variable, value in variables.items():
         monkeypatch.setenv(variable, str(value))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_environment_is_made_of_real_settings(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    take_variables(monkeypatch, image_variables() | services[name]["environment"])
     settings = load()  # refuses what is no setting
 
     assert settings.bootstrap == ",".join(f"{broker}:9092" for broker in BROKERS)
@@ -99,7 +107,24 @@ def test_no_variable_of_ours_elsewhere() -> None:
 
 def test_variables_of_the_image_are_known() -> None:
     named = set(re.findall(r"\b(RATCHET_\w+)=", DOCKERFILE))
-    assert named - OTHER_VARIABLES == {"RATCHET_STATE_FOLDER", "RATCHET_SINK__PATH"}
+    assert named - OTHER_VARIABLES == {"RATCHET_STATE_FOLDER"}
+
+
+@pytest.mark.parametrize(
+    ("section", "path", "store"),
+    [("sink", "s3://lake/orders", "delta"), ("sinks.orders", "ratchet-results", "postgres")],
+)
+def test_the_image_s_variables_leave_the_sinks_of_a_mounted_file_alone(
+    section: str, path: str, store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    take_variables(monkeypatch, image_variables())
+    url = 'url = "postgresql://ratchet@db/results"\n' if store == "postgres" else ""
+    file = tmp_path / "ratchet.toml"
+    file.write_text(f'[{section}]\nstore = "{store}"\npath = "{path}"\ntable = "orders"\n{url}', "utf-8")
+    settings = load(file)
+    assert len(settings.every_sink()) == 1
+    sink = settings.of_sink().sink
+    assert (sink.store, sink.path, sink.table) == (store, path, "orders")
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -58,6 +58,7 @@ tests:
       - {{series: 'up{{job="ratchet-worker",instance="a"}}', values: '1x6 0x60'}}
       - {{series: 'up{{job="ratchet-worker",instance="b"}}', values: '1x60'}}
       - {{series: 'ratchet_stream_partitions{{job="j",instance="b",stream="s"}}', values: '2x60'}}
+      - {{series: 'ratchet_stream_partitions{{job="j",instance="b",stream="nowhere"}}', values: '3x60'}}
       - {{series: 'ratchet_keys{{job="j",instance="b",stream="s",partition="0"}}', values: '7x60'}}
       - {{series: 'ratchet_partition_halted{{job="j",instance="b",stream="s",partition="0",reason=""}}', values: '0x6 stale'}}
       - {{series: 'ratchet_partition_halted{{job="j",instance="b",stream="s",partition="0",reason="PositionLost"}}', values: '_x6 1x60'}}
@@ -68,8 +69,10 @@ tests:
       - {{series: 'ratchet_producer_in_flight_records{{job="p",instance="d",producer="till",topic="t"}}', values: '5x60'}}
       - {{series: 'ratchet_producer_acknowledged_records_total{{job="p",instance="d",producer="till",topic="t"}}', values: '0+9x10 90x50'}}
       - {{series: 'ratchet_sink_stalled_seconds{{job="k",instance="c",sink="r",topic="t"}}', values: '0+30x60'}}
+      - {{series: 'ratchet_verify_complete{{job="v",from="kafka:t",to="csv:f"}}', values: '1x6 0x60'}}
     alert_rule_test:
       - {{alertname: RatchetWorkerDown, eval_time: 3m}}
+      - {{alertname: RatchetPipelineUnproven, eval_time: 15m}}
       - {{alertname: RatchetPartitionHalted, eval_time: 3m}}
       - {{alertname: RatchetSinkStuck, eval_time: 3m}}
       - {{alertname: RatchetOpenTransaction, eval_time: 7m}}
@@ -114,12 +117,20 @@ tests:
         exp_alerts:
           - exp_labels: {{severity: critical, job: j, stream: s}}
             exp_annotations: {{summary: "1 partitions of stream s have no worker."}}
+          - exp_labels: {{severity: critical, job: j, stream: nowhere}}
+            exp_annotations: {{summary: "3 partitions of stream nowhere have no worker."}}
       - eval_time: 15m
         alertname: RatchetSinkStuck
         exp_alerts:
           - exp_labels: {{severity: critical, job: k, sink: r, topic: t}}
             exp_annotations:
               summary: "Sink r has records to commit and has committed nothing for 15m 0s."
+      - eval_time: 20m
+        alertname: RatchetPipelineUnproven
+        exp_alerts:
+          - exp_labels: {{severity: warning, job: v, from: "kafka:t", to: "csv:f"}}
+            exp_annotations:
+              summary: "kafka:t and csv:f are not compared whole: a run failed, was cut short, or met rows without an identity."
   - interval: 30s
     input_series:
       - {{series: 'up{{job="ratchet-worker",instance="a"}}', values: '1x6 0x6 stale'}}

@@ -12,6 +12,7 @@ import yaml
 
 from kafka_ratchet import App
 from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.status.results import result_stream, spec_of, topic_of
 from kafka_ratchet.testing import run
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +42,23 @@ def test_the_settings_of_each_kind_of_duplicates_are_settings() -> None:
     told = {line.split("|")[2].strip() for line in page.splitlines() if line.startswith("| ")}
     own = {"header:id", "function:keys:trip"}  # the table says these in other words
     assert {f"`{stream.identity}`" for stream in streams.values() if str(stream.identity) not in own} <= told
+
+
+def test_the_sinks_of_the_pages_are_accepted() -> None:
+    topics = {"input": "orders.raw", "output": "orders.once", "dead_letters": "orders.dead-letters"}
+    sinks = 0
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for text in TOML.findall(page.read_text("utf-8")):
+            found = tomllib.loads(text)
+            if not found.keys() & {"sink", "sinks"}:
+                continue
+            settings = Settings(**{"streams": {"orders": topics}} | found)
+            for name in settings.every_sink():
+                chosen = settings.of_sink(name)
+                _, stream = result_stream(chosen)
+                spec_of(chosen, topic_of(chosen, stream), "127.0.0.1:9092").pipeline().known_schema()
+                sinks += 1
+    assert sinks >= 15
 
 
 def test_settings_and_manifests_of_the_pages_can_be_parsed() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.quick import COMPILED, DEFAULT_MARKS, FIRST, PLAIN, SLOW, TOGETHER, WITH_BROKER, scope
+from tests.quick import COMPILED, DEFAULT_MARKS, FIRST, PLAIN, SLOW, TOGETHER, WITH_BROKER, is_of_share, scope
 
 ROOT = Path(__file__).parents[1]
 
@@ -26,3 +28,16 @@ def test_a_process_runs_a_file_or_files_that_share_what_takes_long_to_start() ->
     assert scope("tests/tables/test_jumps.py::test_one[a::b]") == "tests/tables/test_jumps.py"
     assert scope("tests/spark_sink/stores/test_stores.py::test_one") == "tests/spark_sink/stores"
     assert scope("tests/spark_sink/rows/test_ddl.py::test_one") == scope("tests/spark_sink/job/test_job.py::test_two")
+
+
+def item(nodeid: str, *marks: str) -> Any:
+    return SimpleNamespace(nodeid=nodeid, get_closest_marker=lambda name: name in marks or None)
+
+
+def test_the_shares_of_the_matrix_are_the_whole_matrix_and_have_nothing_in_common() -> None:
+    tests = [f"tests/test_a.py::test_{number}[{case}]" for number in range(40) for case in "ab"]
+    shares = [{test for test in tests if is_of_share(item(test, "matrix"), number, 8)} for number in range(1, 9)]
+    assert sorted(test for share in shares for test in share) == sorted(tests)
+    assert all(test.replace("[a]", "[b]") in share for share in shares for test in share)
+    assert sum(bool(share) for share in shares) > 5
+    assert is_of_share(item("tests/test_a.py::test_1"), 3, 8)

@@ -1,10 +1,10 @@
-"""Settings of topics that a test changes."""
+"""Topics that a test changes: their settings, and topics that are deleted and created again."""
 
 from __future__ import annotations
 
 import time
 
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 LIMIT_S = 60
 NEXT = "file.delete.delay.ms"
@@ -32,3 +32,26 @@ def _set(admin: AdminClient, topic: str, name: str, value: str) -> None:
     while admin.describe_configs([asked])[asked].result(30)[name].value != value:
         assert time.monotonic() < deadline, f"{topic}: the broker does not name {name}={value}"
         time.sleep(0.02)
+
+
+def recreate_topic(broker: str, topic: str, partitions: int = 1) -> None:
+    """Delete a topic, create it again, and wait until each partition has a leader."""
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.delete_topics([topic])[topic].result(30)
+    deadline = time.monotonic() + LIMIT_S
+    while (answer := admin.create_topics([NewTopic(topic, partitions, 1)])[topic].exception(30)) is not None:
+        assert "already exists" in str(answer)  # Kafka answers before the deletion is done
+        assert time.monotonic() < deadline, f"{topic} is still there"
+        time.sleep(0.05)
+    wait_for_partitions(broker, topic, partitions)
+
+
+def wait_for_partitions(broker: str, topic: str, partitions: int) -> None:
+    """Wait until Kafka names this number of partitions, each with a leader."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        found = AdminClient({"bootstrap.servers": broker}).list_topics(topic, timeout=60).topics[topic].partitions
+        if len(found) == partitions and all(partition.leader >= 0 for partition in found.values()):
+            return
+        assert time.monotonic() < deadline, f"{topic} never had {partitions} partitions with a leader"
+        time.sleep(0.05)

@@ -10,29 +10,36 @@ WRITE = """
 import json, sys
 from pathlib import Path
 import msgspec
-from kafka_ratchet.app.worker.claims import Claim
 from kafka_ratchet.producers.progress import Progress as Published
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.tables.store import Store
-from kafka_ratchet.tables.totals import PROGRESS, Evicted, Progress
-from kafka_ratchet.transport.changelog import Sighting
+from kafka_ratchet.tables.totals import PROGRESS, Progress
 from kafka_ratchet.transport.owner import Owner, Topic
 from kafka_ratchet.transport.transactions.requests import offset_metadata
+
+try:
+    from kafka_ratchet.app.worker.claims import WriterClaim
+    from kafka_ratchet.tables.totals import EvictedTotals
+    from kafka_ratchet.transport.changelog import KnownPosition
+except ImportError:  # names of the previous version
+    from kafka_ratchet.app.worker.claims import Claim as WriterClaim
+    from kafka_ratchet.tables.totals import Evicted as EvictedTotals
+    from kafka_ratchet.transport.changelog import Sighting as KnownPosition
 
 id = "A" * 22
 owner = Owner("shop", "events", {"identity": "producer"}, {"input": Topic("in", id)})
 store = Store(Path(sys.argv[1]))
 entries = [(b"ia", (7).to_bytes(8, "big")), (PROGRESS, Progress(5, 4, 1, 0, 2).pack()), owner.pack()]
 entries.append(PolicyInterval(0, True, 0, 5, 1, 0).pack())
-store.write(entries, 9, 1, sighting=Sighting(9, 3))
+store.write(entries, 9, 1, sighting=KnownPosition(9, 3))
 store.close()
 print(json.dumps({
-    "claim": msgspec.json.encode(Claim("shop", "events", "output", id)).decode(),
+    "claim": msgspec.json.encode(WriterClaim("shop", "events", "output", id)).decode(),
     "published": Published(7, 8, 1, id, None, 7, "here").encode().decode(),
     "kept": write_mode_text(WriteMode()),
-    "evicted": Evicted(1, 2).pack().hex(),
+    "evicted": EvictedTotals(1, 2).pack().hex(),
     "offset": offset_metadata(id, 3),
 }))
 """
@@ -45,8 +52,11 @@ from kafka_ratchet.producers.progress import Progress as Published
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode
 from kafka_ratchet.tables.store import Store
-from kafka_ratchet.tables.totals import Evicted
 from kafka_ratchet.transport.transactions.requests import OURS
+try:
+    from kafka_ratchet.tables.totals import EvictedTotals
+except ImportError:  # its name in the previous version
+    from kafka_ratchet.tables.totals import Evicted as EvictedTotals
 
 written, claims = json.loads(sys.argv[2]), {}
 store = Store(Path(sys.argv[1]))
@@ -60,7 +70,7 @@ take_claim(claims, b"out", written["claim"].encode(), 0)
 assert claims["out"].app == "shop"
 assert Published.decode(written["published"].encode(), "here").sequence == 7
 require_write_mode("table", "job", written["kept"], WriteMode())
-assert Evicted.unpack(bytes.fromhex(written["evicted"])) == (1, 2)
+assert EvictedTotals.unpack(bytes.fromhex(written["evicted"])) == (1, 2)
 assert OURS.fullmatch(written["offset"])
 print("read")
 """

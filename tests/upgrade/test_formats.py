@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kafka_ratchet.app.operations.state_rows import FORMAT_COLUMN, Row, read_rows, write_rows
-from kafka_ratchet.app.worker.claims import Claim, take_claim
+from kafka_ratchet.app.worker.claims import WriterClaim, take_claim
 from kafka_ratchet.errors import OwnerDiffers, SettingsError, SourceError, StateError, TopicError
 from kafka_ratchet.producers.progress import Progress as Published
 from kafka_ratchet.rule.identity import Identity
@@ -23,14 +23,14 @@ from kafka_ratchet.tables.edits import Edit
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.tables.store import Store
-from kafka_ratchet.tables.totals import PROGRESS, Evicted, Progress
-from kafka_ratchet.transport.client.cluster import Committed
+from kafka_ratchet.tables.totals import PROGRESS, EvictedTotals, Progress
+from kafka_ratchet.transport.client.cluster import CommittedPosition
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.owner import FORMAT, Owner
 from kafka_ratchet.transport.resumption import agreed_position
 
 SPEC = LaneSpec("in", 0, "out", "dead", "group", "id", app="app", stream="events")
-CLAIM = Claim("app", "events", "output", "A" * 22)
+CLAIM = WriterClaim("app", "events", "output", "A" * 22)
 EDIT = Edit("0" * 16, "forget", "", "", "", 0)
 PUBLISHED = Published(7, 8, 1, "A" * 22, None, 7, "here")
 
@@ -44,7 +44,7 @@ def test_entries_of_the_changelog() -> None:
     edited = msgspec.structs.replace(EDIT, version=2).pack(0)
     newer_ones: list[tuple[Any, tuple[bytes, ...]]] = [
         (Progress.unpack, (b"\x02" + Progress(1, 1, 0, 0).pack()[1:],)),
-        (Evicted.unpack, (b"\x02" + Evicted(1, 1).pack()[1:],)),
+        (EvictedTotals.unpack, (b"\x02" + EvictedTotals(1, 1).pack()[1:],)),
         (PolicyInterval.unpack, (key, b"\x02" + value[1:])),
         (Edit.unpack, edited),
     ]
@@ -81,11 +81,11 @@ def test_a_store_of_a_newer_layout_is_rebuilt(tmp_path: Path) -> None:
 def test_an_offset_of_the_group(metadata: str) -> None:
     state: Any = SimpleNamespace(changelog="changelog", input_position=7, owner=None)
     with pytest.raises(OwnerDiffers, match=r"committed in format 30? by a newer Ratchet"):
-        agreed_position(SPEC, state, Committed(7, metadata), "A" * 22)
+        agreed_position(SPEC, state, CommittedPosition(7, metadata), "A" * 22)
 
 
 def test_a_claim() -> None:
-    claims: dict[str, Claim] = {}
+    claims: dict[str, WriterClaim] = {}
     take_claim(claims, b"out", msgspec.json.encode(CLAIM), 0)
     assert claims == {"out": CLAIM}
     assert b"format" not in msgspec.json.encode(CLAIM)
