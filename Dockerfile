@@ -38,12 +38,12 @@ COPY verify/ verify/
 RUN python -m compileall -q .
 
 # RATCHET_CACHE and NUMBA_CACHE_DIR: what `setup` prepares below is found again by whatever runs in the container.
+# No RATCHET_SINK__...: a variable beats the settings file, and makes a [sink] where the file has [sinks.NAME] alone.
 ENV PYTHONPATH=/opt/ratchet \
     PYTHONUNBUFFERED=1 \
     NUMBA_CACHE_DIR=/var/cache/ratchet/numba \
     RATCHET_CACHE=/var/cache/ratchet \
-    RATCHET_STATE_FOLDER=/var/lib/ratchet/state \
-    RATCHET_SINK__PATH=/var/lib/ratchet/results
+    RATCHET_STATE_FOLDER=/var/lib/ratchet/state
 
 USER ratchet
 # The jars are resolved now, so that a container needs no network beyond its brokers.
