@@ -71,21 +71,21 @@ def verify(
     """Compare a stream's output and dead letters with those recomputed from its input.
 
     It reads up to the offsets that the group `settings.app` has committed, may run next to workers, and changes
-    nothing. Where the changelog says that deduplication was off, all records must be in the output, and the policy
-    topic must confirm it. If retention has deleted the beginning of a topic, the comparison starts after it, and the
-    report contains the offset.
+    nothing. All records from intervals with deduplication off must be in the output, and the policy topic must confirm
+    these intervals. If retention has deleted the beginning of a topic, the comparison starts after the deleted records,
+    and the report has the offset of its start.
 
-    The quick comparison over columns uses the worker's reader and compiled rule. It accepts a partition only if
-    everything is exactly right. Any other partition is compared record by record, with librdkafka and verify's own
-    rule; `Report.singly` has the reason. Memory, record by record: some 200 bytes per fresh record and 400 per
-    identity of one partition at a time, and 300 per dead letter. Memory, over columns: 150 bytes per identity and some
-    80 MB for each of two to four partitions at a time.
+    The quick comparison over columns uses the worker's reader and compiled rule. It accepts a partition only without
+    any finding. Any other partition is compared record by record, with librdkafka and verify's own rule;
+    `Report.singly` has the reason. Memory, record by record: some 200 bytes per fresh record and 400 per identity of
+    one partition at a time, and 300 per dead letter. Memory, over columns: 150 bytes per identity and some 80 MB for
+    each of two to four partitions at a time.
 
     Args:
         settings: with `bootstrap` set.
         stream: name of the stream; None for the only one.
         state: file with the end of the last run. A run without findings replaces it. It need not exist.
-        source: files published to the input under a producer's name, which are compared, too.
+        source: files that a producer has published to the input, to compare with Kafka as well; None: no files.
         independent: True: compare record by record; False: over columns if possible; None: over columns if possible
             and if there is enough input.
 
@@ -93,7 +93,7 @@ def verify(
         SettingsError: stream or bootstrap are unknown, an extractor cannot be imported, or the options do not fit the
             stream.
         StateFileRefused: the state is damaged, or belongs to another stream, application, topic or rule.
-        TopicMissing: one of the three topics does not exist.
+        TopicMissing: the input, output or dead-letter topic does not exist.
         PartitionsDiffer: input and output have different partition counts.
         PositionLost: a topic ends before the committed offset or before the end of the last run, or retention has
             deleted records during every read.
@@ -257,7 +257,7 @@ class _Comparison:
     def of_partition(self, partition: int) -> None:
         """Compare the output and the dead letters of one partition with its input.
 
-        It starts again if retention deletes the partition's first records while they are read.
+        The comparison starts again if retention deletes the partition's first records while they are read.
 
         Raises:
             RatchetError: see `verify`.
@@ -352,7 +352,7 @@ def _compare_arrivals(
 ) -> None:
     """Compare the input with the internal topic of a stream with `repartition_by`.
 
-    It starts again if retention deletes records while they are read.
+    The comparison starts again if retention deletes records while they are read.
     """
     before = report.saved()
     for left in reversed(range(TRIES)):

@@ -1,8 +1,8 @@
 """Comparison of a stream's input with its internal topic, for streams with `repartition_by`.
 
 The internal topic must have each record of the input once. All records of one identity must be in one partition of the
-internal topic. Those that came from one input partition must have kept their order. The right partition of an identity
-is not computed again.
+internal topic. Those that came from one input partition must have kept their order. Whether it is the right partition
+for the identity is not checked.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def compare_arrivals(
 ) -> None:
     """Compare the committed records of the input with those of the internal topic.
 
-    If retention has deleted the beginning of either, or an operator has moved the group's position, only one thing is
-    checked: all records of an identity are in one partition. The report says so. The comparison needs some 300 bytes of
-    memory for each record of the input.
+    All records of an identity must be in one partition. Only this is checked if retention has deleted the beginning of
+    either topic, or an operator has moved the group's position. The report says so. The comparison needs some 300 bytes
+    of memory for each record of the input.
 
     Args:
         reader: reader of any stream of the application.
@@ -98,7 +98,7 @@ def compare_arrivals(
 
 
 def _set_aside(parts: dict[int, Due]) -> None:
-    """Collect the records with identical copies in several input partitions under the key IN_NO_ORDER.
+    """Move records with identical copies in several input partitions to the key IN_NO_ORDER.
 
     parts: expected records of one identity, by input partition
     """
@@ -116,7 +116,7 @@ def _set_aside(parts: dict[int, Due]) -> None:
 
 
 def _take(parts: dict[int, Due], digest: bytes, at: tuple[str, None, None, int, int], report: Report) -> None:
-    """Remove a record of the internal topic from its identity's expected records; report a difference.
+    """Remove one record of the internal topic from the expected ones; report a difference.
 
     parts: expected records of the identity, by input partition; digest: digest of the record; at: topic, partition and
     offset of the record, for the finding

@@ -1,4 +1,4 @@
-"""Comparison of one partition, record by record: its output as expected from the input, and as present."""
+"""Comparison of one partition's output with the output expected from its input, record by record."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ NO_SEQUENCE = -1
 UNSEEN, SEEN, DISMISSED = 0, 1, 2
 """States of an expected record.
 
-Unseen: not found in the output; seen: found there; dismissed: not expected after all, as it repeats input that
-retention has deleted.
+Unseen: not found in the output. Seen: found there. Dismissed: not expected, because it repeats a record that retention
+has deleted from the input.
 """
 
 
 class DeletedInputRecords:
-    """Records at the beginning of an output that come from deleted input."""
+    """Records at the beginning of an output, made from input that retention has deleted."""
 
     def __init__(self) -> None:
         self.last: dict[bytes, int] = {}
@@ -115,10 +115,11 @@ class ExpectedPartition:
         self._starts: list[KnownSequence] = []
         """Known state of each identity before its first record, by number of the identity."""
         self._since: list[int] = []
-        """First input offset where the number stands for its identity; -1: from the beginning."""
+        """First input offset where each number stands for its identity; -1: from the beginning."""
         self._is_complete = self.baseline.complete
         self._imported_from = -1
-        """Input offset of the last import of identities; -1: none. Output before it shows no imported identity."""
+        """Input offset of the last import of identities; -1: none. Output of earlier input shows no imported
+        identity."""
         self._imported_at = [edit.position for edit in self._edits if edit.kind != FORGET]
         for identity, known in self.baseline.last.items():
             self._begin_identity(identity, known, -1)
@@ -138,7 +139,7 @@ class ExpectedPartition:
         """Digest of the content that a dead letter must have, by input offset of its record."""
 
     def _begin_identity(self, identity: bytes, known: KnownSequence, since: int) -> int:
-        """Add an identity with a number of its own, valid from input offset `since` on; return the number.
+        """Number an identity, from input offset `since` on; return the number.
 
         known: last sequence of the identity at that offset
         """
@@ -171,7 +172,7 @@ class ExpectedPartition:
                 self._begin_identity(identity, KnownSequence(last, exact=False), edit.position)
 
     def add_input(self, offset: int, record: RecordView, report: Report) -> str:
-        """Decide on the next record of the input, and expect it in the output if it must be there.
+        """Apply the rule to the next input record, and expect it in the output if it must be there.
 
         Returns:
             verdict: `FRESH`, `INVALID`, `UNJUDGED`, `SKIPPED` (by an operator), or the name of a verdict that drops the
@@ -240,7 +241,10 @@ class ExpectedPartition:
         self._seen = bytearray(SEEN if self._exact[owner] else UNSEEN for owner in self._owners)
 
     def continue_windows(self, before: ExpectedPartition) -> None:
-        """Take over the windows' state from the comparison of the leg before, which has read all its input."""
+        """Take over the windows' state from the comparison of the preceding leg.
+
+        A leg is the input between two decisions of an operator. The preceding comparison has read all its input.
+        """
         if self._windows is not None and before._windows is not None:
             self._windows.continue_from(before._windows)
 
@@ -250,7 +254,7 @@ class ExpectedPartition:
         return self._is_complete
 
     def last_of(self, identity: bytes, offset: int) -> int:
-        """Return an identity's last sequence; -1: none. offset: input offset after those of all judged records."""
+        """Return an identity's last sequence; -1: none. offset: input offset after the last judged record."""
         self._follow_edits(offset)
         return self._last.get(identity, (-1, NO_SEQUENCE))[1]
 
@@ -282,9 +286,10 @@ class ExpectedPartition:
         self._judged.append(judged)
 
     def _place(self, record: RecordView, digest: bytes, seen: bytearray) -> int | None:
-        """Return the index of the expected record with an output record's identity and sequence; None if none has them.
+        """Return the index of the expected record for an output record; None if there is none.
 
-        If several have them, return the first that the output has not had yet, preferably with the same content.
+        Both have the same identity and sequence. Among several such records, return the first unseen one, preferably
+        with the same content.
 
         digest: digest of the output record's content; seen: state of each expected record
         """
@@ -367,7 +372,7 @@ class ExpectedPartition:
     ) -> None:
         """Report the output records without an expected record.
 
-        A record in the place of a missing expected one is reported as altered.
+        If an expected record is missing in the same place, report the record as altered.
 
         unmatched: output offset, index of the expected record in that place, and index in the output of each such
         record
@@ -386,11 +391,11 @@ class ExpectedPartition:
                 report.add(Finding("unexpected", topic, partition=self.partition, offset=offset, detail=detail))
 
     def _begins_here(self, front: DeletedInputRecords, place: int | None, digest: bytes) -> bool:
-        """Return True if an output record is certainly made from input that Kafka still has.
+        """Return True if an output record certainly comes from input that Kafka still has.
 
         It must equal the input record byte for byte. If deduplication was on and there is no reorder window, its
-        sequence must also be higher than all earlier ones of its identity in the output. Otherwise the original may be
-        deleted, and the input record a repeat of it.
+        sequence must also be higher than all earlier ones of its identity in the output. Otherwise it may come from a
+        deleted record, which the input record repeats.
 
         place: index of the matching expected record; digest: digest of the output record's content
         """
@@ -403,9 +408,9 @@ class ExpectedPartition:
         return not self._judged[place] or is_higher or self._windows is not None
 
     def _dismiss(self, front: DeletedInputRecords, report: Report) -> None:
-        """Count expected records as duplicates if the output already has them from deleted input.
+        """Count expected records as duplicates if they repeat deleted input.
 
-        The output's records from deleted input then have the same or a higher sequence of the identity.
+        The output then has a record from deleted input with the same identity and the same or a higher sequence.
         """
         if not self._front_speaks:
             return

@@ -46,7 +46,7 @@ class Rules:
         return owner is None or all(owner.rule.get(name, said) == said for name, said in self._settings.items())
 
     def of(self, rule: Mapping[str, str] | None = None) -> Rule:
-        """Return the rule of an owner entry. Settings that the entry lacks are the present ones.
+        """Return the rule of an owner entry, with present settings for those that the entry lacks.
 
         rule: rule in the owner entry; None: the rule of the settings
 
@@ -62,14 +62,14 @@ class Rules:
 
 
 def is_straight(legs: Sequence[Leg]) -> bool:
-    """Return True if there is one leg at most, as no decision of an operator has divided the partition."""
+    """Return True if no decision of an operator has divided the partition."""
     return not legs or (len(legs) == 1 and legs[0].since is None)
 
 
 def legs_now(owner: Owner | None, baseline: Baseline, end: int) -> list[Leg]:
-    """Return the legs of a partition from a baseline to input offset `end`.
+    """Return the legs of a partition, from a baseline to input offset `end`.
 
-    The list is empty if no decision has divided the partition.
+    A leg is the input between two decisions of an operator. The list is empty if no decision has divided the partition.
     """
     legs = noted_legs(owner, baseline.input_from, end, baseline.decided)
     return [] if is_straight(legs) else legs
@@ -80,8 +80,8 @@ def not_followed(
 ) -> tuple[list[PolicyInterval], list[Edit]]:
     """Return policy intervals and edits without those that an earlier run has already processed.
 
-    Processed intervals are removed. Processed edits stay in the list without their change, so that the others keep
-    their numbers.
+    Processed intervals are removed. A processed edit stays in the list as an edit that changes nothing, so that the
+    others keep their numbers.
 
     Args:
         owner: owner entry of the partition.
@@ -254,7 +254,7 @@ class DecidedPartition:
         return base
 
     def _learn_from_output(self, base: Baseline, since: Mark, known_since: Mark | None, edits: Sequence[Edit]) -> None:
-        """Read last sequences from the output into a baseline, because retention has deleted the input.
+        """Read last sequences from the output into a baseline, in place of deleted input.
 
         Args:
             base: baseline that receives the last sequences.
@@ -280,7 +280,7 @@ class DecidedPartition:
 
 
 def _is_output_gone(owner: Owner | None, since: Mark) -> bool:
-    """Return True if the output topic in a mark was replaced at a later decision."""
+    """Return True if a later decision than that of a mark has replaced the output topic."""
     marks = [each.mark for each in owner.decisions if each.mark is not None] if owner is not None else []
     at = next((number for number, mark in enumerate(marks) if mark is since), len(marks))
     return any(OUTPUT in mark.replaced for mark in marks[at + 1 :])
@@ -289,7 +289,7 @@ def _is_output_gone(owner: Owner | None, since: Mark) -> bool:
 def _forgotten_at(owner: Owner | None, since: Mark) -> Mark | None:
     """Return the mark of the newest decision with `--forget` before `since`; None if there is none.
 
-    If the output topic was created again between the two decisions, the returned mark has the output offset 0.
+    If the output topic was replaced between the two decisions, the returned mark has the output offset 0.
     """
     found: Mark | None = None
     for decision in owner.decisions if owner is not None else ():

@@ -1,6 +1,6 @@
 """Comparison of the topic of dropped records with the input.
 
-Each dropped record must be there once, and nothing else.
+That topic must have each dropped record once, and no other record.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class DroppedRecords:
         return self._missing(topic, seen, oldest, where, judged_to, report)
 
     def _sort(self) -> None:
-        """Sort the records by input offset, and remove repeats of offsets that were judged more than once."""
+        """Sort the records by input offset, with one record for an offset judged more than once."""
         offsets = self._offsets
         if all(first < second for first, second in pairwise(offsets)):
             return
@@ -123,7 +123,7 @@ class DroppedRecords:
 
         Retention deletes from the beginning, so records of input offsets after `oldest` were not deleted.
 
-        oldest: lowest input offset of a record left in the topic; None: there is none.
+        oldest: lowest input offset of a record left in the topic; None: the topic is empty.
         """
         waits_from, before = None, 0
         for place, there in enumerate(seen):
@@ -169,9 +169,9 @@ class DroppedRecords:
 
 
 class WrittenDrops:
-    """Input offsets of a partition at which workers wrote dropped records to the topic of dropped records.
+    """Input offsets of a partition at which workers kept dropped records in a topic.
 
-    The changelog's owner entry has them.
+    They come from the changelog's owner entry, which names the topics of dropped records by input offset.
     """
 
     def __init__(
@@ -199,9 +199,9 @@ class WrittenDrops:
         self._compared, self._complete, self.is_whole = compared, complete, whole
 
     def is_kept(self, offset: int) -> bool:
-        """Return True if workers kept dropped records when they were at this input offset.
+        """Return True if workers wrote dropped records to the topic at this input offset.
 
-        They then wrote a dropped record to the topic of dropped records; the record here may also have been forwarded.
+        The record at this offset need not be a dropped one; it may have been forwarded.
         """
         return any(offset in each for each in self._kept)
 
@@ -217,7 +217,8 @@ class WrittenDrops:
 def first_kept(owner: Owner | None, since: Mark, topic: str, topic_id: str) -> int:
     """Return the first offset of dropped records after a decision, in their topic.
 
-    It is 0 if workers wrote them to another topic after the decision, as the mark's offset is of that topic.
+    The offset is 0 if workers wrote them to another topic directly after the decision: the mark then has an offset of
+    that other topic.
 
     Args:
         owner: owner entry of the partition.

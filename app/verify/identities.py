@@ -13,11 +13,11 @@ Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 UNMATCHED = -1
-"""Index for an output record that matches no expected record."""
+"""Index in place of an expected record's, for an output record that matches none."""
 
 
 def numbers(held: array[int]) -> Numbers:
-    """Return a NumPy view of an array of 8-byte integers, without a copy."""
+    """Return an array of 8-byte integers as a NumPy view, without a copy."""
     return np.frombuffer(held, np.int64) if held else np.empty(0, np.int64)
 
 
@@ -65,7 +65,7 @@ class IdentityCounts:
     accepted: int = 0
     """Records of the input to forward, without repeats."""
     emitted: int = 0
-    """Records in the output."""
+    """Records in the output, with repeats."""
     rows: int = 0
     """Rows in the result table; for a table with a key, records that the job has read and not rejected."""
     rejects: int = 0
@@ -85,7 +85,7 @@ class IdentityCounts:
 
 @dataclass(frozen=True)
 class OutputStates:
-    """State of a partition's output records in the result table. Each array has one element for each record.
+    """Arrays with the state of each output record of a partition in the result table.
 
     rows, rejects: number of rows, or of rejects, of the record.
     waiting: True if the table lacks the record, and the job may still write it.
@@ -99,7 +99,7 @@ class OutputStates:
 
 
 class CountsByIdentity:
-    """Counts of records by identity. The identity None is for output records without a record in the input."""
+    """Counts of records by identity; None stands for output records without an input record."""
 
     def __init__(self) -> None:
         self._of: dict[bytes | None, IdentityCounts] = {}

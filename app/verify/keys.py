@@ -1,4 +1,4 @@
-"""Comparison of a table with one row for each key. The expected rows are computed from the whole topic."""
+"""Comparison of a table with one row for each key with the rows computed from the whole topic."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class KeyedRows:
     def compare_totals(self, expected: pa.Table) -> None:
         """Compare each key's totals with the expected ones.
 
-        Lost and doubled are counted in records, because a row of totals stands for many records.
+        Losses and repeats are counted in records, because a row of totals stands for many records.
         """
         for key, values in self._tuples(expected.to_batches()):
             held = self._held.pop(key, None)
@@ -90,7 +90,7 @@ class KeyedRows:
         )
 
     def compare_last(self, expected: pa.Table, deleted: pa.Table) -> None:
-        """Check that each key's row is made from the key's last record in one of the Kafka partitions.
+        """Check that each key's row comes from its last record in some Kafka partition.
 
         A key needs no row if its last record in a partition is a delete.
 
@@ -130,7 +130,7 @@ class KeyedRows:
     def compare_rejects(self, expected: pa.Table, rejects: RowOffsets, end: Mapping[int, int]) -> None:
         """Check that the rejects are exactly the records with an unparsable value.
 
-        end: for each partition, the first offset beyond the compared rejects
+        end: first offset after the compared rejects, by partition
         """
         wanted = RowOffsets()
         wanted.add(expected.to_batches())
@@ -144,7 +144,7 @@ class KeyedRows:
                 self._report.find("unexpected", detail, partition, offset)
 
     def _finish(self) -> None:
-        """Report the remaining rows, which have no record in the topic, and keys with several rows."""
+        """Report rows of keys that the topic does not have, and keys with several rows."""
         for key in self._held:
             self._add("unexpected", key, "has a row, and the topic has no record of it")
         for key, times in self._again.items():
@@ -181,7 +181,7 @@ class KeyedRows:
 
 
 def _is_near(one: float, other: float, *, is_rounded: bool) -> bool:
-    """Return True if two unequal floats count as equal: both are NaN, or they differ by rounding only."""
+    """Return True if two floats count as equal: both are NaN, or they differ by rounding only."""
     if math.isnan(one) or math.isnan(other):
         return math.isnan(one) and math.isnan(other)
     return is_rounded and math.isclose(one, other, rel_tol=ROUNDING)

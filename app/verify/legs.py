@@ -1,4 +1,4 @@
-"""Legs of a partition: the parts of its input between operators' decisions that moved its position."""
+"""Legs of a partition: parts of its input between two decisions of operators."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from kafka_ratchet.transport.owner import INPUT, NEWEST_DECISIONS, OUTPUT, Decis
 
 
 class Leg(NamedTuple):
-    """Part of a partition's input that workers read between two decisions of operators.
+    """Leg: part of a partition's input that workers read between two decisions of operators.
 
     start, end: first input offset of the leg, and the one after its last.
     forgets: True if last sequences were forgotten before this leg (`ratchet resume --forget`).
-    rule: rule that judged its records; None: the rule of the settings.
-    since, until: marks of the decisions before and after this leg; None: no decision, or one without a mark.
+    rule: rule of deduplication for its records; None: the rule of the settings.
+    since, until: marks of the decisions before and after this leg (topic offsets at the time of a decision); None: no
+    decision, or one without a mark.
     """
 
     start: int
@@ -41,21 +42,21 @@ class Leg(NamedTuple):
 
 
 class UnknownOrder(Exception):
-    """Error raised if the order of the workers' reads is unknown; the text has the reason."""
+    """Error for input that workers have read in an unknown order; its text has the reason."""
 
 
 def legs_of(decisions: Sequence[Decision], begin: int, end: int, held: int, since: str = "") -> list[Leg]:
     """Return the legs of a replay, from input offset `begin` to `end`, in order.
 
     Args:
-        decisions: decisions on the partition, the newest last.
+        decisions: operators' decisions on the partition, the newest last.
         begin: first input offset of the first leg.
         end: input offset after the last leg.
         held: first input offset that Kafka still has.
         since: time of the newest processed decision; ISO 8601.
 
     Raises:
-        UnknownOrder: some of the input is deleted, or the decisions do not show the legs.
+        UnknownOrder: some of the input is deleted, or the decisions do not show where the legs begin and end.
     """
     if len(decisions) >= NEWEST_DECISIONS:
         raise UnknownOrder(
@@ -79,8 +80,8 @@ def legs_of(decisions: Sequence[Decision], begin: int, end: int, held: int, sinc
     for leg in legs:
         if leg.start < min(held, leg.end):
             raise UnknownOrder(
-                f"input offsets {leg.start:,} to {min(held, leg.end) - 1:,} are deleted, and the results of agents and "
-                "tables after them depend on them. Run again with the --state file of a run that ended after these "
+                f"input offsets {leg.start:,} to {min(held, leg.end) - 1:,} are deleted, and later results of agents "
+                "and tables depend on them. Run again with the --state file of a run that ended after these "
                 "offsets. Without such a file, this partition cannot be replayed: use --state before retention deletes "
                 "input"
             )
@@ -90,8 +91,8 @@ def legs_of(decisions: Sequence[Decision], begin: int, end: int, held: int, sinc
 def noted_legs(owner: Owner | None, begin: int, end: int, since: str = "") -> list[Leg]:
     """Return the legs within the present input topic, from the marks of the decisions.
 
-    If earlier legs cannot be judged any more, the first leg has a mark in `since`: either their input topic was
-    replaced, or the changelog no longer has their decisions. A decision that changes nothing ends no leg.
+    Legs are left out if they belong to a replaced input topic, or if the changelog no longer has their decisions. The
+    first remaining leg then has a mark in `since`. A decision that changes nothing ends no leg.
 
     Args:
         owner: owner entry of the partition.

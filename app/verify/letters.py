@@ -18,7 +18,7 @@ DEAD_LETTER_HEADERS = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "
 """Headers appended to a dead letter's own, in any order."""
 
 DEPENDING = (TOO_LATE.encode(), CONTENT_DIFFERS.encode(), REASONS[REPLAY_NOT_NEW].encode())
-"""Reasons of dead letters; each of these reasons refers to an earlier record."""
+"""Reasons of dead letters that refer to an earlier record."""
 
 
 class Letter(NamedTuple):
@@ -32,7 +32,7 @@ class Letter(NamedTuple):
 
 
 class Order(NamedTuple):
-    """Input offsets of dead letters, in the order of writing.
+    """Input offsets of dead letters, in the order of the workers' writes.
 
     last: index of the first dead letter of the last leg, the input since operators' last decision
     """
@@ -80,7 +80,7 @@ class Letters:
         order: Order | None = None,
         times: Mapping[int, int] | None = None,
     ) -> tuple[int | None, list[int]]:
-        """Check that every invalid record of an input partition has exactly its dead letters.
+        """Check that every invalid record of an input partition has its dead letters, and no others.
 
         Args:
             partition: number of the input partition.
@@ -92,8 +92,8 @@ class Letters:
             times: number of dead letters by input offset, if agents may write several; None: one each.
 
         Returns:
-            (first input offset that still waits for a dead letter, or None; input offsets since operators' last
-            decision that have their dead letters).
+            (first input offset that still waits for a dead letter, or None; input offsets with dead letters since
+            operators' last decision).
         """
         times = {} if times is None else times
         if order is None:
@@ -138,15 +138,15 @@ class Letters:
         return min(waits, default=None), list(lettered)
 
     def leave_out_before(self, partition: int, end: int) -> None:
-        """Exclude a partition's dead letters before offset `end` of their topic from the comparison.
+        """Exclude dead letters before offset `end` of the dead-letter topic's partition.
 
-        Retention has deleted the input that they come from.
+        Retention has deleted the input records of these dead letters.
         """
         for of in self._of.get(partition, {}).values():
             of[:] = [each for each in of if each.partition != partition or each.offset >= end]
 
     def leave_out(self, partition: int, since: int = 0) -> None:
-        """Exclude a partition's dead letters of input offset `since` and later from the comparison."""
+        """Exclude the dead letters of a partition's input offset `since` and later ones."""
         left = self._of.pop(partition, {})
         self._of[partition] = {offset: found for offset, found in left.items() if offset < since}
 
@@ -172,7 +172,7 @@ class Letters:
 def own_headers(headers: Headers) -> Headers:
     """Return a dead letter's headers without the ones that Ratchet has appended.
 
-    Ratchet appends three more to dead letters of agents. Earlier versions have appended fewer.
+    A dead letter of an agent has up to three more such headers, depending on the version of Ratchet.
     """
     own, reason = headers[: -len(DEAD_LETTER_HEADERS)], dict(headers).get("ratchet-reason") or b""
     is_of_agent = reason.startswith((b"agent ", b"value does not decode: "))

@@ -47,7 +47,7 @@ def refuse_without_sequence(settings: Settings, bootstrap: str, stream: str | No
 
 
 def _judged_newest(settings: Settings, bootstrap: str, stream: StreamSettings) -> tuple[int, int]:
-    """Judge the newest records of an input; return their number, and the number of invalid ones."""
+    """Apply the rule to an input's newest records; return their number, and that of invalid ones."""
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     count = partition_counts(admin_client(options), [stream.input]).get(stream.input, 0)
     if not count:

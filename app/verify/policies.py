@@ -1,9 +1,9 @@
 """Check of the changelog's policy intervals against the policy topic.
 
-An interval in the changelog has an input offset and an offset of the policy topic. From the input offset on, the worker
-applied the policy that was the newest before the second offset: it judged records, or forwarded them unjudged. This
-module reads the policy topic itself. Compaction removes a policy once it is set again, so the record that decided an
-old interval may be missing. The interval is then neither confirmed nor contradicted, but unproven.
+An interval in the changelog has an input offset and an offset of the policy topic. From that input offset on, the
+worker deduplicated records, or forwarded them all, by the newest policy before that offset of the policy topic. This
+module reads the policy topic itself. Compaction removes a policy once a newer one is set, so the policy of an old
+interval may be missing. The interval is then neither confirmed nor contradicted, but unproven.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class PolicyRecord(NamedTuple):
 class PolicyTopic:
     """Remaining records of the policy topic.
 
-    policies: policy by offset; None for any other record. end: 0 if there is no such topic.
+    policies: policy by offset; None for a record that is no policy. end: offset after the last record; 0 if the topic
+    does not exist.
     """
 
     name: str
@@ -47,7 +48,7 @@ class PolicyTopic:
         return cls(name, begin, end, {offset: _decode(key, value) for offset, key, value in records})
 
     def last(self, stream: str | None, before: int) -> PolicyRecord | None:
-        """Return the newest policy before an offset of the topic; None if the topic has none.
+        """Return the newest policy before an offset of the topic; None if there is none.
 
         stream: name of the stream; None: the policy for all streams
         """
@@ -81,8 +82,8 @@ def check_intervals(
         partition: number of the input partition.
         intervals: all intervals of the partition, by number.
         begin: first input offset to check.
-        accepted: number of the first interval to check. For those before it an operator has accepted the loss of the
-            policy topic.
+        accepted: number of the first interval to check. An operator has accepted the loss of the policy topic for all
+            intervals before it.
         empty: numbers of intervals without a judged record.
     """
     found = []
@@ -143,26 +144,26 @@ def _no_witness(topic: PolicyTopic, stream: str, offset: int) -> tuple[Verdict, 
     Returns:
         verdict and reason if the record is missing or has no policy for the stream; None if it has one.
     """
-    where = f"{topic.name} offset {offset}"
+    where = f"the changelog names {topic.name} offset {offset}"
     if offset >= topic.end:
-        return "unproven", f"{where} is named, but the topic ends at {topic.end}: it was created again, or lost its end"
+        return "unproven", f"{where}, but the topic ends at {topic.end}: it was created again, or lost its end"
     if offset < topic.begin:
-        return "unproven", f"{where} is named, but the records before {topic.begin} are deleted"
+        return "unproven", f"{where}, but the records before {topic.begin} are deleted"
     if offset not in topic.policies:
-        return "unproven", f"{where} is named, but compaction has removed the record, so its policy is unknown"
+        return "unproven", f"{where}, but compaction has removed the record, so its policy is unknown"
     record = topic.policies[offset]
     if record is None:
-        return "contradicted", f"{where} is named, but holds no policy"
+        return "contradicted", f"{where}, but the record there is no policy"
     if record.stream not in (None, stream):
-        return "contradicted", f"{where} is named, but is about stream {record.stream!r}"
+        return "contradicted", f"{where}, but the record there is about stream {record.stream!r}"
     return None
 
 
 def _effective(topic: PolicyTopic, settings: Settings, stream: str, before: int) -> tuple[bool, str, bool]:
-    """Return the effective policy before an offset of the policy topic, its source, and True if it is certain.
+    """Return the policy in force before an offset of the policy topic: its value, source and certainty.
 
-    A policy from the settings is uncertain, as only the present settings are known. So is a global policy, because a
-    setting of the stream goes before it.
+    A policy from the settings is uncertain, as only the present settings are known. A global policy is uncertain too,
+    because a setting of the stream takes precedence over it.
     """
     if not is_judged(settings.streams[stream], settings.app):
         return False, f"because workers never judge the internal stream {stream!r}", True
@@ -211,9 +212,8 @@ class SkippedRange(NamedTuple):
 def skipped_by_decision(owner: Owner | None) -> list[SkippedRange]:
     """Return the skipped ranges of a partition's present input topic, sorted by offset.
 
-    A decision without a previous position is the first one for a new input topic: earlier decisions are about the old
-    topic, and are ignored. After a decision that moves the position back, input from the new position on is no longer
-    skipped.
+    A decision without a previous position is the first one for a new input topic, so earlier decisions are ignored.
+    After a decision that moves the position back, input from the new position on is no longer skipped.
     """
     skips: list[SkippedRange] = []
     for decision in owner.decisions if owner is not None else ():

@@ -1,4 +1,4 @@
-"""Last verify result of each stream, called its proof, recorded for the page: `ratchet verify --record`.
+"""Proofs for the page: the last result of verify for each stream, recorded by `ratchet verify --record`.
 
 Proofs are in a compacted topic of one partition, `APP-proofs`: key `["proof", STREAM]`, value JSON. Workers never read
 them.
@@ -83,7 +83,9 @@ def proof_of(report: Report) -> Proof:
 
 
 def record_proof(settings: Settings, bootstrap: str, proof: Proof) -> None:
-    """Write a proof to the topic of proofs, where it replaces the stream's last one. Create a missing topic.
+    """Write a proof to the topic of proofs, in place of the stream's last one.
+
+    The topic is created if it is missing.
 
     Raises:
         TopicError: the topic cannot be created, or has an unfit configuration.

@@ -1,4 +1,4 @@
-"""Comparison of the input with the result table of a job that reads and judges the input itself."""
+"""Comparison of an input with the result table of a Spark job that deduplicates it itself."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 def verify_raw(settings: Settings, name: str, stream: StreamSettings, bootstrap: str, session: Session) -> Report:
-    """Judge the input record by record, and compare the fresh and invalid records with the table.
+    """Compare the fresh and invalid records of an input with the table.
 
-    Output and dead-letter topic need not exist. It needs as much memory as `verify_results`.
+    Each input record is judged by verify's own rule. Output and dead-letter topic need not exist. The comparison needs
+    as much memory as `verify_results`.
 
     Args:
         settings: settings with `from_input` in the sink.

@@ -57,8 +57,8 @@ from kafka_ratchet.transport.owner import Owner
 class OffsetRanges:
     """Offsets to compare, read from Kafka in an order that is safe while workers run.
 
-    First `judged` is read: input before it must be in the output. Then, once open transactions have ended, the end of
-    the output is read, and last `committed_to`: no record before the output's end comes from input beyond
+    First `judged` is read: output of all input before this offset must exist. Then, once open transactions have ended,
+    the end of the output is read, and last `committed_to`: no record before the output's end comes from input beyond
     `committed_to`. Input from `judged` to `committed_to` may be in the output or not.
     """
 
@@ -72,7 +72,8 @@ class OffsetRanges:
     output_ends: dict[int, int]
     dead_letter_ends: dict[int, int]
     input_high: dict[int, int]
-    """High watermarks of the input. Records from `input_ends` up to here wait for the end of a transaction."""
+    """High watermarks of the input. Records from `input_ends` up to the high watermark wait for the end of a
+    transaction."""
     input_begins: dict[int, int]
     """First offset that Kafka still has, by input partition."""
     output_begins: dict[int, int]
@@ -85,7 +86,7 @@ MESSAGE_EVERY_S = 3.0
 
 
 def plain_id(text: str) -> str:
-    """Return a topic id in URL-safe Base64, since some clients print it in the usual Base64."""
+    """Convert a topic id from the usual Base64, which some clients print, to URL-safe Base64."""
     return text.replace("+", "-").replace("/", "_").rstrip("=")
 
 
@@ -93,12 +94,12 @@ class TopicReader:
     """Reader of the committed records in one stream's topics.
 
     Raises:
-        TopicMissing: one of the three topics does not exist.
+        TopicMissing: the input, output or dead-letter topic does not exist.
         PartitionsDiffer: input and output have different partition counts.
     """
 
     def __init__(self, settings: Settings, stream: StreamSettings, bootstrap: str, *, input_only: bool = False) -> None:
-        """Look up the topics. input_only: True if only the input must exist, because Spark judges it."""
+        """Look up the topics. input_only: True if only the input must exist, because Spark deduplicates it."""
         self._settings = settings
         self._stream = stream
         self._options: Mapping[str, str | int | bool] = {"bootstrap.servers": bootstrap, **settings.kafka}
@@ -126,9 +127,9 @@ class TopicReader:
     def consumer(
         self, group: str, committed: bool = True, topic: str | None = None
     ) -> AbstractContextManager[Consumer]:
-        """Return a context manager that lends a Kafka client, which is made once and used again.
+        """Return a context manager that lends a Kafka client; later calls lend the same one.
 
-        See `Consumers.consumer`. committed: False to read records of open and aborted transactions as well
+        See `Consumers.consumer`. committed: False: read records of open and aborted transactions as well
         """
         return self._consumers.consumer(group, committed=committed, topic=topic)
 
@@ -198,10 +199,10 @@ class TopicReader:
     def waiting(self, judged_to: Mapping[int, int]) -> dict[int, OffsetRange]:
         """Return the offsets of each input partition that workers may not have judged yet.
 
-        They end at the high watermark.
+        The offsets end at the high watermark.
 
         Args:
-            judged_to: offset by partition; all input before it is judged
+            judged_to: offset by partition; workers have judged all input before it
 
         Raises:
             ForeignOffset: another client has committed one of the offsets.
@@ -251,7 +252,9 @@ class TopicReader:
         return self._partition_counts([topic])[topic]
 
     def topic_id(self, topic: str) -> str:
-        """Return the id of a topic, as librdkafka prints it. Only the first call for a topic sends a request.
+        """Return the id of a topic, as librdkafka prints it.
+
+        Only the first call for a topic sends a request.
 
         Raises:
             TopicMissing: the topic does not exist.
@@ -262,7 +265,7 @@ class TopicReader:
         return self.topic_ids[topic]
 
     def is_compacted(self, topic: str) -> bool:
-        """Return True if Kafka compacts the topic: it removes a record once its key has a newer one."""
+        """Return True if Kafka compacts the topic, which removes all but the newest record of a key."""
         return "compact" in config_of(self._admin, topic)["cleanup.policy"]
 
     def records(
@@ -270,7 +273,7 @@ class TopicReader:
     ) -> Iterator[tuple[int, RecordView]]:
         """Yield offset and record of each committed record from `begin` to before `end`.
 
-        committed: False to read records of open and aborted transactions as well, up to the high watermark
+        committed: False: read records of open and aborted transactions as well, up to the high watermark
 
         Raises:
             BrokerUnavailable: no record arrived for `kafka_timeout_s`.
@@ -297,7 +300,7 @@ class TopicReader:
     ) -> Iterator[tuple[int, int, RecordView]]:
         """Yield partition, offset and record of the committed records in several partitions, interleaved.
 
-        spans: offsets to read, by partition; committed: False to read records of open and aborted transactions as well
+        spans: offsets to read, by partition; committed: False: read records of open and aborted transactions as well
 
         Raises:
             BrokerUnavailable: no record arrived for `kafka_timeout_s`.
@@ -362,7 +365,7 @@ class TopicReader:
         return PolicyTopic.of(name, begin, end, records)
 
     def letters_topic(self) -> tuple[str, str, str]:
-        """Return (application, name, id) of the stream's dead-letter topic; the id as Kafka's tools print it."""
+        """Return (application, name, id) of the dead-letter topic; the id as Kafka's tools print it."""
         topic = self._stream.dead_letters
         return self._settings.app, topic, plain_id(self.topic_ids[topic])
 
@@ -456,7 +459,7 @@ class TopicReader:
     def _committed(
         self, consumer: Consumer, topic: str, numbers: Collection[int]
     ) -> tuple[dict[int, int], frozenset[int]]:
-        """Return committed offsets (0 without a commit), and the partitions without a commit.
+        """Return committed offsets by partition (0 without a commit), and the partitions without a commit.
 
         With a consumer that reads committed records, Kafka answers only when no transaction is about to commit these
         offsets (KIP-447).
@@ -507,7 +510,7 @@ def _view(message: Message) -> RecordView:
 
 
 def halted_partitions(settings: Settings, stream: str) -> list[HaltedPartition]:
-    """Request the halted partitions from the group's workers.
+    """Return the halted partitions that the group's workers report.
 
     If no worker answers, the list is empty, and the unread input of halted partitions counts as pending.
 

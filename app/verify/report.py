@@ -45,7 +45,7 @@ class HaltedPartition:
 
 @dataclass(frozen=True, slots=True)
 class UnjudgedInput:
-    """Input that no worker has judged: no worker ever committed a position, or retention deleted the input first."""
+    """Input that no worker has judged."""
 
     partition: int
     start: int
@@ -90,7 +90,7 @@ class ComparedStart:
     continued: bool
     """True if the comparison continues where the last run ended, as the state file says."""
     gap_from: int | None = None
-    """First input offset deleted before verify compared it; the gap ends at `input`. None: no gap."""
+    """First input offset that retention deleted before verify compared it; the gap ends at `input`. None: no gap."""
 
     def __str__(self) -> str:
         where = (
@@ -102,13 +102,13 @@ class ComparedStart:
 
 
 BY_COMPACTION: Final = frozenset({"reordered", "altered", "unexpected"})
-"""Kinds of findings that correct output can cause if Kafka compacts the input.
+"""Kinds of findings that correct output may cause if Kafka compacts the input.
 
-The output of a removed record stays, and verify takes a later repeat of that record for the first one.
+Kafka removes a record from the input while its output stays. Verify then takes a later repeat for the first record.
 """
 
 VERDICT_KINDS: Final = ("lost", "doubled", "reordered", "altered", "unexpected")
-"""Kinds of findings that a verdict always lists, even with the count 0."""
+"""Kinds of findings that every verdict lists, even with the count 0."""
 
 
 def counts_sentence(counts: Iterable[tuple[str, int]]) -> str:
@@ -191,7 +191,7 @@ class Report(Findings[FindingKind, Finding], Document):
     duplicates_kept: int = 0
     """Records in the topic of dropped records."""
     pending: int = 0
-    """Input offsets not committed yet, and committed records that workers may still have to write.
+    """Number of uncommitted input offsets, and of committed records that workers may still have to write.
 
     Such records are not in the output or the dead letters.
     """
@@ -213,7 +213,7 @@ class Report(Findings[FindingKind, Finding], Document):
     Each partition of either topic with a deleted beginning counts, and each with an operator's decision.
     """
     before: int = 0
-    """Output records that come from deleted input: those before the first one with input that Kafka still has."""
+    """Output records from deleted input: all before the first record with input that Kafka still has."""
     begins: list[ComparedStart] = field(default_factory=list)
     """First compared offsets of each partition that is not compared from offset 0 on."""
     compared_to: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -223,9 +223,9 @@ class Report(Findings[FindingKind, Finding], Document):
     skipped: list[SkippedInput] = field(default_factory=list)
     """Input skipped by operators, which is not expected in the output."""
     edits: list[tuple[int, Edit]] = field(default_factory=list)
-    """Input partition and change of each operator's edit of the state (`ratchet forget`, `ratchet state import`)."""
+    """Operators' edits of the state (`ratchet forget`, `ratchet state import`), each with its input partition."""
     halted: list[HaltedPartition] = field(default_factory=list)
-    """Halted partitions, as the workers report them. Without an answer their input counts as pending."""
+    """Halted partitions, as workers report them; without an answer of a worker, their input counts as pending."""
     never_judged: list[UnjudgedInput] = field(default_factory=list)
     doubtful: dict[int, tuple[int, str]] = field(default_factory=dict)
     """First input offset with a sequence in a doubtful form, and the reason, by partition."""
@@ -276,7 +276,7 @@ class Report(Findings[FindingKind, Finding], Document):
 
     @property
     def reordered(self) -> int:
-        """Number of output records that come after a record which they should precede."""
+        """Number of output records that come after a record that should follow them."""
         return self.counts["reordered"]
 
     @property
@@ -286,7 +286,7 @@ class Report(Findings[FindingKind, Finding], Document):
 
     @property
     def unexpected(self) -> int:
-        """Number of records that must not be there, as no input record explains them."""
+        """Number of records in output or dead letters that no input record explains."""
         return self.counts["unexpected"]
 
     @property
@@ -296,7 +296,7 @@ class Report(Findings[FindingKind, Finding], Document):
 
     @property
     def ok(self) -> bool:
-        """Return True if nothing was found, in the topics, the result table or the files."""
+        """Return True if there are no findings in topics, result table and files."""
         return not self.counts and self._parts_ok
 
     @property
@@ -305,7 +305,7 @@ class Report(Findings[FindingKind, Finding], Document):
 
     @property
     def is_waiting(self) -> bool:
-        """Return True if worker, job or producer have not finished: input or rows may still come."""
+        """Return True if worker, job or producer have not finished, so that records or rows may still come."""
         waiting = (self.results and self.results.waiting, self.source and self.source.unpublished + self.source.pending)
         never = any(not each.deleted for each in self.never_judged)
         return bool(self.pending or self.halted or never or any(waiting))

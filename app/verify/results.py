@@ -70,11 +70,11 @@ class ResultTable:
             generation = self._store.generation()
         self._rows, self._rejects = RowOffsets(), RowOffsets()
         self._values: TableValues | None = None
-        """Values of the rows; None: values are not compared row by row."""
+        """Values of the rows to compare; None: values are not compared row by row."""
         self._before: dict[int, int] = {}
         self._after: dict[int, int] = {}
         self._first: dict[int, int] = {}
-        """Offsets where the first run began, with `--start`."""
+        """Offset where the sink's first run began with `--start`, by partition."""
         made_by = "sql" if self._kept.sql is not None else "transform" if self._kept.transform is not None else None
         proven_by: ProvenBy = "rows" if self._kept.kind == "append" else "keys"
         self.report = ResultsReport(
@@ -120,7 +120,7 @@ class ResultTable:
         try:
             session = self._session()
         except (ModuleNotFoundError, SetupError) as error:
-            self.report.values_unproven = f"Spark, which computes them, cannot be started: {error}"
+            self.report.values_unproven = f"Spark, which would compute the expected values, cannot be started: {error}"
             self._read_appended(partition_and_offset(), lambda batches: batches)
             return
         with session as spark:
@@ -163,7 +163,7 @@ class ResultTable:
         return TableValues(compared, arrow_schema(wanted), self.report, parses=job.pipeline.parses)
 
     def _expect(self, spark: SparkSession, job: Job, values: TableValues) -> None:
-        """Compute the expected rows from the topic, up to the table's offsets."""
+        """Have Spark compute the expected rows from the topic, up to the table's offsets."""
         offset_range = self._planner.offset_range()
         resume(offset_range, self._after)
         start = {partition: offset_range.earliest[partition] for partition in self._after}
@@ -307,7 +307,7 @@ class ResultTable:
 
         Args:
             expected: judged input of the partition.
-            emitted: fresh records of the partition, and its invalid ones, which have the index UNMATCHED.
+            emitted: fresh and invalid records of the partition; invalid ones have the index UNMATCHED.
             end: input offset after the last judged record.
         """
         partition = expected.partition
@@ -327,7 +327,7 @@ class ResultTable:
         return self._planner
 
     def finish(self) -> ResultsReport:
-        """Report rows of partitions that the output does not have, and return the results. Call it last."""
+        """Report rows of partitions that the output lacks, and return all results. Call it last."""
         for held in (self._rows, self._rejects):
             for partition in held.left():
                 self._invented(partition, *np.unique(held.take(partition), return_counts=True))

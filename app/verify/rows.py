@@ -1,4 +1,4 @@
-"""Comparison of a table's rows with the records of the output: each record must have one row or reject."""
+"""Comparison of a table's rows with the output: each record must have one row or reject."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class RowOffsets:
 
 @dataclass(frozen=True)
 class StoredOffsets:
-    """Next Kafka offset stored with the table for a partition, before and after the table was read."""
+    """Next Kafka offset of one partition, as stored with the table before and after reading it."""
 
     before: int
     after: int
     first: int = 0
-    """Offset where `--start` began the first run; 0: it began with the topic."""
+    """Offset where the job's first run began with `--start`; 0: it began at the topic's first offset."""
 
     @classmethod
     def of(
@@ -79,13 +79,13 @@ class RowsOfPartition:
 
     steps: OutputStates
     early: Flags
-    """True for each record with a row although the table's stored offset is not past the record."""
+    """True for each record with a row although the table's stored offset is not above its own."""
     left_out: Flags
-    """True for each record without a row that lies before the first run's `--start`."""
+    """True for each record without a row and before the `--start` of the job's first run."""
     unmatched: Numbers
-    """Offsets of rows without a record, ascending."""
+    """Offsets of rows and rejects without a record, ascending."""
     unmatched_times: Numbers
-    """Number of rows at each offset in `unmatched`."""
+    """Number of rows and rejects at each offset in `unmatched`."""
 
 
 def match(
@@ -93,8 +93,8 @@ def match(
 ) -> RowsOfPartition:
     """Assign a partition's rows and rejects to its records.
 
-    Records below the offset stored before the read must have a row or reject. Records committed by the job during the
-    read may have one.
+    Records below the offset stored before the table was read must have a row or reject. Records that the job committed
+    during the reading may have one.
 
     Args:
         records: offsets of the committed records, ascending.
@@ -149,5 +149,5 @@ def content(record: RecordView, *, with_timestamp: bool = True) -> bytes:
 
 
 def identity_and_sequence(identity: bytes, sequence: int) -> bytes:
-    """Return a digest (16 bytes) of identity and sequence, which input and output record have in common."""
+    """Return a digest (16 bytes) of identity and sequence, equal for input record and output record."""
     return hashlib.blake2b(_length(sequence) + identity, digest_size=16).digest()

@@ -1,6 +1,6 @@
 """Rule of deduplication, written a second time for verify.
 
-It shares no code with the worker, so that verify does not repeat a mistake of the worker.
+It shares no code with the worker's rule, so that verify does not repeat a mistake of it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RecordView:
 
 
 class Rule:
-    """Rule of one stream, which determines identity and sequence of a record.
+    """Rule of one stream, which reads identity and sequence from records.
 
     Raises:
         SettingsError: the user's extractor cannot be imported.
@@ -71,7 +71,7 @@ class Rule:
         """Import the user's extractors, if any.
 
         dead_letters: (application, name, id) of the stream's dead-letter topic, needed to recognise re-sent dead
-        letters. None: they are judged like any other record
+        letters. None: re-sent dead letters are treated like any other record
         """
         self._identity = identity
         self._dead_letters = dead_letters
@@ -104,9 +104,9 @@ class Rule:
         return self._sequence.name if is_guessed else None
 
     def is_kept(self, record: RecordView) -> bool:
-        """Return True if the record becomes a dead letter again instead of being dropped as a duplicate.
+        """Return True if the record, as a duplicate, becomes a dead letter again instead of being dropped.
 
-        This is so for a re-sent dead letter that is judged by its own identity and sequence.
+        This applies to a re-sent dead letter with an identity and sequence of its own.
         """
         return was_replayed(record) and not self._letter_of(record)
 
@@ -197,7 +197,7 @@ def _decimal(text: bytes) -> int | None:
 
 
 class _Digits(str):
-    """Text of a whole number in a JSON value. It is not converted, since Python refuses very long numbers."""
+    """Text of a whole number in a JSON value, not converted, since Python refuses very long numbers."""
 
     __slots__ = ()
 
@@ -208,7 +208,7 @@ def _field(value: bytes | None, path: Sequence[str]) -> int | None:
 
 
 def _id(found: object) -> bytes | None:
-    """Return a field's value or a function's result as the bytes of an identity.
+    """Convert a field's value or a function's result to the bytes of an identity.
 
     Returns:
         bytes; None if the value is neither bytes nor text

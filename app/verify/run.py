@@ -1,4 +1,4 @@
-"""One run of verify over a stream: the start of each partition, the changelog, and the state for the next run."""
+"""Parts of one run of verify over a stream that compare no records: starts, changelog, and state file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Records = Iterator[tuple[int, RecordView]]
 
 
 def without_beginning(stream: StreamSettings, partition: int, baseline: Baseline) -> PositionLost:
-    """Return the error for a result table if retention has deleted the beginning of a topic."""
+    """Return the error for `--results` if retention has deleted the beginning of a topic."""
     lost = baseline.input_from > 0
     topic, first = (stream.input, baseline.input_from) if lost else (stream.output, baseline.output_from)
     return PositionLost(
@@ -52,7 +52,7 @@ class EndedPartition(Protocol):
         """Yield each known identity with its last sequence before input offset `end`."""
 
     def is_complete_at(self, end: int) -> bool:
-        """Return True if an identity that `known_at` does not yield was never in the input before `end`."""
+        """Return True if the input never had, before `end`, an identity that `known_at` does not yield."""
 
 
 class Run:
@@ -67,7 +67,7 @@ class Run:
         report: Report,
         contents: str = RECORDS,
     ) -> None:
-        """Begin a run. contents: kind of records in the output, as in the changelog's owner entry."""
+        """Begin a run. contents: kind of records in the output, as the changelog's owner entry names it."""
         self._settings, self._name, self._reader = settings, name, reader
         self._ranges, self._report = ranges, report
         report.compared_to = {
@@ -81,7 +81,7 @@ class Run:
         self._all_compared = True
         self._dropped_spans: list[OffsetRange] | None = None
         self._current: tuple[int, Baseline | None] | None = None
-        """Partition of the newest call of `begin`, and the saved state of the last run there."""
+        """Partition of the newest call of `begin`, and its state from the last run."""
 
     @contextmanager
     def continued(self, path: Path | None) -> Iterator[None]:
@@ -221,10 +221,10 @@ class Run:
     ) -> tuple[Records, Records]:
         """Pass all records of a partition to the comparison with a producer's files.
 
-        Older records, and those not committed yet, are read here, as the comparison of topics does not read them.
+        Records that the comparison of topics does not read, older and uncommitted ones, are read here.
 
         Returns:
-            iterators over the given input and output records, which pass on each record as it is read
+            iterators over `given` and `output`, which pass on each record as the caller reads it
         """
         ranges, reader, stream = self._ranges, self._reader, self._stream
         begin, committed_to = ranges.input_begins[partition], ranges.committed_to[partition]
@@ -251,7 +251,7 @@ class Run:
                 pass
 
     def is_of_other_topics(self, partition: int, owner: Owner | None) -> bool:
-        """Return True if a partition's owner entry names another input or output topic than the present one.
+        """Return True if a partition's owner entry names another input or output topic than today's.
 
         The topic was then deleted and created again, or replaced. The partition cannot be compared; it is reported as
         halted, as its worker halts for the same reason.
@@ -340,15 +340,15 @@ class Run:
         lettered: list[int],
         owner: Owner | None,
     ) -> None:
-        """Write a compared partition to the next state, if `--state` is given.
+        """Write a compared partition to the new state file, if `--state` is given.
 
         Args:
             partition: number of the partition.
             expected: the compared partition.
-            waits_from: first input offset of a dead letter that workers may still write, and first one of such a
+            waits_from: first input offset with a dead letter that workers may still write, and first one with such a
                 dropped record; None: there is none.
             lettered: input offsets that have their dead letters in the topic.
-            owner: owner entry of the partition; all its decisions have been processed.
+            owner: owner entry of the partition; all decisions in the entry have been processed.
         """
         if self._writer is None:
             return
@@ -366,11 +366,11 @@ class Run:
         )
 
     def leave_out(self, partition: int | None, reason: str = "") -> None:
-        """Record that a partition is not compared. No state is then written.
+        """Record that a partition is not compared, and write no new state file.
 
         Args:
             partition: number of the partition; None: each partition lacks a part of its comparison.
-            reason: reason for the report; "": the report has it elsewhere.
+            reason: reason for the report; "": the report already has it elsewhere.
         """
         self._all_compared = False
         if partition is not None and reason:
@@ -383,7 +383,7 @@ class Run:
         return self._writer is not None
 
     def end_replay(self, partition: int, ended: Baseline, entries: Iterable[Entry]) -> None:
-        """Write a replayed partition and its tables' entries to the next state, if `--state` is given."""
+        """Write a replayed partition with its tables to the new state file, if `--state` is given."""
         if self._writer is not None:
             self._writer.add(
                 partition,

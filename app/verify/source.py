@@ -1,7 +1,7 @@
 """Comparison of a producer's files with its records in Kafka, to find records that never arrived.
 
-The records in Kafka are kept as columns, with some 100 bytes for each while they are sorted. Then the files are read
-once, from beginning to end.
+The producer's records are first collected from Kafka, as columns: some 100 bytes for each while they are sorted. Then
+the files are read once, from beginning to end.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.producers import PRODUCER_HEADER, SEQUENCE_HEADER, Progress, Record, open_files, partition_of
 
 AT_A_TIME = 8_192
-"""Number of records from the files that are compared at once."""
+"""Number of records of the files to compare at a time."""
 
 _length = struct.Struct(">q").pack
 
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """Files published with `ratchet publish`, the options to read them with, and the producer's name."""
+    """Files published with `ratchet publish`, with options for reading them and the producer's name."""
 
     producer: str
     paths: list[Path]
@@ -41,7 +41,7 @@ class SourceFiles:
 
 
 class FoundRecords:
-    """Records of one producer found in one topic. `sort` sorts them by sequence once all are added."""
+    """Records of one producer in one topic; add all, then call `sort`."""
 
     def __init__(self) -> None:
         self._sequences, self._partitions, self._offsets = array("q"), array("q"), array("q")
@@ -79,7 +79,7 @@ class FoundRecords:
         self.valid: Flags = np.frombuffer(self._valid, np.bool_)[order]
 
     def of(self, sequences: Numbers) -> list[slice]:
-        """Return, for each of the given sequences, the slice of sorted records with that sequence."""
+        """Return the slice of sorted records with each of these sequences."""
         first, behind = (np.searchsorted(self.sequences, sequences, side) for side in ("left", "right"))
         return [slice(start, end) for start, end in zip(first.tolist(), behind.tolist(), strict=True)]
 
@@ -104,7 +104,7 @@ class Item(NamedTuple):
 
 
 class SourceComparison:
-    """Comparison of a producer's files: first collects the producer's records in Kafka, then reads the files."""
+    """Comparison of a producer's files with its records in Kafka, which are collected first."""
 
     def __init__(self, files: SourceFiles, progress: Progress | None) -> None:
         """Open the files. progress: progress that the producer has recorded in Kafka; None: none."""
@@ -164,7 +164,7 @@ class SourceComparison:
             judged: committed offset of the workers, by input partition.
             input_begins: first offset that Kafka still has, by input partition.
             output_begins: first offset that Kafka still has, by output partition.
-            blocked: input partitions with an open transaction, where a missing record may wait for its end.
+            blocked: input partitions with an open transaction; a record missing there may be part of it.
 
         Raises:
             SourceError: a record of the files cannot be read; the text has file and line.
@@ -227,8 +227,9 @@ class SourceComparison:
     def _is_deleted(self, item: Item, which: int, sightings: FoundRecords) -> bool:
         """Return True if retention has deleted the record from a topic.
 
-        This is so if the record's sequence is below all remaining ones of the producer in the partition. which: 0 for
-        the input, 1 for the output
+        This is so if the producer's remaining records in the partition all have higher sequences.
+
+        which: 0 for the input, 1 for the output
         """
         count = len(self._begins[which]) if self._progress is None else self._progress.partitions
         partition = partition_of(item.key, self._name, count)
@@ -252,7 +253,7 @@ class SourceComparison:
         return Item(record.sequence, _content(record.key, record.value), record.key, *self._source.here())
 
     def _sequence(self, record: RecordView) -> int | None:
-        """Return the sequence of a record; None for a record of another producer, or without a readable one."""
+        """Return the sequence of the producer's record; None for other producers' and unreadable ones."""
         named = dict(record.headers)
         sequence = named.get(SEQUENCE_HEADER)
         if named.get(PRODUCER_HEADER) != self._name or sequence is None:

@@ -1,8 +1,9 @@
 """State file of `ratchet verify --state`: the end of a run, where the next run continues.
 
-The file has lines of JSON. The first line names the stream. For each input partition a line with its positions follows,
-and a line for each identity: `[name, last sequence, exact]`, with the name's bytes as Latin-1. A replay adds a line for
-each entry of the agents' tables: `[key, value]`, with bytes as Latin-1. The last line has a SHA-256 of all others.
+The file has lines of JSON. The first line names the stream. For each input partition, one line with its positions
+follows, then one line for each identity: `[name, last sequence, exact]`, with the name's bytes as Latin-1. A replay
+adds a line for each entry of the agents' tables: `[key, value]`, with bytes as Latin-1. The last line has a SHA-256 of
+all others.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ VERSION = 1
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Maximum length in bytes of a line to read. Lines that verify writes are far shorter.
 
-The longest are an identity and an entry of a table. Each fits a record of the changelog, and JSON takes up to six bytes
-for one byte. The line of a partition also has input offsets of dead letters.
+The longest lines have an identity or an entry of a table. Both fit into a record of the changelog, and JSON takes up to
+six bytes for one of their bytes. The line of a partition also has input offsets of dead letters.
 """
 
 Entry = tuple[bytes, bytes]
@@ -37,7 +38,7 @@ Entry = tuple[bytes, bytes]
 
 @dataclass(frozen=True)
 class ProvenStream:
-    """Stream that a state file belongs to, with its rule and topics. A file of another one is refused."""
+    """Stream that a state file belongs to, with its rule and topics."""
 
     app: str
     stream: str
@@ -59,8 +60,7 @@ class ProvenStream:
         path: path of the file; other: its first line
 
         Raises:
-            StateFileRefused: the file belongs to another stream, rule or topic; the text names the file's and the
-                present one.
+            StateFileRefused: the file belongs to another stream, rule or topic; the text names the difference.
         """
         for name, here in asdict(self).items():
             if (there := other.get(name, RECORDS if name == "contents" else None)) != here:
@@ -72,7 +72,7 @@ class ProvenStream:
 
 
 class SavedState:
-    """Reader of an earlier run's state file, partition by partition in rising order.
+    """Reader of an earlier run's state file, by rising partition.
 
     Raises:
         StateFileRefused: the file is damaged, or belongs to another stream, rule or topic.
@@ -114,7 +114,7 @@ class SavedState:
             raise StateFileRefused(f"{path}: cannot be read: {error.strerror}") from None
 
     def partition(self, number: int, put: Callable[[Iterable[Entry]], None] | None = None) -> Baseline | None:
-        """Return the state at which the last run ended in a partition; None if the file lacks the partition.
+        """Return a partition's state at the end of the last run; None if the file lacks it.
 
         Call it in rising order of partitions.
 
@@ -145,7 +145,7 @@ class SavedState:
         return baseline
 
     def refuse_more(self, count: int) -> None:
-        """Refuse a file with more partitions than the input. Call it after all partitions were read.
+        """Refuse a file with more partitions than the input. Call it after reading all partitions.
 
         Raises:
             StateFileRefused: the file has more than `count` partitions.
@@ -224,7 +224,7 @@ class SavedState:
 
 
 class StateWriter:
-    """Writer of the next state: writes a temporary file, which then replaces the old file in one step.
+    """Writer of the next state file: a temporary file, which replaces the old one in one step.
 
     Args:
         path: path of the state file; a symbolic link is followed.
@@ -324,9 +324,9 @@ class Baseline:
     last: dict[bytes, KnownSequence] = field(default_factory=dict)
     """Last sequence by identity."""
     complete: bool = True
-    """True if an identity missing in `last` never existed before `input_from`."""
+    """True if the input had no other identities than those in `last` before `input_from`."""
     aligned: bool = True
-    """True if all output from `output_from` on comes from input from `input_from` on, and none from older input."""
+    """True if no output from `output_from` on comes from input before `input_from`."""
     output_whole: bool = True
     """True if retention has deleted nothing of the output from `output_from` on."""
     lettered: frozenset[int] = frozenset()

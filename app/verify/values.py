@@ -1,4 +1,4 @@
-"""Comparison of a table's values with those of the records. Each row is compared with its record by a digest."""
+"""Comparison of a table's values with those of the records, by a digest of each row."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class _Rows:
 
 
 class TableValues:
-    """Comparison of the digests of a table's rows: 32 bytes for each row, and 28 for each record.
+    """Comparison of row digests; memory: 32 bytes for each row, and 28 for each record.
 
     Args:
         compared: columns to compare.
@@ -197,10 +197,10 @@ def _microseconds(column: pa.Array) -> Numbers:
 
 
 def _found(offsets: Numbers, wanted: Numbers) -> tuple[Numbers, Flags]:
-    """Search offsets among ascending ones.
+    """Find offsets in an ascending array.
 
     Returns:
-        for each of the wanted offsets, its index in `offsets`, and True if it is there
+        index in `offsets` of each wanted offset, and for each True if it is there
     """
     if not len(offsets):
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)

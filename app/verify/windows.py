@@ -1,8 +1,8 @@
 """Rule of reorder windows and conflicts, written a second time for verify.
 
-Within the window, a record is accepted even after a record of its identity with a higher sequence. This code shares
-nothing with the worker. If it is unknown whether a sequence below the last one was seen, it counts as seen. After a
-change of settings an identity keeps its state until its next fresh record.
+Within the window, a record is accepted even after a record of its identity with a higher sequence. If it is unknown
+whether a sequence below the last one was seen, that sequence counts as seen. After a change of settings, an identity
+keeps its state until its next fresh record. This code shares nothing with the worker.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from kafka_ratchet.transport.owner import JudgingFrom, Owner
 class IdentityState:
     """State of an identity.
 
-    last: last sequence; sequences: those seen from `known_from` on; value: digest of the value of the record with the
-    last sequence, None if it is not known
+    last: last sequence. sequences: all seen sequences from `known_from` on. value: digest of the last sequence's value;
+    None: not known.
     """
 
     last: int
@@ -46,7 +46,10 @@ class Windows:
         self._set({})
 
     def continue_from(self, before: Windows) -> None:
-        """Take over the state of the identities from the leg before. It then belongs to this leg."""
+        """Take over the identities' state from the windows of the preceding leg, which must not be used any more.
+
+        A leg is the input between two decisions of an operator.
+        """
         self._of = before._of
 
     def _set(self, settings: dict[str, str]) -> None:
@@ -59,7 +62,7 @@ class Windows:
         self.lettered |= {CONTENT_DIFFERS} if texts["conflicts"] == "dead-letter" else set()
 
     def verdict_of(self, offset: int, identity: bytes, sequence: int, last: int, value: bytes | None) -> str:
-        """Return the verdict on the next record of the input. last: last sequence of its identity; -1: none."""
+        """Return the verdict on the next input record. last: last sequence of its identity; -1: none."""
         while self._coming and self._coming[-1].start <= offset:
             self._set(self._coming.pop().settings)
         if last < 0:

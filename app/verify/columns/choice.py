@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 FEW: Final = 20_000
 """Smallest number of input offsets to compare over columns.
 
-With fewer, a comparison record by record ends before the compiled code is even loaded.
+With fewer offsets, a comparison record by record ends before the compiled code is even loaded.
 """
 REASON_FEW: Final = f"fewer than {FEW:,} records"
 REASON_ASKED: Final = "--independent"
 REASON_RETENTION: Final = "retention has deleted records while they were read"
 EXPECTED: Final = frozenset((REASON_FEW, REASON_ASKED))
-"""Reasons that need no message to the operator, because the operator expects them."""
+"""Reasons without a message to the operator, who expects them."""
 
 IN_RECORD: Final = {"field": "stands in the value", "function": "is computed by a function"}
 
@@ -45,7 +45,7 @@ class Changelog:
 
 
 class ColumnComparison:
-    """Comparison over columns, for those partitions of one run that allow it.
+    """Comparison over columns, for the suitable partitions of one run of verify.
 
     It reports for each partition whether the partition was compared over columns or record by record.
     """
@@ -64,7 +64,7 @@ class ColumnComparison:
         more: str | None,
         state: bool,
     ) -> None:
-        """Compare all suitable partitions in parallel. With a state file, compare nothing yet.
+        """Compare all suitable partitions in parallel; with a state file, compare none yet.
 
         A state file is read in the order of partitions, so each call of `exact` then compares its own partition.
 

@@ -1,4 +1,4 @@
-"""Parallel comparison over columns. It has a result only for partitions with exactly the right output.
+"""Parallel comparison over columns, with results only for partitions with exactly the right output.
 
 Input and output are read at the same time. The rule decides on each input record, and each record to forward is
 compared byte for byte with the next record of the output. The comparison of a partition ends at the first difference.
@@ -154,7 +154,7 @@ def exact_partitions(
     *,
     keep: bool = False,
 ) -> dict[int, ExactPartition | str]:
-    """Compare partitions over columns, several at the same time.
+    """Compare several partitions over columns at the same time.
 
     Args:
         settings: settings of the client.
@@ -164,10 +164,10 @@ def exact_partitions(
         ranges: offsets to compare.
         baselines: known state at the first offset to compare, by number of each partition to compare.
         topic_ids: ids of input and output topic at the time of `ranges`.
-        keep: True: the results have last sequences, where the next run continues.
+        keep: True if results need last sequences, where the next run continues.
 
     Returns:
-        by partition: its result if its output is exactly right, else the reason to compare it record by record.
+        result of each partition with exactly the right output; for any other one, the reason to compare it singly.
     """
     looked = _look(settings, bootstrap, stream, places, ranges, baselines, topic_ids, keep)
     try:
@@ -232,7 +232,7 @@ async def _side_by_side(
 class TopicPair:
     """Input and output topic of a stream, for the comparison of its partitions.
 
-    keep: True: the results have last sequences
+    keep: True if results need last sequences, where the next run continues
     """
 
     input: Topic
@@ -272,20 +272,19 @@ class TopicPair:
             )
         if self.keep:
             if any(offset >= ranges.judged[partition] for offset in found.invalid):
-                return "dead letters are pending, and with --state the next run must continue before their records"
+                return "dead letters are pending, and the next run with --state must begin before their input records"
             found.judging = given.last_sequences()
         return found
 
 
 class _Given:
-    """Input of one partition, reduced to the records that the output must contain, in order.
+    """Input of one partition, as a sequence of the records that the output must contain.
 
     Attributes:
         judged: iterator over the input batches with their verdicts.
         records: number of input records so far, with any verdict.
         is_whole: True if the input offsets so far have no gap.
-        refused: reason why this fast comparison cannot judge the partition, so that it must be compared record by
-            record; None: no such reason so far.
+        refused: reason to compare the partition record by record instead; None: no such reason so far.
     """
 
     def __init__(
@@ -300,7 +299,7 @@ class _Given:
     ) -> None:
         """Start to read the input.
 
-        found: result that receives the counts; keep: True: `last_sequences` may be called
+        found: result that receives the counts; keep: True if `last_sequences` will be called
         """
         self._keep = keep
         self._found, self._judging = found, PartitionRule(places, found.baseline.last)
@@ -320,7 +319,7 @@ class _Given:
                 yield await asyncio.to_thread(self._judging.judge, batch)
 
     async def _next(self) -> JudgedBatch | None:
-        """Return the input batch with the next record to forward; None at the end."""
+        """Return the input batch with the next record to forward; None at the input's end, or once `refused` is set."""
         while self._now is None or self._at == len(self._now.fresh):
             self._now, self._at = await anext(self.judged, None), 0
             if self._now is None:
@@ -351,7 +350,7 @@ class _Given:
             found.invalid[int(batch.offsets[index])] = content(view, with_timestamp=False)
 
     async def compare(self, batch: RecordBatch) -> int | None:
-        """Compare the next batch of the output with the input's next records to forward.
+        """Compare the next batch of the output with the next records to forward.
 
         Returns:
             output offset of the first difference; None if all records are equal
@@ -380,13 +379,14 @@ class _Given:
         return None
 
     async def finish(self, judged_to: int) -> int | None:
-        """Check that the worker may still have to write all records that the output lacks.
+        """Check that all records missing in the output are pending.
 
-        Call it after the end of the output. judged_to: input offset before which all fresh records must be in the
-        output
+        A pending record is one that the worker may still have to write. Call this after the end of the output.
+
+        judged_to: input offset before which all fresh records must be in the output
 
         Returns:
-            first input offset of a record that must be in the output; None if all others are pending
+            input offset of the first record that is missing and not pending; None if there is none
         """
         found = self._found
         while (now := await self._next()) is not None:

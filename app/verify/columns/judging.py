@@ -1,4 +1,4 @@
-"""Verdicts over columns: the worker's compiled rule decides on one input partition, batch by batch."""
+"""Verdicts on one input partition by the worker's compiled rule, batch by batch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class IdentityAndSequence:
 
     @classmethod
     def of(cls, identity: Identity, sequence: SequenceSource, form: SequenceForm) -> IdentityAndSequence | None:
-        """Return the parts with identity and sequence; None if key and headers lack one of them."""
+        """Return the parts with identity and sequence; None if one of them is in neither key nor headers."""
         kinds = {sequence.kind, *(part.kind for part in identity.parts)}
         return None if kinds & IN_VALUE else cls(identity, sequence, form)
 
@@ -76,7 +76,7 @@ class JudgedBatch:
     identities: Identities
     before: Numbers
     doubt: DoubtfulSequence | None = None
-    """First sequence that seems to be encoded in another form than the stream decodes; None: none."""
+    """First sequence that seems to be encoded in another form than the stream decodes; None: there is none."""
     contradicted: bool = False
     """True if the plain rule disagrees with the compiled one about one of these records."""
 
@@ -90,7 +90,7 @@ class JudgedBatch:
 
 
 class PlainRuleCheck:
-    """Check of the compiled rule: the plain rule decides on the first records of a partition, too."""
+    """Check of the compiled rule against verify's plain rule, on the first records of a partition."""
 
     def __init__(self, places: IdentityAndSequence, known: Mapping[bytes, KnownSequence]) -> None:
         self._rule = Rule(places.identity, places.sequence, places.form)

@@ -1,4 +1,4 @@
-"""Comparison of the replay's outputs with the records of the output topic, in order and with bounded memory."""
+"""Comparison of the replay's outputs with the output topic, in order and with bounded memory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import RecordView
 
 AHEAD: Final = 65_536
-"""Maximum number of records to search in the replay and in the topic for the next equal ones.
+"""Maximum number of records to search on each side, after a difference, for the next equal ones.
 
-The search begins at a difference. A record takes some 500 bytes of memory. The same number limits the differing records
-kept until their findings are reported, and the digests kept of equal records.
+A record takes some 500 bytes of memory. The same number limits the differing records kept for later findings, and the
+kept digests of equal records.
 """
 ALIKE: Final = 8
 """Number of the topic's first records to search in the replay, if retention has deleted the topic's beginning."""
@@ -26,7 +26,8 @@ SHOWN: Final = 200
 class Output(NamedTuple):
     """Output of the replay, or record of the output topic, as kept in memory.
 
-    digest: digest of key, value, headers and, if compared, timestamp; place: digest of key and, if compared, timestamp.
+    digest: digest of key, value, headers and timestamp. place: digest of key and timestamp. Both omit timestamps that
+        are not compared.
     offset: offset in the output topic; for an output of the replay, the input offset of its event, if known.
     is_due: True if the output must be in the topic, as workers had committed its event before the topic was read.
     is_saved: True if its event is before the offset where the next run with `--state` continues.
@@ -62,13 +63,13 @@ class Output(NamedTuple):
 
 
 class _Ahead:
-    """Iterator that can return later outputs without consuming them."""
+    """Iterator over outputs that can also look ahead."""
 
     def __init__(self, source: Iterator[Output]) -> None:
         self._source, self._held, self._at = source, list[Output](), 0
 
     def peek(self, number: int = 0) -> Output | None:
-        """Return the output `number` places after the next one, and consume none; None after the last output."""
+        """Return the output `number` places after the next one without consuming any; None after the end."""
         while len(self._held) - self._at <= number:
             found = next(self._source, None)
             if found is None:
@@ -77,7 +78,7 @@ class _Ahead:
         return self._held[self._at + number]
 
     def take(self, count: int) -> list[Output]:
-        """Consume and return the next `count` outputs, but none that `peek` has not reached."""
+        """Consume and return up to `count` outputs that `peek` has returned."""
         found = self._held[self._at : self._at + count]
         self._at += len(found)
         if self._at >= AHEAD or self._at == len(self._held):
@@ -114,15 +115,15 @@ class OutputComparison:
         self._extra = set[bytes]()
         """Digests of the records in `_gaps` found only in the topic."""
         self._copies = set[bytes]()
-        """Digests in `_extra` of records that both sides have elsewhere: these are copies."""
+        """Digests in `_extra` of copies: both sides have an equal record elsewhere."""
         self.saved_to: int | None = None
         """Output offset where the next run with `--state` continues; None: no record was matched.
 
-        It comes after the last matched output of an event before the input offset where that run continues.
+        All matched outputs before this offset come from events that the next run does not replay.
         """
 
     def compare(self, expected: Iterator[Output], output: Iterator[Output], *, is_whole: bool = True) -> bool:
-        """Compare the replay's outputs with the records of the topic, to the end of both.
+        """Compare the outputs of the replay with all records of the topic.
 
         expected: outputs of the replay.
         output: records of the topic.
@@ -148,7 +149,7 @@ class OutputComparison:
         return True
 
     def _begin(self, mine: _Ahead, theirs: _Ahead) -> bool:
-        """Skip the replay's outputs before the first remaining record of the topic.
+        """Skip outputs of the replay up to the topic's first remaining record.
 
         Returns:
             False if the replay has no such output, so that nothing can be compared
@@ -200,10 +201,10 @@ class OutputComparison:
 
     @staticmethod
     def _next_alike(mine: _Ahead, theirs: _Ahead) -> tuple[int, int]:
-        """Search the next record that both sides have.
+        """Find the next record that both sides have.
 
         Returns:
-            number of outputs to skip in the replay, and of records in the topic; (AHEAD, AHEAD) if there is none
+            (outputs to skip in the replay, records to skip in the topic); (AHEAD, AHEAD) without a common record
         """
         places: tuple[dict[bytes, int], dict[bytes, int]] = {}, {}
         for number in range(AHEAD):
@@ -221,7 +222,7 @@ class OutputComparison:
         return AHEAD, AHEAD
 
     def _resolve(self) -> None:
-        """Report a finding for each record skipped on one side, and forget these records."""
+        """Report all records skipped on one side as findings, and remove them from memory."""
         # Equal records elsewhere; then those with key and time of a missing one, near it or further away.
         self._pair("reordered", [self._all()], lambda each: each.digest)
         for gap in self._gaps:
@@ -260,7 +261,7 @@ class OutputComparison:
                 side[:] = [each for each in side if id(each) not in paired]
 
     def _explain(self, missing: list[Output], extra: list[Output]) -> None:
-        """Report the remaining records of one gap, which have no pair."""
+        """Report the records of one gap that `_pair` has left."""
         if len(missing) == len(extra):
             for wanted, found in zip(missing, extra, strict=True):
                 self._add("altered", wanted, found)

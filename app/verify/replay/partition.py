@@ -1,4 +1,4 @@
-"""Replay of one partition: verify's own rule judges the input, and the program processes the fresh records.
+"""Replay of one partition: the program processes the records that verify's own rule finds fresh.
 
 The program runs as in a worker (`kafka_ratchet.agents.run`). Verify's rule, which chooses the records, shares no code
 with the worker.
@@ -48,7 +48,8 @@ Produced = list[tuple[str, int, RecordView]]
 Send = Callable[[str, int, RecordView, int | None, bool], None]
 """Function called with each record that agents send to another topic.
 
-Arguments: topic, partition, record, input offset of its event (None: unknown), True if the record must be in its topic.
+Arguments: topic, partition, record, input offset of its event (None: unknown), True if workers must already have sent
+the record.
 """
 UNJUDGED: Final = -1
 Read = Callable[[int, int], Iterator[tuple[int, RecordView]]]
@@ -64,7 +65,7 @@ def spec_of(
     input_id: str = "",
     event_header: str = "",
 ) -> LaneSpec:
-    """Return the settings of a lane for a replay. Nothing is sent to Kafka.
+    """Return the settings of a lane for a replay, which sends nothing to Kafka.
 
     topics: names of the input, the output and the topic of dead letters
     """
@@ -136,19 +137,19 @@ class ReplayedPartition:
         self.times: defaultdict[int, int] = defaultdict(int)
         """Number of dead letters by input offset: two agents may each write one."""
         self.given = 0
-        """Number of outputs so far that must be in the topic."""
+        """Number of outputs so far that the topic must have."""
         self.reads_batches = False
-        """True if an agent reads batches of events; known before the first output.
+        """True if an agent reads batches of events; set before the first output.
 
         Its outputs may have the timestamp of a whole batch. The replay has other batches, so timestamps are not
         compared.
         """
         self.failure: str | None = None
-        """Error that ended the program in the replay; None: it reached the end."""
+        """Error that ended the program in the replay; None: the program has not failed."""
         self.failed_early = False
         """True if workers have committed the batch that makes the program fail in the replay."""
         self.failed_at = 0
-        """Input offset of the failed batch; outputs from there on are unknown."""
+        """Input offset of the batch that failed; outputs from there on are unknown."""
 
     def outputs(
         self, read: Read, legs: Sequence[Leg], judged: int, cut: int | None, at_cut: Callable[[], None]
@@ -189,9 +190,9 @@ class ReplayedPartition:
                         self._report.doubtful[self._spec.partition] = self._forms.found
 
     def _begins_in(self, legs: Sequence[Leg]) -> set[int]:
-        """Return the input offsets in the first of these legs where workers began tables.
+        """Return the input offsets in the first of `legs` where workers began tables.
 
-        Offsets that a later leg has again are left to that leg.
+        An offset that a later leg contains too counts for the later leg only.
         """
         leg, *later = legs
         begins = {each for each in self._kept.begins.values() if _is_in(each, leg)}
@@ -258,10 +259,10 @@ class ReplayedPartition:
                 self.last[edit.name] = min(self.last[edit.name], edit.above)
 
     def _judge(self, offset: int, record: RecordView) -> int | None:
-        """Decide whether a record goes to the program.
+        """Return the sequence of a record for the program; None for any other record.
 
         Returns:
-            sequence of a record for the program, or UNJUDGED; None if the record does not go there
+            sequence, or UNJUDGED while deduplication was off; None if the program does not get the record
         """
         if any(offset in interval for interval in self._unjudged):
             self._report.unjudged += 1
@@ -293,7 +294,10 @@ class ReplayedPartition:
 
 
 class _Origins:
-    """Search for the event that an output was made from, by key and timestamp. Outputs come in the order of events."""
+    """Search for the event of an output, by key and timestamp.
+
+    Call `of` for outputs in the order of their events.
+    """
 
     def __init__(self, given: Given) -> None:
         self._offsets: dict[tuple[bytes | None, int], list[int]] = {}
@@ -302,7 +306,7 @@ class _Origins:
             self._offsets.setdefault((record.key, record.timestamp_ms), []).append(offset)
 
     def of(self, record: RecordView) -> int | None:
-        """Return the input offset of a record's event; None if no event has its key and timestamp."""
+        """Return the input offset of an output's event; None if no event has its key and timestamp."""
         found = self._offsets.get((record.key, record.timestamp_ms))
         if found is None:
             return None

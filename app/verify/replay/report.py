@@ -49,14 +49,14 @@ class ReplayReport(Document):
     sent: Counter[str] = field(default_factory=Counter)
     """Number of records that the program sent to other topics, by topic."""
     of_others: Counter[str] = field(default_factory=Counter)
-    """Number of records in those topics that come from other streams or programs, by topic."""
+    """Number of records from other streams or programs in the topics of `sent`, by topic."""
     begun: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Input offsets where workers began a new table of a later program version: by table, then by partition."""
+    """Input offset where a later version of the program began with an empty table, by table and partition."""
     without_time: bool = False
     """True if timestamps of outputs and sent records were not compared."""
     not_compared: list[UncomparedPart] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Sentences about limits of the comparison, and about possible causes of findings."""
+    """Sentences about limits of the comparison, and about harmless causes of findings."""
 
     def leave_out(self, partition: int | None, what: str, reason: str) -> None:
         """Report a part as not compared, with the reason.

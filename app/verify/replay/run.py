@@ -1,4 +1,4 @@
-"""Repeated run of a program over a stream's committed input, and the comparison with outputs, tables and sends."""
+"""Replay of a stream: a program runs over its committed input again, and its results are compared with Kafka."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ReplayedAgents:
         stream: name of the stream; None: the only one with agents.
 
     Raises:
-        SettingsError: the program has no agents for the stream, one that is not deterministic, or a timer for it.
+        SettingsError: for this stream, the program has no agent, an agent that is not deterministic, or a timer.
     """
 
     def __init__(self, program: App, named: str, settings: Settings, stream: str | None = None) -> None:
@@ -81,13 +81,14 @@ class ReplayedAgents:
     def verify(self, bootstrap: str, state: Path | None = None) -> Report:
         """Run the agents over the committed input again, and compare outputs, dead letters and tables.
 
-        It may run next to workers and changes nothing in Kafka. Other effects of the agents, such as requests to a
-        service, happen again. Memory: 200 bytes per identity of one partition at a time, `state_memory_mb` for the
-        tables' values, some 100 MB if outputs differ, and 300 bytes per dead letter. Tables are in a temporary RocksDB.
+        The replay may run next to workers, and changes nothing in Kafka. Other effects of the agents, such as requests
+        to a service, happen again. Memory: 200 bytes per identity of one partition at a time, 300 bytes per dead
+        letter, and `state_memory_mb` for the tables' values. It takes some 100 MB more if outputs differ. Tables are in
+        a temporary RocksDB.
 
         Args:
-            bootstrap: host:port[,host:port]
-            state: see `kafka_ratchet.app.verify.verify`; the file has the tables' entries, too
+            bootstrap: host:port[,host:port].
+            state: see `kafka_ratchet.app.verify.verify`; the state file has the tables' entries, too.
 
         Raises:
             SettingsError: the output has forwarded records instead of agents' outputs, or the stream has settings that
@@ -122,14 +123,14 @@ class _Replay:
         self.is_continued = False
         self.sent_ranges = {topic: self.reader.sent(topic) for topic in self.sends}
         self.unknown = {close_views(table) for table in program.tables.values()}
-        """Texts of the errors raised by look-ups in views and global tables, as their former contents are unknown."""
+        """Texts of errors from look-ups in views and global tables: their former contents are unknown."""
         for table in program.global_tables.values():
             table.problem = f"table {table.name}: changes outside the transactions of this stream"
             self.unknown.add(table.problem)
         self.progress = Run(settings, name, self.reader, self.ranges, self.report, AGENTS)
 
     def run(self, state: Path | None) -> Report:
-        """Replay all partitions, one after the other, and return the report."""
+        """Replay the partitions one after the other, and return the report."""
         self.is_continued = state is not None
         with self.progress.continued(state):
             letters = self.progress.letters()
@@ -210,7 +211,7 @@ class _Replay:
         self.found.notes.append("several agents yield: their outputs were compared without their order")
 
     def leave_out(self, partition: int | None, what: str, reason: str) -> None:
-        """Report a part as not compared. No state is then saved for the next run.
+        """Report a part as not compared, and save no state for the next run.
 
         partition: number of the partition; None: all; what: name of the part
         """
@@ -360,7 +361,7 @@ class _Partition:
         self._replay.sent.add(topic, digest, sent)
 
     def _at_cut(self) -> None:
-        """Compare the tables. The replay has reached the input offset of the changelog's entries."""
+        """Compare the tables at the input offset that the changelog's entries belong to."""
         replay = self._replay
         entries, unknown = self._kept.compare(replay.changelog, self._number, replay.report)
         replay.found.entries += entries
@@ -372,7 +373,7 @@ class _Partition:
             self._kept.keep_state()
 
     def _note_end(self) -> None:
-        """Report the parts not compared because the program failed or the changelog's offset was not reached."""
+        """Report the parts that were not compared, with the reason."""
         replay, number, failure = self._replay, self._number, self._replayed.failure
         if failure is not None and failure in replay.unknown:
             reason = f"{failure}: its former contents are unknown"
@@ -383,10 +384,13 @@ class _Partition:
             what = f"input from offset {self._replayed.failed_at:,} on, and tables"
             replay.leave_out(number, what, "the program failed there")
         elif self._kept.position is None and replay.ranges.committed_to[number] > 0:
-            why = "the changelog has no position to compare them at: it was cleaned during the run; run it again"
+            why = (
+                "the changelog lacks the input offset of its entries: Kafka has compacted it during the run. "
+                "Run verify again"
+            )
             replay.leave_out(number, "tables", why)
         elif self._kept.position is not None and not self._kept.is_compared:
-            replay.leave_out(number, "tables", "an operator has moved the partition during the run; run it again")
+            replay.leave_out(number, "tables", "an operator has moved the partition during the run. Run verify again")
 
     def _end_state(self, lettered: list[int]) -> Baseline:
         """Return the state at which the next run with `--state` begins."""

@@ -1,9 +1,10 @@
-"""Comparison of sent records without their order: each must be in the topic as often as in the replay.
+"""Comparison of sent records in any order: each must be in the topic as often as in the replay.
 
-This applies to the topics of agents' sends: the lanes of all input partitions write to the same partitions, each in
-transactions of its own. Other programs may write there as well, so foreign records are only counted. It also applies to
-the stream's output if several agents yield: each agent processes a whole batch, and a worker's batches differ. All
-records are in one temporary RocksDB, sorted by topic, side and content, so that memory does not grow with them.
+It is for topics that agents send records to: there, the lanes of all input partitions write to the same partitions,
+each in transactions of its own. Other programs may write there as well, so foreign records are only counted. It is also
+for a stream's output if several agents yield records: each agent processes a whole batch, and a worker's batches differ
+from the replay's. All records are in one temporary RocksDB, sorted by topic, side and content, so that memory does not
+grow with them.
 
     key: topic (2 bytes) + b"m" for the replay or b"t" for the topic + partition (4) + digest (16) + number (8)
     value: `SentRecord`
@@ -52,9 +53,9 @@ class SentRecord(msgspec.Struct, array_like=True):
 
 
 class Copies(NamedTuple):
-    """Equal records of the replay, or of the topic: they have the same partition and content.
+    """Records with the same partition and content, all of the replay or all of the topic.
 
-    number: number of records; due: number of those that must be in the topic; last: the last record
+    number: number of records; due: number of these that must be in the topic; last: the last of them
     """
 
     digest: bytes
@@ -72,14 +73,14 @@ class SentRecords:
         self._waiting: list[tuple[bytes, bytes | None]] = []
         self._number = 0
         self.counts = dict.fromkeys(topics, 0)
-        """Number of records by topic that the replay sent for input committed by workers."""
+        """Number of records that the replay has sent for input committed by workers, by topic."""
 
     def close(self) -> None:
         """Release the store."""
         self._store.close()
 
     def add(self, topic: str, digest: bytes, sent: SentRecord) -> None:
-        """Add a record of the replay, or of the topic. digest: digest of its content."""
+        """Add a record of the replay or the topic. digest: digest of its content."""
         side = MINE if sent.offset is None else THEIRS
         if side == MINE:
             self.counts[topic] += sent.is_due
@@ -95,12 +96,12 @@ class SentRecords:
         self._waiting.clear()
 
     def compare(self, topic: str, report: Report, *, is_whole: bool, is_own: bool = False) -> int:
-        """Report records that are missing in a topic, and records that are there too often.
+        """Report records that a topic lacks or has too often.
 
         Args:
             topic: name of the topic.
             report: receives the findings.
-            is_whole: True if retention has deleted nothing of the topic, so that a missing record was never sent.
+            is_whole: True if the topic still has its first records, so that a missing record was never sent.
             is_own: True if only these agents write to the topic, so that foreign records are findings.
 
         Returns:

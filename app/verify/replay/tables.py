@@ -1,6 +1,6 @@
-"""Comparison of one partition's tables in the replay with those in the changelog.
+"""Comparison of one partition's tables in the replay with its tables in the changelog.
 
-Both are in one temporary RocksDB, so that memory does not grow with them. Its keys:
+Both are stored in one temporary RocksDB, so that memory does not grow with them. The keys in it:
 
     b"t"...                 the replay's entries; keys and values as in the changelog
     b"v" + b"t"...          the changelog's newest entry of each key: its offset, 8-byte big-endian, and its value
@@ -37,9 +37,9 @@ _BEGINS: Final = OWN + b'"begin '
 """Prefix of changelog keys made by `begin_key`."""
 _OFFSET: Final = struct.Struct(">q")
 WRITTEN_AT_ONCE: Final = 10_000
-"""Number of changelog entries, or of replayed records, between two writes to the store."""
+"""Number of changelog entries or replayed records between two writes to the store."""
 ANY_SIZE: Final = 1 << 30
-"""Size limit of topics in bytes, without effect: the worker has checked the size of each record."""
+"""Size limit of records in bytes, so high that it has no effect: workers have checked all sizes."""
 SHOWN: Final = 200
 """Maximum number of characters of a key or a value in a finding."""
 
@@ -72,12 +72,13 @@ class ReplayTables:
         self.begins: dict[str, int] = {}
         """Input offset where workers began a new table of a later program version, by name of the table."""
         self.position: int | None = None
-        """Next input offset of the worker at the changelog's end; None: the changelog has none."""
+        """Next input offset of the worker, as of the changelog's end; None: the changelog has no such offset."""
         self.is_compared = False
         self.evicted = 0
         """Number of identities that workers have evicted."""
         self._later: set[bytes] = set()
-        """Keys with newer values in the changelog. They are not compared: compaction may have removed older values."""
+        """Keys with newer values in the changelog. They are not compared, because compaction may have removed the
+        values to compare."""
 
     def _scan(self, prefix: bytes, first: bytes = b"") -> Iterator[Entry]:
         return self._store.scan_from(prefix, first or prefix)
@@ -87,7 +88,7 @@ class ReplayTables:
         self._store.close()
 
     def put(self, entries: Iterable[Entry]) -> None:
-        """Start with the entries of an earlier run."""
+        """Store the entries of an earlier run, to start with."""
         self._write((key, value) for key, value in entries)
 
     def commit(self, records: int) -> None:
@@ -112,8 +113,8 @@ class ReplayTables:
     ) -> None:
         """Read the table entries of the changelog.
 
-        entries: entries to compare, each with its offset; later: entries written after these, each with its offset. A
-        key in `later` is not compared.
+        entries: entries to compare, each with its offset; later: entries written after `entries`, each with its offset.
+        Keys in `later` are not compared.
         """
         self._write(self._seen(entries))
         self._later = {record.key for _, record in later if record.key is not None and record.key[:1] == PREFIX}
@@ -159,7 +160,7 @@ class ReplayTables:
         self._store.write(waiting, 0, 0)
 
     def compare(self, changelog: str, partition: int, report: Report) -> tuple[int, Counter[str]]:
-        """Compare the replay's present tables with the changelog's, and add findings to the report.
+        """Compare the replay's tables with the changelog's, and add findings to the report.
 
         Returns:
             (number of entries compared, number of entries by name of each table that the program lacks)
@@ -193,7 +194,10 @@ class ReplayTables:
         return compared, unknown
 
     def _are_equal(self, prefix: bytes, mine: bytes | None, theirs: bytes | None) -> bool:
-        """Return True if both values decode to equal objects. The bytes of a set may differ by its order."""
+        """Return True if two values decode to equal objects.
+
+        Their bytes may differ, as those of a set in another order.
+        """
         if mine is None or theirs is None:
             return False
         try:

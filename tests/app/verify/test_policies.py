@@ -83,8 +83,8 @@ def test_what_the_policy_topic_confirms(
         ([own(OFF)], judged(1), "by the policy of stream 'events' in shop-policy, which is off"),
         ([own(OFF), own(ON), own(OFF)], off(2), "which is on"),
         ([own(ON), everyone(OFF)], off(2), "by the policy of stream 'events'"),
-        ([other(OFF)], off(1), "offset 0 is named, but is about stream 'another'"),
-        ([(b"hello", OFF)], off(1), "offset 0 is named, but holds no policy"),
+        ([other(OFF)], off(1), "offset 0, but the record there is about stream 'another'"),
+        ([(b"hello", OFF)], off(1), "offset 0, but the record there is no policy"),
     ],
 )
 def test_what_the_policy_topic_contradicts(records: list[Record | None], interval: PolicyInterval, reason: str) -> None:
@@ -96,7 +96,7 @@ def test_what_the_policy_topic_contradicts(records: list[Record | None], interva
 @pytest.mark.parametrize(
     ("records", "interval", "given", "begin", "reason"),
     [
-        ([None, own(ON)], off(1), None, 0, "offset 0 is named, but compaction has removed"),
+        ([None, own(ON)], off(1), None, 0, "offset 0, but compaction has removed"),
         ([own(OFF)], off(3), None, 0, "ends at 1: it was created again, or lost its end"),
         ([own(OFF), own(ON)], off(1), None, 1, "the records before 1 are deleted"),
         ([], off(0), None, 0, "neither shop-policy nor the settings, as they are now"),

@@ -115,7 +115,7 @@ def test_tables_without_a_position_in_the_changelog_are_not_proven(
     assert (report.exit_code(), report.findings, report.state_written) == (ExitCode.NOT_ALL_PROVEN, [], False)
     assert report.replay is not None
     [left_out] = report.replay.not_compared
-    assert left_out.reason.startswith("the changelog has no position to compare them at")
+    assert left_out.reason.startswith("the changelog lacks the input offset of its entries")
 
 
 def test_records_before_1970_and_without_a_timestamp(worker: WorkerProcess) -> None:
