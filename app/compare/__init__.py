@@ -1,1 +1,1 @@
-"""Comparison of two topics or tables, whatever pipeline is between them; the command is in app/cli/compare.py."""
+"""Comparison of any two topics or tables, the start and the end of a pipeline; command: app/cli/compare.py."""

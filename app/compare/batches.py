@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FEW: Final = 20_000
 """Number of offsets below which `batches_between` is not worth its start-up.
 
-librdkafka has read them before the compiled code is loaded.
+librdkafka reads fewer offsets before the compiled code is even loaded.
 """
 
 AHEAD: Final = 2

@@ -1,4 +1,4 @@
-"""Bounds, by time or offset, of the source's records to look for in the target."""
+"""Bounds of the source's records to look for in the target, by time or offset."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class Bound:
 
     @classmethod
     def parse(cls, text: str, option: str, now_ms: int) -> Bound:
-        """Parse an ISO time, milliseconds since 1970, a span back from now (5m), an offset, or PARTITION:OFFSET,...
+        """Parse a bound.
+
+        It is an ISO time, milliseconds since 1970, a span back from now (5m), an offset, or PARTITION:OFFSET,...
 
         Raises:
             SettingsError: the text is none of these.

@@ -1,4 +1,4 @@
-"""Texts of whole columns, equal to those that module `values` makes of single values.
+"""Texts of whole columns, equal to the texts that module `values` makes of single values.
 
 Most values are converted all at once, and unusual ones one by one.
 """
@@ -29,7 +29,7 @@ Column: TypeAlias = list[Any] | pa.Array
 """Values of a column: a list, or an array of Arrow."""
 
 NUMERIC: Final = ("any", "number", "untyped", "text")
-"""Types under which a whole number is written as its digits."""
+"""Types that write a whole number as its digits."""
 
 DIGITS: Final = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?$"
 """Pattern of a number without an exponent."""
@@ -37,10 +37,10 @@ DIGITS: Final = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?$"
 MINUS_ZERO: Final = r"^-[0.]+$"
 
 DIGITS_MOST: Final = 28
-"""Maximum number of characters of a number written as its digits, without zeros at the end."""
+"""Maximum number of characters of a number with plain digits, without zeros at the end."""
 
 FLOAT_MOST: Final = 15
-"""Maximum number of characters of a number that a double surely holds with all its digits."""
+"""Maximum number of characters of a number for a double to hold all its digits."""
 
 STRUCTURED: Final = r"^[{\[]"
 """Pattern of the first character of a text that may be JSON."""
@@ -51,7 +51,7 @@ TIME: Final = (
     r"^[1-8][0-9]{3}-[0-9]{2}-[0-9]{2}[T ](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
     r"(?:Z|[+-](?:[01][0-9]|2[0-3])(?::[0-5][0-9])?)?$"
 )
-"""Pattern of a time that Arrow and Python parse equally, whatever its zone."""
+"""Pattern of times that Arrow and Python parse equally, in any zone."""
 
 ZONE: Final = r":.*(?:Z|[+-][0-9]{2}(?::[0-9]{2})?)$"
 
@@ -99,8 +99,8 @@ def texts_of(column: Column, kind: Kind) -> pa.Array:
 def values_of(column: pa.Array) -> list[Any]:
     """Return the values of an array.
 
-    Nanoseconds become microseconds, which Python can hold. A map becomes an object at any depth, with the last value of
-    a repeated key.
+    Nanoseconds become microseconds, which Python can hold. A map, at any depth, becomes an object with the last value
+    of a repeated key.
     """
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
@@ -112,7 +112,7 @@ def values_of(column: pa.Array) -> list[Any]:
 
 
 def _objects(type_: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return the function that makes objects of the maps in a value; None if the type has no maps."""
+    """Return a function that converts maps in a value to objects; None for a type without maps."""
     types = pa.types
     if types.is_map(type_) and not types.is_nested(type_.key_type):
         item = _or_null(_objects(type_.item_type))
@@ -140,12 +140,12 @@ def _joined(parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def _part(texts: pa.Array) -> pa.Array:
-    """Escape and shorten texts, so that they can be joined to an identity or content."""
+    """Escape and shorten texts for joining to an identity or content."""
     return _replaced(texts, r"[\x00\x1f\\]", lambda text: escaped(bounded(text)))
 
 
 def _replaced(texts: pa.Array, special: str, convert: Callable[[str], str]) -> pa.Array:
-    """Convert single texts: long ones, and those that match the pattern `special`."""
+    """Convert only long texts, and texts that match the pattern `special`."""
     # In bytes: no text of fewer bytes has more characters.
     is_special = pc.or_(pc.match_substring_regex(texts, special), pc.greater(pc.binary_length(texts), TEXT_MOST))
     return _put(texts, is_special, lambda chosen: [convert(text) for text in texts.take(chosen).to_pylist()])
@@ -230,7 +230,10 @@ def _of_times(column: pa.Array) -> pa.Array:
 
 
 def _of_time_texts(texts: pa.Array, singly: Callable[[pa.Array], list[str | None]]) -> pa.Array:
-    """Bring texts of times into one form. singly: converts texts that do not match `TIME`."""
+    """Convert texts of times to one form.
+
+    singly: function from row numbers to texts, for texts that do not match `TIME`
+    """
     is_plain = pc.match_substring_regex(texts, TIME)
     plain = pc.if_else(is_plain, texts, pa.scalar(None, pa.string()))
     in_zone = pc.if_else(pc.match_substring_regex(plain, ZONE), plain, pc.binary_join_element_wise(plain, "Z", ""))
@@ -262,7 +265,10 @@ def _of_strings(texts: pa.Array, kind: Kind) -> pa.Array:
 
 
 def _numbers(texts: pa.Array, kind: Kind, singly: Callable[[pa.Array], list[str | None]]) -> pa.Array:
-    """Return texts of numbers without trailing zeros. singly: converter for numbers other than plain digits."""
+    """Return texts of numbers without trailing zeros.
+
+    singly: function from row numbers to texts, for numbers with other characters than plain digits
+    """
     plain = _are_plain(texts, FLOAT_MOST if kind == "float64" else DIGITS_MOST)
     return _put(_trimmed(texts), pc.invert(plain), singly)
 

@@ -25,8 +25,8 @@ OF_RECORD: Final = ("key", "value", "partition", "offset", "timestamp")
 class ValueLocation:
     """Place of a value in a topic's record or a table's row.
 
-    kind: "column" is a column of a table; "field" is a path in a record's value; the others are parts of the record
-    itself.
+    kind: "column" is a column of a table; "field" is a path in a record's value; any other kind is a part of the record
+        itself.
     name: column, header, or path.
     path: names of the path, outermost first
     """
@@ -40,7 +40,7 @@ class ValueLocation:
         """Parse `field:PATH`, `header:NAME`, `key`, `partition`, `offset`, `timestamp`, or a column's name.
 
         Raises:
-            SettingsError: that side of the comparison has no such place.
+            SettingsError: a topic or table, as this side is, has no such place.
         """
         kind, colon, name = text.partition(":")
         if not side.is_topic:
@@ -65,7 +65,7 @@ class ValuePair:
 
     @property
     def name(self) -> str:
-        """Return the value's name for messages and JSON."""
+        """Name of the value in messages and JSON."""
         return self.target.name or str(self.target)
 
 

@@ -46,8 +46,8 @@ class Options:
     compare: values to compare in addition to the identity.
     since, until: bounds of the source's records to look for in the target.
     grace: age from which a missing record counts as lost, in seconds or as 5m.
-    as_is: True: the target holds each identity as often as the source; False: once.
-    timestamp: time column of a table as source
+    as_is: True: the target must hold each identity as often as the source; False: once.
+    timestamp: time column of the source, if it is a table
     sample: number of findings to list of each kind; all are counted.
     value_format, target_format: format of a topic's values
     source_options, target_options: options of a catalog or storage
@@ -74,7 +74,7 @@ class Options:
 class Comparison(Document):
     """Result of a comparison.
 
-    lost, in_flight: records of the source that the target lacks; in_flight: missing records younger than the grace.
+    lost: records of the source that the target lacks. in_flight: such records younger than the grace.
     doubled: surplus rows of the target.
     altered: rows of the target with other values than the source's records.
     unexpected: rows of the target missing in the source.
@@ -138,12 +138,12 @@ class Comparison(Document):
 
     @property
     def ok(self) -> bool:
-        """Return True if everything was compared and is right."""
+        """Return True if everything was compared without findings."""
         return not self.is_wrong and not self.is_open
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of the command: 0 right, 1 wrong, 3 in flight or not readable to the end."""
+        """Exit code of the command: 0 right, 1 wrong, 3 in flight or not readable to the end."""
         return int(Exit.WRONG if self.is_wrong else Exit.OPEN if self.is_open else Exit.RIGHT)
 
     @property
@@ -169,7 +169,7 @@ def compare(
         source: address of the records sent, such as "kafka:orders".
         target: address of the records that arrived, such as "postgresql://host/db?table=orders".
         by: identity on both sides, such as "field:id=id"; several parts form one identity.
-        compare: names of values to compare as well.
+        compare: values to compare in addition to the identity, named as in `by`.
         settings: client options of Kafka; None: defaults.
         bootstrap: Kafka's address, in place of the settings' one.
         progress: function called with an address and the number of its rows read so far.
@@ -253,8 +253,8 @@ class Comparer:
     def run(self, progress: Progress | None = None) -> Comparison:
         """Read both sides and compare them.
 
-        The target is read up to an earlier moment than the source, so that the source has the record of each row in the
-        target. Records that came to the source between these moments count as in flight.
+        The target is read as of an earlier moment than the source, so that the source has the record of each row in the
+        target. Records that came to the source between the two moments count as in flight.
 
         Raises:
             SourceError: a side cannot be read.
@@ -333,7 +333,7 @@ class Comparer:
                 )
 
     def _name_absent(self, result: Comparison, source: TopicSide | TableSide, target: TopicSide | TableSide) -> None:
-        """Add a note about each compared place that no row has.
+        """Add a note about each compared place, such as a field, that no row has.
 
         Such a place is null on both sides, and two nulls count as equal.
         """
@@ -350,14 +350,14 @@ class Comparer:
                 result.notes.append(f"no row of {result.target} has {pair.target}")
 
     def _absent(self, name: Name, side: TopicSide | TableSide) -> set[int]:
-        """Return the indexes of the compared places that no row of a side has had, in any run."""
+        """Return the indexes of compared places that no row of a side has had in any run."""
         if not self._engine.count(name):
             return set()
         present = self._present(name) if isinstance(side, TopicSide) else side.present
         return {number for number in range(len(self._compared)) if len(self._by) + number not in present}
 
     def _present(self, name: Name) -> set[int]:
-        """Return the indexes of the wanted places that a record of a topic has had, in any run."""
+        """Return the indexes of wanted places that any record of a topic has had in any run."""
         return {int(number) for number in (self._engine.kept(f"places of {name}") or "").split()}
 
     def _format(self, name: Name) -> str:
@@ -365,7 +365,7 @@ class Comparer:
         return options.value_format if name == "source" else options.target_format or options.value_format
 
     def _opened(self, stack: ExitStack) -> tuple[TopicSide | TableSide, TopicSide | TableSide, dict[int, int] | None]:
-        """Open both sides, the target as of an earlier moment than the source.
+        """Open both sides, and fix an earlier moment for the target than for the source.
 
         Returns (source, target, ends of the partitions of a topic as source; None for a table as source).
 
@@ -406,7 +406,9 @@ class Comparer:
     def _require_same_types(
         self, source: TopicSide | TableSide, target: TopicSide | TableSide, kinds: Sequence[Kind]
     ) -> None:
-        """Check that a table's types have not changed since the last run, which kept texts of a topic's values.
+        """Check that a table's types are those of the last run.
+
+        The last run has kept texts of a topic's values, which depend on these types.
 
         Raises:
             SettingsError: a table declares other types than at the last run.
@@ -423,7 +425,7 @@ class Comparer:
     def _keep(
         self, name: Name, side: TopicSide | TableSide, wanted: RequestedValues, progress: Progress | None
     ) -> None:
-        """Read one side and store its rows in the engine."""
+        """Read one side, and store its rows in the engine."""
         if not isinstance(side, TopicSide):
             self._engine.forget(name)
         elif not side.is_end_fixed:
@@ -476,7 +478,10 @@ class Comparer:
 
 
 def _no_common_identity(result: Comparison, findings: Sequence[RowFinding]) -> str:
-    """Return a sentence for two sides without a common identity; often they write it in two forms."""
+    """Return a sentence about two sides without a common identity.
+
+    Often both have the same identities, written in two forms.
+    """
     first = {each.kind: each.identity for each in reversed(findings)}
     ours, theirs = first.get("lost", first.get("in_flight")), first.get("unexpected")
     forms = (
@@ -489,7 +494,7 @@ def _no_common_identity(result: Comparison, findings: Sequence[RowFinding]) -> s
 
 
 def _edges(source: TopicSide | TableSide) -> dict[int, int] | None:
-    """Return the end offset of each partition if the source is a topic; None if it is a table."""
+    """Return the end offset of each partition of a topic as source; None for a table as source."""
     if not isinstance(source, TopicSide):
         return None
     return {number: span.end for number, span in source.ends().items()}

@@ -26,10 +26,10 @@ MEMORY_LEAST_MB: Final = 256
 """Minimum memory of a comparison in MB; Python, both clients and Arrow take some 150 of them."""
 
 ENGINE_SHARE: Final = 0.3
-"""Share of the memory that DuckDB may take; the rest is Python's, Arrow's and the clients'."""
+"""Share of the memory that DuckDB may take; the rest is for Python, Arrow and the clients."""
 
 OUTSIDE_MB: Final = 100
-"""Memory that a comparison takes outside of DuckDB's bound: buffers of its threads, and results."""
+"""Memory that DuckDB takes beyond its limit: buffers of its threads, and results."""
 
 ROW_BYTES: Final = 128
 """Assumed bytes of memory for one row, without its texts; they decide the number of rows compared at a time.
@@ -38,13 +38,13 @@ With 64, a comparison of 6,000,000 ids sometimes ran out of memory at 77 MB for 
 """
 
 REDUCTIONS: Final = 3
-"""Maximum number of restarts after a lack of memory; each compares a quarter as many rows at a time."""
+"""Maximum number of restarts after a lack of memory. Each restart compares a quarter as many rows at a time."""
 
 THREADS_MOST: Final = 4
 """Maximum number of threads of DuckDB; each takes memory of its own, in part outside of the limit."""
 
 ROWS_AT_ONCE: Final = 245_760
-"""Rows inserted by one statement, two row groups of DuckDB: it writes whole ones to the file without a log."""
+"""Rows inserted by one statement: two row groups, because DuckDB writes whole groups to the file without a log."""
 
 BYTES_AT_ONCE: Final = 32 * 1024 * 1024
 """Maximum bytes inserted by one statement; with long texts it inserts fewer rows."""
@@ -67,7 +67,7 @@ CREATE TEMP TABLE edges (part INTEGER, edge BIGINT);
 deleted before they were read."""
 
 SORTED_FROM: Final = 3
-"""Minimum number of buckets for sorting rows by bucket first; without that, each bucket reads all rows."""
+"""Minimum number of buckets for sorting the rows by bucket. Without sorting, each bucket reads all rows."""
 
 SORTED: Final = """
 CREATE OR REPLACE TABLE sorted.{side} AS
@@ -105,8 +105,8 @@ WHERE missing > 0 OR flying > 0 OR surplus > 0 OR alien > 0
 """
 """Statement that finds the lost, doubled, unexpected and in-flight identities of a bucket.
 
-n: rows of the source; n_in: those of them inside the bounds; n_young: those of n_in that count as in flight; tn: rows
-of the target
+n: rows of the source; n_in: rows of n inside the bounds; n_young: rows of n_in that count as in flight; tn: rows of the
+target
 """
 
 PLACES: Final = """
@@ -114,29 +114,32 @@ CREATE OR REPLACE TEMP TABLE {side}_places AS
 SELECT identity, min({{'part': part, 'position': position}}) AS place, min(ms) FILTER (ms >= 0) AS ms
 FROM {side}_bucket SEMI JOIN findings USING (identity) WHERE {condition} GROUP BY identity
 """
-"""Statement that finds the first places of the findings' rows. Without findings it reads no rows."""
+"""Statement that finds the first place of each finding's rows. Without findings it reads no rows."""
 
 PLACED: Final = """
 CREATE OR REPLACE TEMP TABLE placed AS
 SELECT findings.*, s.place AS splace, s.ms AS ms, t.place AS tplace
 FROM findings LEFT JOIN source_places AS s USING (identity) LEFT JOIN target_places AS t USING (identity)
 """
-"""Query for the findings with their places. It is apart from `PLACES`, because DuckDB 2.0 joined both in an order that
-took much memory."""
+"""Query for the findings with their places. It is not part of `PLACES`, because DuckDB 2.0 joined the tables of both in
+an order that took much memory."""
 
 ONCE: Final = {
     "missing": "CASE WHEN tn = 0 AND n_in > n_young THEN 1 ELSE 0 END",
     "flying": "CASE WHEN tn = 0 AND n_in > 0 AND n_in = n_young THEN 1 ELSE 0 END",
     "surplus": "CASE WHEN n_in > 0 THEN greatest(tn - 1, 0) ELSE 0 END",
 }
-"""Conditions of the verdicts if the target must have each identity once, however often the source has it."""
+"""Expressions of the verdicts if the target must have each identity once.
+
+The source may have it several times.
+"""
 
 AS_IS: Final = {
     "missing": "least(greatest(n - tn - n_young, 0), n_in)",
     "flying": "least(greatest(n - tn, 0), n_young)",
     "surplus": "CASE WHEN n_in > 0 THEN greatest(tn - n, 0) ELSE 0 END",
 }
-"""Conditions of the verdicts if the target must have each identity as often as the source (--as-is)."""
+"""Expressions of the verdicts if the target must have each identity as often as the source (--as-is)."""
 
 ALTERED: Final = f"""
 CREATE OR REPLACE TEMP TABLE altered AS
@@ -182,7 +185,7 @@ ANTI JOIN (
 ) USING (identity)
 WHERE spare > coalesce(surplus, 0)
 """  # noqa: S608 - a constant
-"""Statement that adds the altered rows with --as-is: surplus contents that do not count as doubled."""
+"""Statement that, with --as-is, adds rows with surplus contents that do not count as doubled."""
 
 TEMPORARY: Final = ("findings", "source_places", "target_places", "placed", "altered", "excess", "chosen")
 """Temporary tables of a comparison."""
@@ -218,10 +221,10 @@ class RunConditions:
     as_is: True if the target has to hold each identity as often as the source.
     contents: True to compare contents
     since, until: bounds of the source's records to compare, by time or offset; None: all.
-    cutoff_ms, latest_ms: missing records with times between these count as in flight; a later time comes from a clock
-    ahead of ours.
-    edges: by partition of the source, its end before the target was read. Missing records from there on count as in
-    flight, and so do those of a partition without an edge, which was added later.
+    cutoff_ms, latest_ms: missing records with times from the first to the second count as in flight; a later time comes
+        from a clock ahead of ours.
+    edges: end of each partition of the source, before the target was read. Missing records from there on count as in
+        flight. So do all records of a partition without an edge, as it was added later.
     sample: number of findings to list of each kind
     """
 
@@ -272,11 +275,11 @@ class RowFinding:
 class Engine:
     """DuckDB file with the rows of both sides, where they are compared.
 
-    A context manager, which removes temporary files.
+    It is a context manager, which removes temporary files at its end.
 
     Args:
         memory_mb: memory of the whole process, in MB.
-        state: file that keeps the source's rows for the next run; None: a temporary one.
+        state: file that keeps the source's rows for the next run; None: a temporary file.
 
     Raises:
         SettingsError: the memory is too small, or DuckDB is not installed.
@@ -323,7 +326,7 @@ class Engine:
             self._db.execute("PRAGMA disable_checkpoint_on_shutdown")  # the file goes
         self._db.execute(TABLES)
         self._waiting: dict[Name, list[Any]] = {}
-        """Arrow tables of a side to insert later."""
+        """Arrow tables to insert later, by side."""
         self._new: dict[str, str] = {}
         """Values that `commit` stores in the file, by name."""
         self._new_gaps: list[tuple[Name, int, int, int]] = []
@@ -336,7 +339,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Close the file; remove temporary files."""
+        """Close the file, and remove temporary files."""
         with suppress(self._errors):
             self._db.close()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -360,14 +363,14 @@ class Engine:
                 )
 
     def kept(self, name: str) -> str | None:
-        """Return a value stored by this run or an earlier one; None without it."""
+        """Return the value that this run or an earlier one has stored under a name; None: there is none."""
         if name in self._new:
             return self._new[name]
         rows = self._db.execute("SELECT value FROM about WHERE name = ?", [name]).fetchall()
         return str(rows[0][0]) if rows else None
 
     def keep(self, name: str, value: str) -> None:
-        """Store a value for later runs, at once or at `commit` if a run has begun."""
+        """Store a value for later runs: at `commit` if a run has begun, else at once."""
         if self._is_reading:
             self._new[name] = value
         else:
@@ -382,7 +385,7 @@ class Engine:
         self._new_gaps.append((side, part, first, next_))
 
     def gaps(self, side: Name) -> list[tuple[int, int, int]]:
-        """Return part, first offset and next offset of each gap that any run has stored."""
+        """Return part, first offset and offset after the last of each gap that any run has stored."""
         rows = self._db.execute("SELECT part, first, next FROM gaps WHERE side = ?", [side]).fetchall()
         return sorted([*rows, *(gap[1:] for gap in self._new_gaps if gap[0] == side)])
 
@@ -397,8 +400,8 @@ class Engine:
     def begin(self) -> None:
         """Begin a run, and remove rows left by an interrupted run.
 
-        Rows are inserted in pieces, because a transaction's memory grows with its rows. Rows above the offsets of
-        `progress` do not count.
+        Such rows have offsets above those of `progress`. Rows are inserted in pieces, because a transaction's memory
+        grows with its rows.
         """
         self.roll_back()
         for side in get_args(Name):
@@ -409,7 +412,7 @@ class Engine:
         self._is_reading = True
 
     def roll_back(self) -> None:
-        """Discard the values of a run, if one has begun. The next `begin` removes its rows."""
+        """Discard the values of a run that has begun. The next `begin` removes its rows."""
         self._waiting, self._new, self._new_gaps, self._is_reading = {}, {}, [], False
 
     def commit(self, progress: Mapping[Name, Mapping[int, int]]) -> None:
@@ -476,7 +479,7 @@ class Engine:
             self._db.unregister("incoming")
 
     def count(self, side: Name) -> int:
-        """Return the number of rows with an identity."""
+        """Return the number of a side's rows with an identity."""
         return int(self._one(f"SELECT count(identity) FROM {side}")[0])  # noqa: S608 - one of two words
 
     def _bytes(self, side: Name) -> int:
@@ -485,14 +488,14 @@ class Engine:
         return int(self._one(f"SELECT {ROW_BYTES} * count(*) + {texts}")[0])
 
     def nameless(self, side: Name) -> tuple[int, tuple[int, int] | None]:
-        """Return the number of rows without an identity, and the place of the first; None without such rows."""
+        """Return the number of a side's rows without an identity, and the first one's place or None."""
         count, place = self._one(
             f"SELECT count(*), min({{'part': part, 'position': position}}) FROM {side} WHERE identity IS NULL"  # noqa: S608
         )
         return int(count), _place(place)
 
     def without_fields(self, side: Name) -> tuple[int, tuple[int, int] | None]:
-        """Return the number of rows with an identity but no fields, and the place of the first; None without any."""
+        """Return the number of a side's rows with an identity but no fields, and the first one's place or None."""
         count, place = self._one(
             f"SELECT count(*), min({{'part': part, 'position': position}}) FROM {side} "  # noqa: S608
             f"WHERE content = '{NO_FIELDS}' AND identity IS NOT NULL"
@@ -502,7 +505,7 @@ class Engine:
     # -- comparison
 
     def compare(self, terms: RunConditions) -> tuple[ComparisonCounts, list[RowFinding]]:
-        """Compare both sides, bucket by bucket.
+        """Compare both sides in buckets of identities.
 
         Raises:
             SourceError: memory or disk are too small.
@@ -529,7 +532,7 @@ class Engine:
             self._sorted.unlink(missing_ok=True)
 
     def _fit(self) -> None:
-        """Lower DuckDB's memory limit if the rest of the process takes more than its share.
+        """Lower DuckDB's memory limit if the rest of the process takes more memory than its share.
 
         Compiled functions, and libraries that the readers load, stay in memory: up to 200 MB.
         """
@@ -568,10 +571,10 @@ class Engine:
         return counted, [each for kind in VERDICTS for each in found.get(kind, ())]
 
     def _sort(self, buckets: int) -> bool:
-        """Sort the rows of both sides by bucket, in a file of their own. Return False if memory is too small.
+        """Sort the rows of both sides by bucket, in a separate file; return False if memory is too small.
 
-        A temporary table keeps memory: with the first side of 50,000,000 rows in one, sorting the second side failed.
-        The file is not compressed, because compression takes as much CPU as sorting.
+        In a temporary table, sorted rows would stay in memory: after a first side of 50,000,000 rows, sorting the
+        second side failed. The file is not compressed, because compression takes as much CPU as sorting.
         """
         place = str(self._sorted).replace("'", "''")
         self._db.execute(f"ATTACH IF NOT EXISTS '{place}' AS sorted")
@@ -644,7 +647,7 @@ def _place(place: Mapping[str, int] | None) -> tuple[int, int] | None:
 
 
 def _resident_mb() -> int:
-    """Return the resident memory of this process in MB; 0 where the system has no /proc."""
+    """Return the resident memory of this process in MB; 0 on a system without /proc."""
     try:
         pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     except OSError:

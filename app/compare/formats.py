@@ -1,4 +1,4 @@
-"""Formats of the values of a topic: JSON, Avro, Protobuf and JSON Schema by a registry, or bytes."""
+"""Formats of a topic's values: JSON, bytes, or Avro, Protobuf and JSON Schema with a registry."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _safely(read: Callable[[bytes], Any]) -> Decode:
-    """Return a decoder that treats malformed bytes as unreadable, but raises errors of the registry."""
+    """Return a decoder that treats malformed bytes as unreadable, and raises errors of the registry."""
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
     from kafka_ratchet.errors import SourceError

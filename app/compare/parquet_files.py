@@ -1,4 +1,4 @@
-"""Parquet files of a folder: their columns, values in names of folders, and which files are committed."""
+"""Parquet files of a folder: types of columns, values in folder names, and committed files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NUMBERS: Final[frozenset[Kind]] = frozenset({"number", "float32", "float64"})
 
 
 def folder_values(path: str) -> dict[str, str | None]:
-    """Return the values that folders of a path have in their names, such as day=2026-01-01."""
+    """Return the values in the folder names of a path, such as day=2026-01-01."""
     found: dict[str, str | None] = {}
     for part in PurePosixPath(path).parent.parts:
         name, equals, value = part.partition("=")
@@ -42,7 +42,7 @@ def folder_values(path: str) -> dict[str, str | None]:
 
 
 def common_kind(kinds: Iterable[Kind]) -> Kind:
-    """Return the type of a column that files declare with these types."""
+    """Return one type for a column that several files declare with these types."""
     found = set(kinds)
     if len(found) == 1:
         return found.pop()
@@ -64,7 +64,7 @@ def require_plain_files(files: FileSystem, path: str, address: object) -> None:
 def require_no_list(files: FileSystem, paths: Iterable[str], address: object) -> None:
     """Refuse paths in a folder of Spark's file sink.
 
-    The list of committed files is not read for such a path.
+    Ratchet does not read the sink's list of committed files for such a path.
 
     Raises:
         SettingsError: a path or a folder above it has the list.

@@ -25,7 +25,7 @@ Decode = Callable[[bytes | None], Any]
 
 
 class Records(Protocol):
-    """Interface of a group of records, for reading keys, values and headers as columns."""
+    """Interface of a group of records, to read them as columns."""
 
     def keys(self) -> list[bytes | None]:
         """Return the key of each record."""
@@ -141,7 +141,7 @@ class BatchRecords:
 
 
 class ColumnsReader:
-    """Reader of records, which makes one column for each place.
+    """Reader that makes one column of values for each place in a record.
 
     Args:
         places: places of the values in a record.
@@ -155,9 +155,9 @@ class ColumnsReader:
         if paths:
             self._fields = _json_fields(paths) if decode is None else _decoded_fields(paths, decode)
         self.unreadable: list[int] = []
-        """Indexes of the records without fields in their value, in the group read last."""
+        """Indexes of the records without fields in their value, in the last call of `read`."""
         self.present: set[int] = set()
-        """Indexes of the places that a record has, even if its value is null."""
+        """Indexes of the places that any record has, even with null there."""
 
     def read(self, records: Records) -> list[list[Any]]:
         """Return one column for each place."""
@@ -189,8 +189,8 @@ def _of_record(records: Records, place: ValueLocation) -> list[Any]:
 
 
 Fields = Callable[[Sequence[bytes | None]], tuple[list[list[Any]], list[int]]]
-"""Reader of values: it returns a column for each path, with null for a missing value, and the numbers of values
-without fields."""
+"""Reader of values: returns a column for each path, with null for a missing value, and the indexes of values without
+fields."""
 
 
 def _decoded_fields(paths: Sequence[tuple[str, ...]], decode: Decode) -> Fields:
@@ -207,7 +207,7 @@ def _decoded_fields(paths: Sequence[tuple[str, ...]], decode: Decode) -> Fields:
 
 
 def _json_fields(paths: Sequence[tuple[str, ...]]) -> Fields:
-    """Return the reader of requested fields from JSON objects; other fields are skipped."""
+    """Return a reader of only the requested fields of JSON objects."""
     firsts = list(dict.fromkeys(path[0] for path in paths if path))
     slots = {first: f"f{number}" for number, first in enumerate(firsts)}
     shape = msgspec.defstruct(
@@ -234,7 +234,7 @@ def _json_fields(paths: Sequence[tuple[str, ...]]) -> Fields:
         return columns, without
 
     def singly(value: bytes | None) -> Any:
-        """Decode a JSON value; use a slower parser for JSON that msgspec refuses, such as a lone surrogate."""
+        """Decode a JSON value, with a slower parser if msgspec refuses it, as for a lone surrogate."""
         if value is None:
             return nothing
         try:

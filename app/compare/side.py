@@ -43,7 +43,7 @@ class Rows:
 class RequestedValues:
     """Values to read from each row, with the types that determine their texts.
 
-    by: places of the identity's parts, each with the type under which both sides are compared
+    by: places of the identity's parts, each with the type for comparing both sides
     compared: places of the content's parts, likewise
     """
 
@@ -52,12 +52,12 @@ class RequestedValues:
 
     @property
     def parts(self) -> list[tuple[ValueLocation, Kind]]:
-        """Return all places with their types, those of the identity first."""
+        """All places with their types; the identity's come first."""
         return [*self.by, *self.compared]
 
     @property
     def places(self) -> list[ValueLocation]:
-        """Return all places, those of the identity first."""
+        """All places; the identity's come first."""
         return [place for place, _ in self.parts]
 
     def texts(self) -> Callable[[Sequence[Any]], tuple[str | None, str]]:
@@ -76,13 +76,13 @@ class RequestedValues:
 
 
 class Side(Protocol):
-    """Interface of one side of a comparison, a topic or table, which is only read."""
+    """Interface of one side of a comparison: a topic or table, never written."""
 
     unread: list[str]
     """Reasons why this side was not read to its end."""
 
     present: set[int]
-    """Indexes of the wanted places that a row has, even if its value is null; complete once `rows` was read."""
+    """Indexes of the wanted places that any row has, even with null there; complete once `rows` was read."""
 
     def kinds(self, places: Sequence[ValueLocation]) -> list[Kind]:
         """Return the type that this side declares for each place.

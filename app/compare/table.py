@@ -35,10 +35,10 @@ ROWS: Final = 50_000
 """Number of rows read at a time."""
 
 Read = tuple[int, int, "Sequence[Column]"]
-"""One read: number of the part, number of its first row, and the columns."""
+"""Rows read at a time: number of their part, number of the first row, and values by column."""
 
 TIME_MOST_MS: Final = 2**62
-"""Milliseconds since 1970, later than any clock's time."""
+"""Time later than any clock's, in milliseconds since 1970."""
 
 TIME_COLUMN: Final = "_kafka_timestamp"
 """Column of the record's timestamp in result tables of Ratchet."""
@@ -58,7 +58,7 @@ class TableSide:
     """
 
     parts: ClassVar[str] = "file"
-    """Name that messages use for a part of this side, such as file."""
+    """Name of a part of this side in messages, such as file."""
 
     def __init__(self, address: Address, options: Mapping[str, str], timestamp: str | None) -> None:
         self.address, self.options = address, options
@@ -113,7 +113,7 @@ class TableSide:
         return found
 
     def _column(self, place: ValueLocation) -> tuple[str, Sequence[str]]:
-        """Return the column of a place, and the path within the column's objects."""
+        """Return the column of a place, and the place's path within the column's objects."""
         if place.name in self._types:
             return place.name, ()
         if place.path and place.path[0] in self._types:
@@ -191,7 +191,7 @@ LIBRARIES: Final = frozenset(
 
 
 def _is_of_library(error: BaseException) -> bool:
-    """Return True if a library has raised the error, with a class of its own or of Python."""
+    """Return True if a database library has raised the error, whatever the error's class."""
     modules, frames = [type(error).__module__], error.__traceback__
     while frames is not None:
         modules.append(str(frames.tb_frame.f_globals.get("__name__")))
@@ -200,7 +200,7 @@ def _is_of_library(error: BaseException) -> bool:
 
 
 def _stamp(file: str) -> tuple[int, ...] | None:
-    """Return inode, size and time of a file, which show a change; None if the file does not exist."""
+    """Return inode, size and time of a file, to detect changes; None if it does not exist."""
     try:
         found = Path(file).stat()
     except OSError:
@@ -381,7 +381,7 @@ def _parquet_options() -> Any:
 
 
 def _slowly(address: Address) -> dict[str, Any]:
-    """Return options for Arrow that keep it from reading ahead of the caller."""
+    """Return options that keep Arrow from reading ahead of the caller."""
     from pyarrow.dataset import ParquetFragmentScanOptions
 
     return {
@@ -400,7 +400,7 @@ def _repeated_text(value: str | None, count: int) -> pa.Array:
 
 
 def _shortest(column: pa.Array) -> pa.Array:
-    """Convert single floats to the doubles of their shortest texts: the float of 0.1 is 0.1."""
+    """Convert 32-bit floats to the doubles of their shortest texts: the float of 0.1 becomes 0.1."""
     import pyarrow as pa
 
     return column.cast(pa.string()).cast(pa.float64()) if pa.types.is_float32(column.type) else column
@@ -655,8 +655,8 @@ POSTGRES_SETTINGS: Final = (
     "SET LOCAL extra_float_digits = 1",
     "SET LOCAL row_security = off",
 )
-"""Statements that set the text form of values, which a role may have set otherwise. A policy that hides rows becomes an
-error."""
+"""Statements that set the text form of values, which a role may have set otherwise. They also make a policy that hides
+rows an error."""
 
 POSTGRES_AS_TEXT: Final = frozenset({1082, 1083, 1114, 1184, 1266, 3904, 3906, 3908, 3910, 3912, 3926})
 """Types read as text, by number in pg_type: times and ranges.
@@ -737,7 +737,7 @@ def _bare(type_: str | bytes) -> str:
 
 
 MYSQL_NAMED: Final[Mapping[str, Kind]] = {"char": "padded", "uuid": "uuid"}
-"""Types without a number of their own in the protocol, by name. The server returns a CHAR without trailing spaces."""
+"""Types that share a number with others in the protocol, by name. The server returns a CHAR without trailing spaces."""
 
 BIT: Final = 16
 """Number of the type BIT in MySQL's protocol; drivers return its values as bytes."""

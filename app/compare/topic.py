@@ -59,7 +59,8 @@ class TopicSide:
             self.id, self._count = self._shape()
             self.begins: dict[int, int] = {}
             self.gaps: dict[int, OffsetRange] = {}
-            """Offsets by partition, deleted before they were read: from the beginning of reading to the first one."""
+            """Offsets deleted before they were read, by partition: from where reading should begin to the first
+            existing offset."""
             self._ends: dict[int, OffsetRange] | None = None
         except BaseException:
             self._stack.close()
@@ -84,7 +85,7 @@ class TopicSide:
         """Check that the topic still has its former id.
 
         Args:
-            id: id of the topic read before.
+            id: former id, of the topic read before.
             when: phrase for the time of that reading, for the message.
 
         Raises:
@@ -105,13 +106,13 @@ class TopicSide:
 
     @property
     def is_end_fixed(self) -> bool:
-        """Return True once the offsets are fixed at which reading ends."""
+        """Return True once the end offsets of the reading are fixed."""
         return self._ends is not None
 
     def fix_end(self) -> None:
-        """Determine the offsets at which reading ends, and count the records held back by open transactions.
+        """Fix the offsets at which reading ends, and note offsets held back by open transactions.
 
-        Includes partitions added since this object was made.
+        This includes partitions added since this object was made.
         """
         _, count = self._shape()
         if count > self._count:
@@ -132,10 +133,10 @@ class TopicSide:
     def read_from(self, begins: Mapping[int, int]) -> None:
         """Begin reading at the offsets in `begins` instead of the first ones.
 
-        Deleted offsets after them are added to `gaps`.
+        If the offsets in `begins` are deleted, the gap up to the first existing offset is added to `gaps`.
 
         Raises:
-            LogTruncated: a partition ends before its offset.
+            LogTruncated: a partition ends before its offset in `begins`.
         """
         assert self._ends is not None  # noqa: S101 - the caller has fixed the end
         # A partition added since the last run is read from offset 0; an empty mapping is a first run.
@@ -152,7 +153,7 @@ class TopicSide:
                 self.gaps[number] = OffsetRange(begin, span.first)
 
     def next_offsets(self) -> dict[int, int]:
-        """Return the offset of each partition at which reading ends."""
+        """Return the offset at which reading ends, by partition."""
         return {number: span.end for number, span in (self._ends or {}).items()}
 
     def notes(self) -> list[str]:

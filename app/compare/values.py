@@ -1,4 +1,4 @@
-"""Texts of values: one text for one value, whichever topic, file or database holds it."""
+"""Texts of values: equal values have equal texts, whichever topic, file or database holds them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Kind = Literal[
 ]
 """Name of the type that one side declares for a value.
 
-any: the side declares no type, and each value has its own. untyped: text of a CSV file that may be a number. text: text
-even if it looks like a number. padded: text that the database fills up with spaces. day: date in an identity, where
-two times of one day stay different.
+any: no declared type; each value has a type of its own. untyped: text of a CSV file, which may be a number. text: text,
+even if it looks like a number. padded: text that the database fills up with spaces. day: date in an identity; unlike
+with date, two times of one day stay different.
 """
 
 TEXT_MOST: Final = 256
@@ -43,7 +43,7 @@ BEGINNING: Final = 64
 """Number of characters kept from the beginning of a longer value."""
 
 PLAIN_DIGITS: Final = 40
-"""Maximum number of digits of an integral number without an exponent."""
+"""Maximum number of digits in the text of a whole number; a longer one is written with an exponent."""
 
 NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?\Z", re.ASCII)
 
@@ -58,10 +58,10 @@ SEPARATOR: Final = "\x1f"
 """Character between several parts of an identity (ASCII's unit separator)."""
 
 NULL: Final = "\\N"
-"""Text of null among compared values. No value has it: a backslash in a value is doubled."""
+"""Text of null among compared values. No value has this text, because a backslash in a value is doubled."""
 
 NO_FIELDS: Final = "\\U"
-"""Content of a record without fields, because its value has another format. No content is this text."""
+"""Content of a record without fields, as its value has another format. No other content equals it."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -143,7 +143,7 @@ def _plain(value: Any) -> Any:
 
 
 def _json_text(value: str) -> str:
-    """Return JSON text with sorted names; other text unchanged."""
+    """Return JSON text with sorted names, and other text unchanged."""
     try:
         return text_of(json.loads(value, parse_float=Decimal)) or value
     except (ValueError, RecursionError):
@@ -151,7 +151,7 @@ def _json_text(value: str) -> str:
 
 
 def converter(kind: Kind) -> Callable[[Any], str | None]:
-    """Return the function that converts a value to text, for comparison under a type; see `common`."""
+    """Return the function that converts values to text for comparison as one type; see `common`."""
     if kind == "any":
         return text_of
     convert = {
@@ -272,7 +272,7 @@ def _as_date(value: Any) -> str | None:
 
 
 def _date_of_number(value: int) -> str | None:
-    """Return the text of a date given in days since 1970, or in milliseconds up to a midnight in UTC."""
+    """Return the text of a date, given in days since 1970, or as a midnight in milliseconds since 1970."""
     with suppress(OverflowError):
         return str(EPOCH.date() + timedelta(days=value))
     found = _time_of_number(value)
@@ -362,7 +362,7 @@ def _digest(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape a text, so that it can be joined with other parts."""
+    """Escape a text for joining with other parts."""
     return _whole(text.replace("\\", "\\\\").replace(SEPARATOR, "\\u001f"))
 
 
@@ -371,7 +371,7 @@ def _unescaped(text: str) -> str:
 
 
 def common(source: Kind, target: Kind) -> Kind:
-    """Return the type under which both sides are compared: the target's if declared, else the source's."""
+    """Return the type for comparing both sides: the target's if declared, else the source's."""
     for kind in (target, source):
         if kind not in ("any", "untyped"):
             return kind
@@ -379,9 +379,9 @@ def common(source: Kind, target: Kind) -> Kind:
 
 
 def exact(kind: Kind) -> Kind:
-    """Return the type that compares a part of an identity exactly.
+    """Return the type for comparing a part of an identity exactly.
 
-    It neither rounds nor changes digits in text; otherwise two identities, such as 7 and 007, would become one.
+    This type neither rounds nor changes digits in text. Otherwise two identities, such as 7 and 007, would become one.
     """
     if kind in ("number", "float64", "float32"):
         return "any"

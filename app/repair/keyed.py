@@ -1,4 +1,4 @@
-"""Comparison of a topic with a table of one row per key: the key's last record, or its totals."""
+"""Comparison of a topic with a table of one row per key."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ KEY_SHOWN = 200
 
 DOES_NOT_PARSE = "stands for a record that does not parse today; look at what has changed since, such as its schema"
 
-SEVERAL = "its records lie in several partitions, and nothing says which was committed last"
+SEVERAL = "its records are in several partitions, and it is unknown which of them was committed last"
+
+NO_REJECT = "is a reject, but its record must not be one; --remove-unexpected removes this reject"
 
 
 @dataclass(frozen=True)
 class HeldRow:
-    """Row of the table: partition and offset of its record, and digests of its contents."""
+    """Row of the table, as partition and offset of its record and digests of its contents."""
 
     partition: int
     offset: int
@@ -48,7 +50,7 @@ class HeldRow:
 
 
 class KeyTable:
-    """Converter of keys between a table's columns and Python tuples.
+    """Converter of keys from Python tuples to columns or text.
 
     Args:
         schema: schema of the key.
@@ -78,7 +80,7 @@ def _text(value: pa.Scalar) -> str:
 
 
 class LastRows:
-    """Comparison of a table with one row per key: the row of the key's last record.
+    """Comparison of a table that has the last record of each key in one row.
 
     Args:
         plan: plan that receives the findings.
@@ -95,7 +97,7 @@ class LastRows:
         self._rejects: dict[int, set[int]] = {}
 
     def hold(self, batches: Iterable[pa.RecordBatch], columns: HeldRecords) -> None:
-        """Store the rows of the table in memory; remove rows from an earlier call.
+        """Store the rows of the table in memory, in place of rows from an earlier call.
 
         Args:
             batches: rows, with the key and the columns of `columns`.
@@ -135,8 +137,8 @@ class LastRows:
     ) -> None:
         """Compare the rows of one key with its last record, and add the findings to the plan.
 
-        last: offset by partition of the key's last record, if that sets the row
-        deleted: offset by partition of the key's last record, if that deletes the row
+        last: offset of the key's last record, by partition, if it sets the row
+        deleted: offset of the key's last record, by partition, if it deletes the row
         """
         if any(row.offset in self._rejects.get(row.partition, ()) for row in rows):
             self._stays(key, "altered", DOES_NOT_PARSE, rows)
@@ -157,10 +159,10 @@ class LastRows:
         self._mend(key, wanted, last.get(wanted[0]) == wanted[1], rows, due)
 
     def _mend(self, key: Tuple, wanted: tuple[int, int], is_row: bool, rows: list[HeldRow], due: ExpectedRows) -> None:
-        """Plan the change after which a key has only the row of its last record.
+        """Plan the change that leaves a key only the row of its last record.
 
         wanted: partition and offset of the last record
-        is_row: whether the last record makes a row; if False, it deletes the key's row
+        is_row: True if the last record makes a row; False if it deletes the key's row
         """
         named = self._keys.text_of(key)
         if not is_row:
@@ -197,7 +199,7 @@ class LastRows:
         return bounds is not None and 0 <= row.offset < bounds.earliest
 
     def _without_record(self, key: Tuple, rows: list[HeldRow]) -> None:
-        """Plan the change for the rows of a key that no record of the topic has."""
+        """Plan the change for the rows of a key without any record in the topic."""
         if any(row.offset in self._rejects.get(row.partition, ()) for row in rows):
             self._stays(key, "unexpected", DOES_NOT_PARSE, rows)
         elif any(self._is_before(row) for row in rows):
@@ -301,5 +303,5 @@ def compare_rejects(
             )
             gone.add(partition, others.tolist())
         else:
-            plan.add_offsets("unexpected", "stays", partition, others, NOT_DUE, rejects=True)
+            plan.add_offsets("unexpected", "stays", partition, others, NO_REJECT, rejects=True)
     plan.rejects_gone, plan.rejects_put_in = gone.table(), put_in.table()

@@ -1,4 +1,4 @@
-"""Plan of a repair: counts of all wrong rows, and the first few of each kind by name."""
+"""Plan of a repair: counts of all wrong rows, and details of the first few of each kind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS: Final[tuple[FindingKind, ...]] = ("lost", "doubled", "altered", "unexpect
 """Kinds of findings, as `verify --results` counts them."""
 
 COORDINATES = pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64())])
-"""Schema of the columns with partition and offset of a row's or reject's record."""
+"""Schema of partition and offset of a record, which identify its row or reject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class PlannedRow:
     partition: int | None
     offset: int | None
     key: str
-    """Key of the rows as text; "": the table has a row for each record, without a key."""
+    """Key of the rows as text; "": the table has a row for each record, and no key."""
     detail: str
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class RecordSet:
         self._pieces: list[tuple[int | None, list[int | None]]] = []
 
     def add(self, partition: int | None, offsets: Iterable[int | None]) -> None:
-        """Add records of one partition. None, as partition or offset, stands for null."""
+        """Add records of one partition. A partition or offset None stands for null in a row."""
         self._pieces.append((partition, list(offsets)))
 
     def table(self) -> pa.Table:
@@ -85,14 +85,14 @@ class RepairPlan(Document):
     job: str
     kind: str
     sample: int
-    """Maximum number of findings of each kind and action to keep by name."""
+    """Maximum number of findings of each kind and action to keep in `rows`."""
     offsets: dict[int, int] = field(default_factory=dict)
     counts: Counter[FindingKind] = field(default_factory=Counter)
-    """Number of wrong records or keys by kind, including those that the plan leaves as they are."""
+    """Number of wrong records or keys by kind, including those that the repair leaves as they are."""
     actions: Counter[Action] = field(default_factory=Counter)
     rows: list[PlannedRow] = field(default_factory=list)
     cannot: list[str] = field(default_factory=list)
-    """Sentences about faults that the plan leaves as they are."""
+    """Sentences about faults that the repair cannot correct."""
     before: int = 0
     """Number of rows that cannot be checked, because retention has deleted their records."""
     gone: pa.Table = field(default_factory=COORDINATES.empty_table)
@@ -122,7 +122,7 @@ class RepairPlan(Document):
         key: str = "",
         rejects: bool = False,
     ) -> None:
-        """Count a finding about one record or key; keep the first ones of each kind by name."""
+        """Count a finding about one record or key; keep the first few of each kind in `rows`."""
         self.counts[kind] += 1
         self.actions[action] += 1
         if self._named[kind, action] < self.sample:
@@ -133,7 +133,7 @@ class RepairPlan(Document):
     def add_offsets(
         self, kind: FindingKind, action: Action, partition: int, offsets: Numbers, detail: str, *, rejects: bool = False
     ) -> None:
-        """Count one finding about each record at these offsets; see `add`."""
+        """Count a finding for each record at these offsets; see `add`."""
         if not len(offsets):
             return
         left = self.sample - self._named[kind, action]

@@ -1,4 +1,4 @@
-"""Comparison of a topic, offset by offset, with a table of one row per record, and with its rejects."""
+"""Comparison of a topic with a table of one row per record and its rejects, offset by offset."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ from kafka_ratchet.spark_sink.rows.digests import row_digests
 NOWHERE: Final = -1
 """Number in place of a null partition or offset."""
 
-NOT_DUE: Final = "the topic has no such record; --remove-unexpected takes it away"
+NOT_DUE: Final = "the topic has no such record; --remove-unexpected removes the row"
 
 
 @dataclass(frozen=True)
 class ComparedOffsets:
-    """Offsets that bound the comparison of a partition: the topic's first one, and the one stored in the table."""
+    """Offsets that bound the comparison of a partition."""
 
     earliest: int
     stored: int
     reached: int
-    """Stored offset after the reading of the table; the job committed rows from `stored` to it during the reading."""
+    """Offset that the table stored after the reading. The job committed rows from `stored` to here during the
+    reading."""
     rejects_ahead: bool = False
-    """True if the rejects may be one commit ahead of the rows: from `stored` on there are no rows yet."""
+    """True if the rejects may be one commit ahead of the rows; those from `stored` on are not compared then."""
 
     def judged(self, offsets: Numbers) -> Flags:
-        """Return True for each row that can be judged, given the offsets of the rows.
+        """Return True for each row that can be checked, given the offsets of the rows.
 
-        The topic still has the row's record, and the table has stored an offset past it.
+        A row can be checked if the topic still has its record, and if it was not committed during the reading.
         """
         found: Flags = (
             (offsets < 0) | ((offsets >= self.earliest) & (offsets < self.stored)) | (offsets >= self.reached)
@@ -45,12 +46,12 @@ class ComparedOffsets:
         return found
 
     def judged_rejects(self, offsets: Numbers) -> Flags:
-        """Return True for each reject that can be judged, given the offsets of the rejects; as in `judged`."""
+        """Return True for each reject that can be checked, given the offsets of the rejects; see `judged`."""
         found = self.judged(offsets)
         return found & (offsets < self.stored) if self.rejects_ahead else found
 
     def before(self, offsets: Numbers) -> int:
-        """Return the number of rows with a record that retention has deleted, given the rows' offsets."""
+        """Return the number of rows from deleted records, given the rows' offsets."""
         return int(np.count_nonzero((offsets >= 0) & (offsets < self.earliest)))
 
 
@@ -59,7 +60,7 @@ NO_BOUNDS: Final = ComparedOffsets(0, 0, 0)
 
 
 class HeldRecords:
-    """Digests of a table's rows by Kafka partition, in 24 bytes of memory for each row.
+    """Digests of a table's rows by Kafka partition; each row takes 24 bytes of memory.
 
     Args:
         compared: columns to compare.
@@ -68,12 +69,12 @@ class HeldRecords:
 
     def __init__(self, compared: ComparedColumns, columns: pa.Schema) -> None:
         self.columns = [*compared.compared, *["_kafka_timestamp"] * compared.has_time]
-        """Names of the columns in the digest, in its order."""
+        """Names of the columns in a row's digest, in the digest's order."""
         self.schema, self._has_value = compared.schema(columns), compared.has_value
         self._held: dict[int, list[Numbers]] = {}
 
     def hold(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Store the digests of a table's rows; remove those from an earlier call."""
+        """Store the digests of a table's rows, in place of digests from an earlier call."""
         self._held = {}
         for batch in batches:
             partitions, offsets = coordinates(batch)
@@ -96,7 +97,7 @@ class HeldRecords:
 
 
 class ExpectedRows:
-    """Rows and rejects that the table must have for the topic's records, by Kafka partition.
+    """Expected rows and rejects of the topic's records, by Kafka partition.
 
     Args:
         found: rows and rejects of all partitions.
@@ -124,7 +125,7 @@ class ExpectedRows:
         return np.sort(self._rejects.of(partition))
 
     def are_right(self, partition: int, at: Numbers, found: Numbers, values: Numbers) -> Flags:
-        """Return for each row True if its digests are those of its record.
+        """Return True for each row with the digests of its record.
 
         at: positions in `rows(partition)` of the rows' records
         found: digests of the rows
@@ -149,7 +150,7 @@ def coordinates(batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
 
 
 def places(among: Numbers, offsets: Numbers) -> tuple[Numbers, Flags]:
-    """Return for each of `offsets` its position in the ascending offsets `among`, and True if it is one of them."""
+    """Return the index of each of `offsets` in the ascending array `among`, and True if it is there."""
     if not len(among):
         return np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.bool_)
     at = np.minimum(np.searchsorted(among, offsets), len(among) - 1)
@@ -157,7 +158,7 @@ def places(among: Numbers, offsets: Numbers) -> tuple[Numbers, Flags]:
 
 
 def times(among: Numbers, offsets: Numbers) -> Numbers:
-    """Return for each of the ascending offsets `among` the number of times that it occurs in `offsets`."""
+    """Count how often each of the ascending offsets `among` occurs in `offsets`."""
     at, is_there = places(among, offsets)
     return np.bincount(at[is_there], minlength=len(among)).astype(np.int64)
 
@@ -212,8 +213,8 @@ class AppendedTable:
     def _rows(self, partition: int, rows: Numbers, count: Numbers, good: Numbers, rejected: Numbers) -> None:
         """Plan the changes for records that must have a row.
 
-        The arrays have, for each such record, its offset (`rows`), the number of its rows in the table (`count`), how
-        many of these are right (`good`), and the number of its rejects (`rejected`).
+        Each array has one element for each such record. `rows` are the records' offsets, `count` the numbers of their
+        rows in the table, `good` the numbers of right ones among these, and `rejected` the numbers of their rejects.
         """
         add = self._plan.add_offsets
         lost = rows[(count == 0) & (rejected == 0)]
@@ -265,7 +266,8 @@ class AppendedTable:
     def _rejects(self, partition: int, offsets: Numbers, rows: Numbers, count: Numbers) -> None:
         """Plan the changes for records that must have a reject.
 
-        The arrays have, for each such record, its offset, and the numbers of its rows and rejects in the table.
+        Each array has one element for each such record. `offsets` are the records' offsets, `rows` the numbers of their
+        rows, and `count` the numbers of their rejects.
         """
         add = self._plan.add_offsets
         lost = offsets[(rows == 0) & (count == 0)]

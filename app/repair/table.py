@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Session = Callable[[], AbstractContextManager["SparkSession"]]
 
 QUIET_ATTEMPTS: Final = 5
-"""Maximum number of attempts to read the whole table. The job must not commit while it is read."""
+"""Maximum number of attempts to read the whole table between two commits of the job."""
 
 MAX_REASON: Final = 1_000
 """Maximum number of characters of the operator's reason, which is stored with the commit."""
@@ -54,7 +54,7 @@ class Repair:
         reason: the operator's reason; "" without `execute`.
         execute: True to make the changes; False to only list them.
         sample: maximum number of findings of each kind and action to name.
-        remove_unexpected: True to remove rows without a record, and wrong rows of a record with several.
+        remove_unexpected: True to remove rows without a record, and wrong rows of a record with several rows.
 
     Raises:
         SettingsError: the reason is missing, or not a single line.
@@ -83,7 +83,7 @@ class RepairResult:
     note: RepairNote | None = None
     """Note stored with the commit; None: nothing was committed."""
     generation: int | None = None
-    """Generation of the job that the commit was made with; None: nothing was committed."""
+    """Generation of the job in the commit; None: nothing was committed."""
 
     @property
     def exit_code(self) -> int:
@@ -198,7 +198,7 @@ class RepairedTable:
             yield
 
     def _start(self, offsets: dict[int, int]) -> dict[int, int]:
-        """Return the offset in each partition at which to begin: the topic's first one, or that of `--start`."""
+        """Return the first offset to compare in each partition: the topic's first one, or that of `--start`."""
         earliest, first = self._planner.offset_range().earliest, self._store.first_offsets()
         return {each: min(max(earliest[each], first.get(each, 0)), offset) for each, offset in offsets.items()}
 
@@ -223,7 +223,7 @@ class RepairedTable:
         )
 
     def _can_compare(self, topic: str, plan: RepairPlan) -> bool:
-        """Return True if the topic can be compared with the table; add sentences about the limits to the plan."""
+        """Return True if the topic can be compared with the table, and add limits to the plan."""
         start, first = self._start(plan.offsets), self._store.first_offsets()
         deleted = [f"{each} from offset {at:,}" for each, at in start.items() if at > first.get(each, 0)]
         if self._is_compacted:
@@ -233,18 +233,20 @@ class RepairedTable:
         else:
             return True
         if self._write_mode.kind == "totals":
-            plan.cannot.append(f"{gone}: totals of what is gone cannot be counted again, so no row is touched")
+            plan.cannot.append(
+                f"{gone}: totals with the deleted records cannot be computed again, so the repair changes no row"
+            )
             return False
         if self._kept.from_input:
-            plan.cannot.append(f"{gone}: nothing says any more which records were new, so no row is touched")
+            plan.cannot.append(f"{gone}: it is unknown which records were new, so the repair changes no row")
             return False
         plan.cannot.append(
-            f"{gone}: rows of what is gone stay as they are, and nothing says whether some of them are missing"
+            f"{gone}: rows of deleted records stay as they are, and it is unknown whether some of them are missing"
         )
         return True
 
     def _compare(self, spark: SparkSession, job: Job, plan: RepairPlan) -> dict[int, int]:
-        """Compare the table with its topic; return the offsets that the table stored after the reading."""
+        """Compare the table with its topic; return the stored offsets after the reading."""
         if not self._can_compare(job.topic, plan):
             return plan.offsets
         rejects = RowOffsets()
@@ -268,7 +270,7 @@ class RepairedTable:
             rejects.add(scan(self._location, partition_and_offset(), rejects=True))
 
     def _columns(self, spark: SparkSession, job: Job) -> HeldRecords:
-        """Return an empty store for digests of the columns to compare, in the table's order."""
+        """Return an empty `HeldRecords` for the columns to compare, in the table's order."""
         held, wanted = self._store.column_names(), job.pipeline.schema(spark)
         names = wanted.names if held is None else [name for name in held if name in wanted.names]
         schema = type(wanted)([wanted[name] for name in names])

@@ -1,4 +1,4 @@
-"""Counts of a survey for each candidate identity, with tables of bounded size."""
+"""Counts of a survey for each candidate, in tables of bounded size."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ SLOTS_LEAST: Final = 1 << 12
 SLOT_BYTES: Final = 8 * seen.COLUMNS
 FULL: Final = 0.7
 SEVERAL_SHARE: Final = 4
-"""Number of times that the main table is larger than the table of identities in several partitions.
+"""Largest size of the main table, divided by that of the table of identities in several partitions.
 
 Both are at their largest size.
 """
 
 FUTURE_MS: Final = 86_400_000
-"""Maximum milliseconds of a timestamp ahead of the present. A later timestamp is ignored.
+"""Maximum milliseconds that a timestamp may be ahead of the present; a later one is ignored.
 
-Otherwise it would stay the highest timestamp of its partition, which is the partition's clock.
+Otherwise it would stay the highest timestamp of its partition, which the survey uses as the partition's clock.
 """
 
 
@@ -97,7 +97,7 @@ class CandidateCounts:
         offsets: NDArray[np.int64],
         partition: int,
     ) -> NDArray[np.uint8]:
-        """Classify a batch's records against those seen before; return the verdicts, uint8[records].
+        """Classify a batch's records by those seen before; return the verdicts, uint8[records].
 
         The arguments are those of `kafka_ratchet.app.survey.seen.classify`.
         """
@@ -142,13 +142,13 @@ class CandidateCounts:
         raise AssertionError("the compiled pass stopped for a larger table, but the table is not full")
 
     def error(self, *verdicts: int) -> int:
-        """Return twice the standard error of a sum of verdicts, estimated from the differences between groups."""
+        """Return twice the standard error of a count of verdicts, estimated from the differences between groups."""
         groups = self.groups[list(verdicts)].sum(axis=0)
         return round(2 * float(np.sqrt(seen.GROUPS * groups.var(ddof=1)))) if groups.any() else 0
 
 
 class OrderCounts:
-    """Counts about the order of each identity's numbers.
+    """Counts of numbers in order and out of order, within each identity.
 
     Attributes:
         level: level of the sample of identities
@@ -201,7 +201,7 @@ class OrderCounts:
 class BatchHashes:
     """Hashes and numbers read from one batch, for each header and field.
 
-    They need no table, so batches are read in parallel.
+    Reading them needs no table, so that several batches are read in parallel.
     """
 
     def __init__(self, batch: RecordBatch, reader: PartReader) -> None:
@@ -267,7 +267,7 @@ class BatchHashes:
 class PartReader:
     """Reader of the candidates' headers and fields in each record.
 
-    seed: secret number in all hashes, against planned collisions
+    seed: secret number in all hashes, so that collisions cannot be prepared
     """
 
     def __init__(self, candidates: Candidates, seed: int) -> None:
@@ -293,8 +293,10 @@ class Count:
     def add(self, found: BatchHashes, clocks: NDArray[np.int64], seed: np.uint64, is_whole: bool) -> None:
         """Count the records of a batch.
 
-        found: hashes and numbers of the batch; clocks: int64[records], ms, clock of its partition at each record; seed:
-        seed of the hashes; is_whole: True if its partition is read from the very first record on
+        found: hashes and numbers of the batch.
+        clocks: int64[records], ms, clock of the batch's partition at each record.
+        seed: seed of the hashes.
+        is_whole: True if the partition is read from its very first record on.
         """
         hashes = owners = found.joined(self.candidate.identity, seed)
         if self.candidate.sequence is not None:
@@ -346,7 +348,7 @@ class Counts:
     def _clock(self, found: BatchHashes) -> NDArray[np.int64]:
         """Return the clock at each record, int64[records], ms: the highest timestamp of its partition so far.
 
-        A record's own timestamp may be lower, as it may be sent late, or sent again.
+        A record's own timestamp may be lower, as the record may be sent late or again.
         """
         known = (found.timestamps > 0) & (found.timestamps <= self._latest_ms)
         self.future += int(np.count_nonzero(found.timestamps > self._latest_ms))
@@ -367,7 +369,7 @@ class Counts:
 def slots_most(memory_bytes: int, candidates: int) -> int:
     """Return the maximum number of slots of each candidate's main table, a power of two.
 
-    The result leaves memory for the copy of a table while it grows.
+    The result leaves memory for the copy of a growing table.
     """
     share = max(SLOTS_LEAST, memory_bytes // max(candidates, 1) // SLOT_BYTES * 2 // 3)
     return 1 << (share.bit_length() - 1)

@@ -1,4 +1,4 @@
-"""Check of a sample for numbers in a form that a stream cannot read."""
+"""Check of a sample for sequences in a form that a stream cannot read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMBERED: Final = re.compile(
 """Pattern of usual names of headers and fields with a sequence."""
 OWNERS: Final = (PRODUCER, KEY, PARTITION)
 ALIKE_LEAST: Final = 0.9
-"""Minimum share of the values of a header or field that must have the same form."""
+"""Minimum share of a header's or field's values that must have the same form."""
 EIGHT: Final = 8
 
 TEXTS: Final = (
@@ -30,7 +30,7 @@ TEXTS: Final = (
     ("a number with a sign, spaces or separators", re.compile(rb"\s*\+?[0-9][0-9_, ]*\s*")),
     ("base64", re.compile(rb"([A-Za-z0-9+/_-]{4})*([A-Za-z0-9+/_-]{2}==|[A-Za-z0-9+/_-]{3}=)")),
 )
-"""Forms of texts other than a decimal number, with their names; the first match counts."""
+"""Names and patterns of texts other than plain decimal numbers; the first match counts."""
 
 YEAR_S: Final = 31_557_600
 # Nanoseconds are left out: ids with a time in them look like these, and count.
@@ -39,7 +39,7 @@ FIRST_YEAR, LAST_YEAR = 2001 - 1970, 2100 - 1970
 
 
 def written_forms(sample: TopicSample) -> tuple[tuple[str, str], ...]:
-    """Return each header or field with numbers in a form that a stream cannot read, with a sentence about it."""
+    """Return the headers and fields with unreadable numbers, each with a sentence about their form."""
     present = Counter(place for row in sample.rows for place in row.places)
     usual = sorted(place for place, count in present.items() if count >= PRESENT_LEAST * len(sample.rows))
     found = ((str(place), _form(sample, place)) for place in usual if place.kind in ("header", "field"))
@@ -56,9 +56,9 @@ def _form(sample: TopicSample, place: RecordPart) -> str | None:
 
 
 def _halting_error(sample: TopicSample, place: RecordPart) -> str | None:
-    """Return the error text that would halt a worker which reads these numbers as sequences; None without an error.
+    """Return the error that would halt a worker with these sequences; None without an error.
 
-    place: place of the numbers. Each usual identity is tried with them.
+    place: header or field with the sequences. Each usual identity is tried with them.
     """
     for owner in OWNERS:
         looks: dict[int, FormFinder] = {}

@@ -1,4 +1,4 @@
-"""Check of JSON values in a survey. The compiled reader of fields handles only plain values.
+"""Check of JSON values in a survey: the compiled reader of fields handles only plain ones.
 
 `find_odd` finds the other values; `parse_odd` reads them with the worker's own parser.
 """
@@ -93,7 +93,7 @@ def _after_digits(data: U8, at: int, end: int) -> int:
 
 @compiled()
 def _after_number(data: U8, at: int, end: int) -> int:
-    """Return the position after the number at `at`; BROKEN for minus zero or no number."""
+    """Return the position after the number at `at`; BROKEN for minus zero, or without a number."""
     is_negative = data[at] == MINUS
     first = at + 1 if is_negative else at
     at = _after_digits(data, first, end)
@@ -194,7 +194,7 @@ def is_plain(data: U8, at: int, end: int, opened: U8) -> bool:
 
 @compiled()
 def _to_value(data: U8, at: int, end: int) -> int:
-    """Return the position of the value that follows the member name at `at`.
+    """Return the position of the value after the member name at `at`.
 
     Return BROKEN if the name is not a plain string, or if no colon and value follow it.
     """
@@ -251,16 +251,17 @@ def field_readers(paths: Sequence[str]) -> list[FieldReader]:
 def parse_odd(
     batch: RecordBatch, readers: Sequence[FieldReader], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], int]:
-    """Read the fields of values that are not plain, and append their texts to the batch's bytes.
+    """Read the fields of odd values, and append the fields' texts to the batch's bytes.
 
     Args:
         batch: records to read.
         readers: reader of each field.
-        starts: int64[fields, records], positions found by the compiled pass; replaced for values that are not plain.
+        starts: int64[fields, records], positions found by the compiled pass; replaced for odd values, which are not
+            plain.
         lengths: int64[fields, records], lengths found by the compiled pass; replaced in the same way.
 
     Returns:
-        (bytes with the texts at these positions, number of values other than JSON objects).
+        (bytes with the texts at the positions in `starts`, number of values other than JSON objects).
     """
     is_odd = np.empty(batch.count, np.uint8)
     opened = np.empty(DEEPEST, np.uint8)

@@ -1,7 +1,7 @@
-"""Compiled passes of a survey: JSON fields by name, and hashes of places.
+"""Compiled passes of a survey: search for JSON fields, and hashes of places.
 
-They never raise, and read nothing outside the given spans. A place is a header or field to find. The results of all
-places are two arrays, int64[places, records]: start, and length, ABSENT or REPEATED.
+They never raise, and read nothing outside the given spans. A place is a header or field to find. A search returns two
+arrays, int64[places, records]: the start of each place, and its length, ABSENT or REPEATED.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _skip_space(data: U8, at: int, end: int) -> int:
 
 @compiled(inline="always")
 def _string_end(data: U8, at: int, end: int) -> int:
-    """Return the position of the quote that ends the string beginning at `at`; -1 without one."""
+    """Return the position of the quote that ends the string from `at` on; -1 without one."""
     while at < end:
         if data[at] == 34:
             return at
@@ -78,7 +78,7 @@ def _value_end(data: U8, at: int, end: int) -> int:
 
 @compiled(inline="always")
 def _is_whole(data: U8, at: int, end: int) -> bool:
-    """Return True if all characters of a number except the first are digits."""
+    """Return True if a number has only digits after its first character."""
     for q in range(at + 1, end):
         if data[q] < 48 or data[q] > 57:
             return False
@@ -99,7 +99,7 @@ def find_fields(
 ) -> int:
     """Find the fields at given paths in each record's JSON value.
 
-    As for an identity of `field:PATH`, null, true, false, fractions, objects and lists are ABSENT. If an object has a
+    Null, true, false, fractions, objects and lists are ABSENT, as for the identity `field:PATH`. If an object has a
     name twice, the last one counts, as in Python. Names are compared byte by byte, and the JSON syntax is not checked:
     `kafka_ratchet.app.survey.json_check` finds the records that need more.
 
@@ -243,8 +243,8 @@ def hash_records(data: U8, columns: I64, seed: np.uint64, values: U64, wholes: U
 def hash_spans(data: U8, starts: I64, lengths: I64, least: int, most: int, seed: np.uint64, hashes: U64) -> None:
     """Hash the contents of one header or field into `hashes`, uint64[records].
 
-    data: uint8[bytes]; starts, lengths: int64[records], its positions in the records. The hash is 0 if a record lacks
-    it, or if its length is not from `least` to `most`.
+    data: uint8[bytes]; starts, lengths: int64[records], position and length of the header or field in each record. The
+    hash is 0 if a record lacks the header or field, or if its length is not from `least` to `most`.
     """
     for i in range(len(starts)):
         is_one = least <= lengths[i] <= most
@@ -263,7 +263,7 @@ def join_hashes(first: U64, second: U64, seed: np.uint64, hashes: U64) -> None:
 
 
 def read_numbers(data: U8, starts: I64, lengths: I64, form: int, numbers: I64) -> None:
-    """Read the numbers in one header or field into `numbers`, int64[records], as a worker does.
+    """Read the numbers in one header or field as a worker does, into `numbers`, int64[records].
 
     A record without a number gets NO_NUMBER. starts, lengths: int64[records], positions of the header or field
     """

@@ -1,4 +1,4 @@
-"""Search of a sample for candidates: headers and fields that may have an identity, or its rising number."""
+"""Search of a sample for headers and fields that may have an identity or its rising number."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from kafka_ratchet.rule.reasons import has_registry_bytes
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 SAMPLE_MOST: Final = 20_000
-"""Maximum number of records of the sample. Each of their headers and fields takes a microsecond or two."""
+"""Maximum number of records of the sample. Each header or field of a record takes a microsecond or two."""
 VALUE_MOST: Final = 64 << 10
-"""Maximum number of bytes of a value that is searched for fields."""
+"""Maximum number of bytes of a value; longer values are not searched for fields."""
 FIELDS_MOST: Final = 64
 """Maximum number of fields read from one value, and of headers read from one record."""
 NAMES_MOST: Final = 2_000
 """Maximum number of different names of headers and fields, so that invented names do not fill the memory."""
 UNNAMED_MOST: Final = 20
-"""Maximum number of fields to count that no path of the settings can name."""
+"""Maximum number of fields to count without a possible path in the settings."""
 NAME_MOST: Final = 249
 """Maximum number of characters of the name of a header or field."""
 BEHIND_REGISTRY_BYTES: Final = (
@@ -62,7 +62,7 @@ NUMBERS_MOST, OWNERS_MOST, SEQUENCES_MOST = 6, 10, 3
 NUMBERS_LEAST: Final = 0.9
 """Minimum share of the values of a header or field that must be numbers."""
 RISES_LEAST: Final = 0.7
-"""Minimum share of new records that must have a number above their identity's last."""
+"""Minimum share of new records that must have a number above the last one of their identity."""
 PER_OWNER_LEAST: Final = 3
 """Minimum average number of records per identity. Fewer records show no order."""
 
@@ -100,7 +100,7 @@ class TopicSample:
 
     rows: list[Row] = field(default_factory=list)
     unnamed: Counter[str] = field(default_factory=Counter)
-    """Number of records by name of a field that no path can name."""
+    """Number of records with each field that no path of the settings can name, by name."""
     of_registry: int = 0
     """Number of records with JSON after the five bytes of a Schema Registry."""
     _names: set[RecordPart] = field(default_factory=set)
@@ -154,7 +154,7 @@ class TopicSample:
 
 
 def _scalars(value: bytes) -> Iterator[tuple[tuple[str, ...], bytes]]:
-    """Yield each string and whole number in a JSON object: the names on its path, and its text."""
+    """Yield path and text of each string and whole number in a JSON object."""
     if not value.lstrip()[:1] == b"{" or is_too_deep(value):
         return
     try:
@@ -177,7 +177,7 @@ def _scalars(value: bytes) -> Iterator[tuple[tuple[str, ...], bytes]]:
 
 
 def choose(sample: TopicSample, named: tuple[Candidate, ...] = ()) -> Candidates:
-    """Choose the candidates to try on all records: those in `named`, and about a dozen from the sample."""
+    """Choose the candidates to count in all records: those in `named`, and about a dozen from the sample."""
     places = _Places(sample)
     chosen = [Candidate((WHOLE,)), *named]
     left_out = [
@@ -197,9 +197,9 @@ def choose(sample: TopicSample, named: tuple[Candidate, ...] = ()) -> Candidates
             if Candidate((place,)) not in named:
                 left_out.append((str(place), why))
         elif place.kind == "field" and (fields := fields + 1) > FIELDS_CHOSEN_MOST:
-            left_out.append((str(place), "enough more likely candidates are counted; --identity counts it, too"))
+            left_out.append((str(place), "others are more likely; --identity counts this one as well"))
         elif len(chosen) - len(named) > IDENTITIES_MOST:
-            left_out.append((str(place), "enough more likely candidates are counted; --identity counts it, too"))
+            left_out.append((str(place), "others are more likely; --identity counts this one as well"))
         else:
             chosen.append(Candidate((place,)))
     return Candidates(tuple(dict.fromkeys((*chosen, *_sequences(sample, places)))), tuple(left_out))
@@ -227,7 +227,7 @@ class _Places:
         return self._present[place] >= PRESENT_LEAST * self._records
 
     def ranked(self) -> list[RecordPart]:
-        """Return the headers and fields that enough records have. Those with usual names of an identity come first."""
+        """Return the headers and fields that enough records have, with usual names of an identity first."""
         usual = [place for place in self._present if self.is_usual(place)]
         return sorted(usual, key=lambda place: (self._rank(place), -self.distinct[place], place))
 
@@ -241,7 +241,7 @@ class _Places:
         return 3 if place.kind == "header" else 4
 
     def no_identity(self, place: RecordPart) -> str | None:
-        """Return the reason why a header or field does not identify events in the sample; None if it may."""
+        """Return why a header or field identifies no events in the sample; None if it may."""
         present, distinct, repeated = self._present[place], self.distinct[place], self._repeated[place]
         if distinct == 1 and present > 1:
             return "it is the same in all records"
@@ -252,7 +252,7 @@ class _Places:
         return None
 
     def numbers(self) -> list[RecordPart]:
-        """Return the headers and fields with numbers. Those with usual names of a time come last."""
+        """Return the headers and fields with numbers; usual names of a time come last."""
         found = [
             place
             for place, count in self._numbers.items()
@@ -264,7 +264,7 @@ class _Places:
     def owners(self) -> list[RecordPart]:
         """Return the headers and fields that may be the identity of a rising number.
 
-        Their values come often enough in the sample.
+        Each of their values must be in enough records of the sample.
         """
         found = [
             place
@@ -278,7 +278,7 @@ class _Places:
 def owner_rank(place: RecordPart) -> int:
     """Return the rank of a header or field as the identity of a rising number, 0 for the best.
 
-    A producer's own counter is best, since it stays right with a second producer.
+    The producer is best: its counter stays right when a second producer is added.
     """
     if place == PRODUCER:
         return 0

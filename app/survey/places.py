@@ -14,7 +14,8 @@ from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.rule.identity import Identity, path_names, split_parts
 
 PLACES_MOST: Final = 60
-"""Maximum number of headers, and of fields, of all candidates: the compiled pass has a 64-bit word for fields."""
+"""Maximum number of headers, and of fields, of all candidates: the compiled pass has one bit for each field in a 64-bit
+word."""
 
 
 class RecordPart(NamedTuple):
@@ -41,9 +42,10 @@ SEQUENCE: Final = RecordPart("header", "ratchet-sequence")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Headers and fields that may recognise a duplicate: those of an identity and, if any, of its rising number.
+    """Candidate for recognising duplicates: an identity and, if it has one, its rising number.
 
-    With a number, a record is a duplicate if identity and number were seen before; without one, if the identity was.
+    With a number, a record is a duplicate if its identity and number were seen before. Without a number, it is one if
+    its identity was.
     """
 
     identity: tuple[RecordPart, ...]
@@ -66,7 +68,7 @@ def candidate_of(text: str) -> Candidate:
     """Parse an identity, written as in a stream's settings.
 
     Raises:
-        SettingsError: the text is no identity, or one that a survey cannot read.
+        SettingsError: the text is no identity, or an identity that a survey cannot read.
     """
     try:
         parts = Identity.parse(text).parts
@@ -88,7 +90,7 @@ def candidate_of(text: str) -> Candidate:
 class Candidates:
     """Candidates that a survey counts in all records.
 
-    left_out: headers and fields in the sample that do not become candidates, each with the reason
+    left_out: headers and fields of the sample that are no candidates, each with the reason
     """
 
     chosen: tuple[Candidate, ...]
@@ -110,7 +112,7 @@ class Candidates:
 
 
 class HeaderNames(NamedTuple):
-    """Names of headers for the compiled pass: all bytes, and start and end of each name."""
+    """Names of headers for the compiled pass: the bytes of all, and start and end of each name."""
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]

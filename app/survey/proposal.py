@@ -15,14 +15,14 @@ from kafka_ratchet.app.survey.report import WINDOW_MOST, Finding, NumberOrder, R
 
 RECORDS_LEAST: Final = 1_000
 PRESENT_LEAST: Final = 0.99
-"""Minimum share of the records that must have a proposed identity. The others become dead letters."""
+"""Minimum share of the records that must have a proposed identity; a worker makes dead letters of the others."""
 REPEATED_MOST: Final = 0.5
 CONFLICTS_MOST: Final = 0.05
 """Largest share of an identity's repeats that may have another value."""
 LATE_MOST: Final = 0.05
 """Largest share of new records that may have a number below their identity's highest."""
 ALIKE: Final = 0.98
-"""Minimum share of the best identity's duplicates that another must find to count as equally good."""
+"""Minimum share of the best candidate's duplicates that another must find to count as equally good."""
 AGES_LEAST: Final = 30
 """Minimum number of duplicates with a known age for a proposal of inactive_after_s."""
 AGE_MARGIN: Final = 2
@@ -40,7 +40,7 @@ TIMES_S: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Line of a proposal. value: value of the setting; None if it is not proposed, for the given reason."""
+    """Line of a proposal. value: value of the setting; None if the setting is not proposed, for `reason`."""
 
     setting: str
     value: str | int | list[str] | None
@@ -52,7 +52,7 @@ class Proposal(Document):
     """Proposed settings of a stream.
 
     Attributes:
-        finding: result of the proposed identity; None: no proposal.
+        finding: results of the proposed candidate; None: nothing is proposed.
         lines: settings with reasons, in the order of the TOML section.
         refused: reason why nothing is proposed; None if something is.
         notes: further sentences for the operator.
@@ -149,7 +149,7 @@ def _best(report: Report) -> Finding | None:
 
 
 def _misread(report: Report, sequence: RecordPart) -> str | None:
-    """Return why the numbers in this header or field need the setting sequence_form; None if they do not."""
+    """Return why the sequences in this header or field need the setting sequence_form; None if they need none."""
     why = dict(report.forms).get(str(sequence))
     return None if why is None or "sequence_form" not in why else f"{sequence}: {why}"
 
@@ -157,7 +157,7 @@ def _misread(report: Report, sequence: RecordPart) -> str | None:
 def _tier(each: Finding) -> int:
     """Return the rank of a candidate among those with equal results, 0 for the best.
 
-    A number that counts by one needs only an entry for each identity in a worker's state; an id needs one for each
+    With a number that counts by one, a worker's state has one entry for each identity; with an id, it has one for each
     event. A number that only rises, such as a time, may be the same for two events in future.
     """
     if each.numbers is not None:
@@ -195,7 +195,7 @@ def _is_good(report: Report, each: Finding) -> bool:
 
 
 def _why_none(report: Report, whole: Finding) -> str:
-    """Return why no identity is proposed, with the candidate that comes nearest."""
+    """Return why no identity is proposed, by the candidate that comes nearest."""
     near = [
         each
         for each in report.findings[1:]
@@ -250,7 +250,7 @@ def _identity(report: Report, each: Finding) -> list[Line]:
 
 
 def _window(numbers: NumberOrder) -> tuple[int, int]:
-    """Return the smallest window that accepts all late numbers, or else the largest window.
+    """Return the smallest reorder window that accepts all late numbers, else the largest.
 
     Returns:
         (window, number of late records that it accepts)
@@ -301,7 +301,7 @@ def _conflicts(each: Finding) -> list[Line]:
 
 
 def _across(each: Finding) -> list[Line]:
-    """Return the line about repartition_by, if an identity comes in several partitions."""
+    """Return the line about repartition_by if duplicates came in another partition."""
     found = each.across + each.across_conflicts
     if not found or each.candidate.identity == (PARTITION,):
         return []
@@ -352,7 +352,7 @@ def busiest(busy: dict[int, int], seconds: int) -> int:
 
 
 def rounded_up(seconds: float) -> int:
-    """Round up to the next usual length of time, in seconds."""
+    """Round a number of seconds up to the next usual length of time."""
     return next((each for each in TIMES_S if each >= seconds), math.ceil(seconds / DAY / 365) * 365 * DAY)
 
 

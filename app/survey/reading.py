@@ -1,4 +1,4 @@
-"""Reader of a topic's committed record batches for a survey. It fetches them as a lane does, and joins no group."""
+"""Reader of a topic's committed record batches for a survey, without a consumer group."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ FETCH_WAIT_MS: Final = 500
 SAMPLE_BYTES: Final = 1 << 20
 SAMPLE_PARTITIONS_MOST: Final = 16
 SAMPLE_PLACES: Final = 3
-"""Number of offsets in a partition where a sample begins, evenly spread.
+"""Number of places in a partition to sample, evenly spread.
 
-The form of the records may have changed from one to the next.
+The form of the records may have changed between them.
 """
 SAMPLE_FETCHES_MOST: Final = 4
-"""Maximum number of fetches at each of these offsets, as values may be large."""
+"""Maximum number of fetches at each place, as values may be large."""
 CONNECTION: Final = "survey"
 COMPILING: Final = "compiling the parsing of record batches, once on each machine and after each update"
 
@@ -48,12 +48,12 @@ log = structlog.get_logger(__name__)
 Item = TypeVar("Item")
 
 SIDE_BY_SIDE: Final = 2
-"""Number of partitions read at a time, so that one is fetched while the other is counted."""
+"""Number of partitions read at a time, so that one is fetched while another is counted."""
 
 
 @dataclass(slots=True)
 class Range:
-    """Offsets to read of a partition, from `begin` to before `end`. first: first offset that Kafka still has."""
+    """Offsets of a partition to read, from `begin` to before `end`. first: first offset that Kafka still has."""
 
     partition: int
     first: int
@@ -133,7 +133,7 @@ class Topic:
         return next(each.end for each in self.ranges if each.partition == partition)
 
     async def sample(self) -> tuple[TopicSample, RecordBatch | None]:
-        """Read a sample from several places of several partitions; return it with its first batch, if any."""
+        """Read a sample from several places of several partitions; return sample and first batch, if any."""
         sample = TopicSample()
         first: RecordBatch | None = None
         held = [each for each in self.ranges if each.end > each.begin]
@@ -234,7 +234,7 @@ def _limit(ranges: list[Range], limit: int) -> None:
 
 
 async def open_topic(cluster: Cluster, name: str, timeout_s: float, batch_most: int) -> Topic:
-    """Return an existing topic. The request never makes Kafka create the topic.
+    """Look up a topic, without making Kafka create it.
 
     Raises:
         TopicMissing: the topic does not exist.
@@ -251,7 +251,7 @@ async def open_topic(cluster: Cluster, name: str, timeout_s: float, batch_most: 
 
 
 def compile_parsing() -> None:
-    """Compile the parsing of record batches, or load it from Numba's cache; log that if it takes long."""
+    """Compile the parsing of record batches, or load it from Numba's cache; log slow compilation."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 10)  # magic byte 2, no compression, no producer
     builder.append(0, 0, b"key", b"value", [("header", b"value")])
     with announced(COMPILING, log.info):
@@ -259,7 +259,7 @@ def compile_parsing() -> None:
 
 
 async def ahead(source: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
-    """Yield the items of a generator, each produced while the caller uses the item before it."""
+    """Yield the items of a generator, and produce each while the caller uses the preceding one."""
     making = asyncio.create_task(_next(source))
     try:
         while (item := await making) is not None:
@@ -277,12 +277,14 @@ async def _next(source: AsyncGenerator[Item, None]) -> Item | None:
 
 
 async def count_all(topic: Topic, counts: Counts, moved: Callable[[int, int], None]) -> None:
-    """Count all records in the topic's ranges. One batch is fetched, one read and one counted at the same time.
+    """Count all records in the topic's ranges.
+
+    At the same time, one batch is fetched, one is read and one is counted.
 
     Args:
         topic: topic with its ranges set
         counts: counts to fill
-        moved: function called after each batch with its numbers of offsets and records
+        moved: function called after each batch, with the number of its offsets and of its records
     """
 
     async def taken_apart() -> AsyncGenerator[tuple[RecordBatch, BatchHashes], None]:

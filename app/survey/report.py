@@ -21,7 +21,7 @@ WINDOW_MOST: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Number of records with an age, distance or lateness from `least` to `most`."""
+    """Bucket of records with an age, distance or lateness from `least` to `most`."""
 
     least: int
     most: int
@@ -43,8 +43,8 @@ def buckets(counts: NDArray[np.int64]) -> list[Bucket]:
 class Example:
     """Example of a duplicate.
 
-    partition, offset: those of the duplicate; before: offset of the record that it repeats; age_ms: time between the
-    two; -1: unknown
+    partition, offset: position of the duplicate; before: offset of the record that it repeats; age_ms: time between the
+    two records; -1: unknown
     """
 
     partition: int
@@ -57,9 +57,10 @@ class Example:
 class NumberOrder(Document):
     """Order of a candidate's numbers, compared with the highest number of their identity so far.
 
-    identities: number of identities with numbers, counted in each partition; rises: records above the highest; steps:
-    records just one above it; late: new records below it; late_most: largest distance below it. before: records below
-    the first number read of their identity, which may be late or repeats; lates: late records by distance.
+    identities: number of identities with numbers, counted in each partition. rises: records above the highest number;
+    steps: records just one above it. late: new records below the highest number; late_most: their largest distance to
+    it; lates: late records by distance. before: records below the first number read of their identity, which may be
+    late or repeats.
     """
 
     json_keys = (
@@ -83,7 +84,7 @@ class NumberOrder(Document):
 
     @classmethod
     def of(cls, order: OrderCounts) -> NumberOrder:
-        """Make the numbers from the counts of a survey."""
+        """Make the result from the counts of a candidate."""
         rises, steps, late, before, identities = (int(order.counts[kind]) for kind in range(seen.ORDERS))
         return cls(identities, rises, steps, late, int(order.largest[0]), before, buckets(order.lates))
 
@@ -114,12 +115,12 @@ class Finding(Document):
         records: number of records that have the identity.
         without: number of records that lack it.
         distinct: number of identities, over all partitions.
-        equal, conflicts: repeats of an identity seen in the same partition, with the same value, and with another.
-        across, across_conflicts: repeats of an identity seen only in other partitions, with the same value, and with
-            another.
+        equal, conflicts: repeats of an identity seen in the same partition, with the same value and with another one.
+        across, across_conflicts: repeats of an identity seen only in other partitions, with the same value and with
+            another one.
         one_of: size of the sample: one of this many identities was followed, with all of its records; 1: all.
         errors: twice the standard error of each sampled count, by name of the count.
-        mistaken: expected number of pairs of identities confused because of equal hashes.
+        mistaken: expected number of pairs of identities that count as one because of equal hashes.
         ages, ages_across: repeats by ms since the identity's last record, in the same partition and in another.
         distances: repeats by offsets since the identity's last record in the same partition.
         age_most_ms, distance_most: largest age and distance in the same partition; -1: none.
@@ -204,7 +205,7 @@ class Finding(Document):
 
     @property
     def duplicates(self) -> int:
-        """Number of records that a worker would drop."""
+        """Number of records that a worker would drop as duplicates."""
         return self.equal + self.conflicts
 
     @property
@@ -232,12 +233,12 @@ class Report(Document):
 
     Attributes:
         findings: results by candidate; the first candidate is the whole record.
-        left_out: headers and fields in the sample that do not become candidates, with reasons.
-        forms: headers and fields in the sample with numbers in a form that a stream cannot read, with reasons.
+        left_out: headers and fields of the sample that are no candidates, with reasons.
+        forms: headers and fields of the sample with sequences in a form that a stream cannot read, with reasons.
         broken: number of values other than JSON objects; 0 if no field was searched.
         deleted: number of offsets that retention deleted during the survey.
         future: number of timestamps more than a day ahead, which were ignored.
-        busy: number of records by minute of the clock.
+        busy: number of records by minute of the clock, which is the highest timestamp of a partition so far.
         log_append_time: True if all timestamps are the broker's; None: nothing was read.
     """
 
@@ -313,7 +314,7 @@ class Report(Document):
 
     @property
     def span_ms(self) -> int:
-        """Milliseconds from the first record to the last, by the clock; 0 without a timestamp."""
+        """Milliseconds from the first record to the last, by their clock; 0 without a timestamp."""
         return max(0, self.last_ms - self.first_ms)
 
     @property
@@ -339,10 +340,10 @@ class Report(Document):
 
     @property
     def form_reasons(self) -> list[dict[str, str]]:
-        """Places with numbers in a form that a stream cannot read, each with the reason, for JSON."""
+        """Headers and fields with sequences that a stream cannot read, each with the reason, for JSON."""
         return [{"place": place, "why": why} for place, why in self.forms]
 
     @property
     def left_out_reasons(self) -> list[dict[str, str]]:
-        """Places in the sample without a candidate, each with the reason, for JSON."""
+        """Headers and fields of the sample that are no candidates, each with the reason, for JSON."""
         return [{"place": place, "why": why} for place, why in self.left_out]

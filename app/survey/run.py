@@ -28,7 +28,7 @@ Moved = Callable[[int, int], None]
 Begun = Callable[[int], Moved]
 """Function called with the number of offsets to read.
 
-It returns a function that is called with the numbers of offsets and records of each batch.
+It returns the function to call after each batch, with the number of its offsets and of its records.
 """
 
 
@@ -41,14 +41,16 @@ def survey(
     memory_mb: int,
     seed: int | None = None,
 ) -> Report:
-    """Read a topic and report its duplicates. Creates nothing and commits nothing.
+    """Read a topic, and report its duplicates.
+
+    Nothing is created or committed in Kafka.
 
     Args:
         settings: settings for the client; they need no stream.
         bootstrap: host:port[,host:port] of a Kafka that answers.
         topic: name of the topic.
         wanted: part of the topic to read.
-        begun: function for a progress bar.
+        begun: function that starts a progress bar.
         memory_mb: MiB for the tables of seen identities. If they are not enough, only a sample of the identities is
             followed.
         seed: seed of the hashes; None: a random one.

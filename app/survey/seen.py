@@ -10,8 +10,8 @@ Columns of a slot:
             partition, or SEVERAL.
 
 Equal hashes count as equal identities: `kafka_ratchet.app.survey.report.mistaken` returns how often that is wrong. An
-identity that comes in a second partition gets the mark SEVERAL, and an entry for each of its partitions in a second
-table, under a hash of identity and partition. So the verdicts within one partition are exact, as those of a worker. An
+identity that comes in a second partition gets the mark SEVERAL. A second table then has an entry for each of its
+partitions, under a hash of identity and partition. So the verdicts within one partition are exact, like a worker's. An
 identity with all records in one partition has only one entry.
 
 At a level above 0, only hashes with 0 in their lowest `level` bits are kept. This is a sample of one of 2^level
@@ -77,7 +77,10 @@ def _slot_of(table: I64, wanted: np.uint64) -> np.int64:
 
 @compiled()
 def _in_partition(wanted: np.uint64, partition: int) -> np.uint64:
-    """Return a hash of identity and partition with the same lowest bits, and so in the same sample."""
+    """Return a hash of identity and partition that is in the same sample as the identity's.
+
+    Both have the same lowest bits.
+    """
     low = (np.uint64(1) << np.uint64(LEVEL_MOST)) - np.uint64(1)
     found = (mixed(wanted, np.uint64(partition), np.uint64(0x5851F42D4C957F2D)) & ~low) | (wanted & low)
     return found if found != np.uint64(0) else np.uint64(1) << np.uint64(63)

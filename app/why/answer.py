@@ -11,7 +11,10 @@ from kafka_ratchet.app.inspect.document import Document
 from kafka_ratchet.rule.verdicts import Verdict
 
 ARRIVALS_MOST: Final = 1_000
-"""Maximum number of arrivals (input records) that an answer lists; an identity may have millions."""
+"""Maximum number of arrivals (input records) that an answer lists.
+
+An identity may have millions of arrivals.
+"""
 
 
 class ExitCode(IntEnum):
@@ -55,7 +58,8 @@ class Result:
     """Result of an output record in a result table.
 
     read_to: next output offset that the job will read.
-    rows, rejects: number of rows and rejects of the record; None: a row of this table may be of several records.
+    rows, rejects: number of rows and rejects of the record; None: unknown, as a row of this table may stand for several
+        records.
     commit: name of the commit in the store; None: not known.
     kind: append, upsert or totals; "query": `sql` or `transform` makes the rows.
     """
@@ -69,14 +73,16 @@ class Result:
     kind: str = "upsert"
 
     def is_anothers(self, offset: int) -> bool:
-        """Return True if the record's row comes from another topic: the job has not read the record yet.
+        """Return True if a row with the record's position comes from another topic.
+
+        It must, as the job has not read the record yet.
 
         offset: output offset of the record
         """
         return self.read_to <= offset and bool(self.rows or self.rejects)
 
     def sentence(self, offset: int) -> str:
-        """Return a sentence about the result of the output record at `offset`."""
+        """Return the result as a sentence, for the output record at `offset`."""
         where, job = self.table, f"job {self.job}"
         if self.read_to <= offset:
             others = "; the row with its partition and offset is of another topic" if self.is_anothers(offset) else ""
@@ -98,7 +104,10 @@ class Result:
 
 @dataclass(slots=True)
 class SentRecord:
-    """Record that agents have sent for an event. read: True if its stream has processed it; None: not known."""
+    """Record that agents have sent for an event.
+
+    read: True if the stream of its topic has processed it; None: not known
+    """
 
     at: RecordPosition
     read: bool | None = None
@@ -106,13 +115,13 @@ class SentRecord:
 
 @dataclass(slots=True)
 class InputRecord:
-    """Arrival of the record: one record of the input, with its verdict and results.
+    """Arrival: one record of the input, with its verdict and results.
 
     timestamp: timestamp of the record, ISO 8601, UTC.
     sequence: sequence of the record; None: it has none.
     against: last sequence of its identity when it was judged; None: none, or not known.
     forwarded: place of its output record; None: not found in the output.
-    lag: number of uncommitted offsets before it, if it still waits for its verdict; None: it does not wait.
+    lag: number of uncommitted offsets before it, while it waits for its verdict; None: it does not wait.
     """
 
     at: RecordPosition
@@ -122,20 +131,20 @@ class InputRecord:
     against: int | None = None
     forwarded: RecordPosition | None = None
     kept: RecordPosition | None = None
-    """Place of its copy in the topic of duplicates; None: not found there."""
+    """Place of the record's copy in the topic of duplicates; None: not found there."""
     dead_letter: RecordPosition | None = None
     reason: str | None = None
-    """Reason of its dead letter; None: it is no dead letter."""
+    """Reason of the record's dead letter; None: it has none."""
     transaction: Transaction | None = None
     result: Result | None = None
     """First element of `results`; None: there is none."""
     results: list[Result] = field(default_factory=list)
     """Results in the tables of the sinks that read the output, in the order of the settings."""
     sent: list[SentRecord] = field(default_factory=list)
-    """Records that agents have sent for it, found by event id in internal topics, by identity in the output."""
+    """Records that agents have sent for the record, found by event id in internal topics, by identity in the output."""
     lag: int | None = None
     blocked: str | None = None
-    """Sentence about the open transaction that holds it back; None: none does."""
+    """Sentence about an open transaction that holds the record back; None: no transaction does."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -143,7 +152,7 @@ class InputRecord:
 class Answer(Document):
     """Answer to a question about a record or an identity.
 
-    asked: the question as text; limits: sentences about parts of the trace that could not be found
+    asked: the question as text; limits: sentences about parts of the answer that could not be found
     """
 
     json_keys = (
@@ -165,7 +174,7 @@ class Answer(Document):
     more: int = 0
     """Number of further arrivals that the answer does not list."""
     read_all: bool = True
-    """False if a limit ended the search before all records were read that may be arrivals."""
+    """False if a limit ended the search before all possible arrivals were read."""
     limits: list[str] = field(default_factory=list)
 
     @property

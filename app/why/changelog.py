@@ -1,4 +1,4 @@
-"""Reader of one changelog partition: transactions, policy intervals, edits, and deletions of one identity."""
+"""Reader of one changelog partition, for the trace of one identity."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WAIT_MS: Final = 500
 
 
 class ProgressEntry(NamedTuple):
-    """Progress entry of a transaction: all input before the offset `next` was judged.
+    """Progress entry of a transaction: workers have judged all input before the offset `next`.
 
     at_ms: Kafka's append time of the entry, in ms since the epoch
     """
@@ -47,22 +47,22 @@ class Log:
     topic: str
     partition: int
     steps: list[ProgressEntry] = field(default_factory=list)
-    """Progress entries in the order of their `next`. Compaction may have removed older ones than the first."""
+    """Progress entries in the order of their `next`. Compaction may have removed entries before the first."""
     intervals: list[PolicyInterval] = field(default_factory=list)
     owner: Owner | None = None
     is_whole: bool = False
-    """True if compaction has removed no progress entry before the first one here."""
+    """True if compaction has removed no progress entry before the first of `steps`."""
     edits: list[Edit] = field(default_factory=list)
     """Operators' edits of the state, in order."""
     forgotten: list[int] = field(default_factory=list)
     """Times of deletions of the identity's state, in ms since the epoch, from the entries that Kafka still has."""
 
     def step(self, offset: int) -> tuple[ProgressEntry, bool] | None:
-        """Return the first progress entry past an input offset, and True if its transaction judged that offset.
+        """Return the first progress entry past an input offset, and True if it is certainly the offset's own.
 
-        False means that it is unknown: an earlier transaction may have judged the offset, and compaction may have
-        removed that transaction's entry. If `steps` has an entry before this one, nothing between them is missing,
-        because compaction removes older entries first.
+        With False, an earlier transaction may have judged the offset, and compaction may have removed the entry of that
+        transaction. If `steps` has an earlier entry, none is missing between the two, because compaction removes the
+        oldest entries first.
 
         Returns:
             None if no entry is past the offset
@@ -76,7 +76,7 @@ class Log:
 def read_log(settings: Settings, reader: TopicReader, name: str, partition: int, of: bytes, within: Scan) -> Log:
     """Return the contents of one partition of a stream's changelog.
 
-    of: bytes of the identity, for its deletions; within: limits of time and size
+    of: bytes of the identity with the deletions to find; within: limits of time and size
 
     Raises:
         OwnerDiffers: the owner entry was written by a newer Ratchet.
@@ -125,7 +125,7 @@ def read_log(settings: Settings, reader: TopicReader, name: str, partition: int,
 def who_wrote(
     settings: Settings, bootstrap: str, ids: Iterable[str], places: Iterable[RecordPosition]
 ) -> dict[RecordPosition, tuple[int, int]]:
-    """Return producer id and epoch of the record batch at each place. Unreadable batches are left out.
+    """Return producer id and epoch of the record batch at each place, without unreadable batches.
 
     ids: names of the topics of these places
     """

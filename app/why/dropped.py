@@ -134,13 +134,13 @@ class NewestRecords:
 
 
 def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: RecordFilter) -> NewestRecords:
-    """Read the newest records of each partition of a topic, and return those that match the filter, with counts.
+    """Return the newest records of a topic that match a filter, with counts.
 
     Args:
         settings: settings of the application
         bootstrap: host:port[,host:port]
         name: name of the stream
-        topic: name of its topic of dead letters or duplicates
+        topic: name of a topic of dead letters or duplicates of the stream.
         wanted: filter and limits
 
     Raises:
@@ -174,7 +174,7 @@ def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: Re
 def _spans(
     asked: Consumer, topic: str, held: dict[int, OffsetRange], wanted: RecordFilter
 ) -> tuple[dict[int, OffsetRange], list[int]]:
-    """Return the offsets to read by partition, and the partitions that the limit does not allow to read in full."""
+    """Return the offsets to read by partition, and the partitions that the limit cuts."""
     if (offset := wanted.offset) is not None:
         return {n: OffsetRange(max(each.first, offset), min(each.end, offset + 1)) for n, each in held.items()}, []
     spans, cut, most = {}, [], _share(wanted, len(held))
@@ -193,9 +193,9 @@ def _share(wanted: RecordFilter, partitions: int) -> int:
 
 
 def _at(asked: Consumer, topic: str, held: dict[int, OffsetRange], ms: int | None) -> dict[int, int]:
-    """Return by partition the first offset with a timestamp from `ms` on, or else the partition's end.
+    """Return each partition's first offset with a timestamp from `ms` on, or its end without one.
 
-    ms: None: return an empty dict
+    ms: time in ms since the epoch; None: return an empty dict
     """
     if ms is None:
         return {}
@@ -211,7 +211,7 @@ class _Reading:
         self._newest: list[tuple[int, int, int, DroppedCopy]] = []
         self._reasons: dict[str | bytes | None, Count] = {}
         self._identities: dict[str | bytes | None, Count] = {}
-        """Counts by the bytes of the identity, which are converted to text only once, at the end."""
+        """Counts by identity, as bytes: each identity becomes text only once, in `result`."""
 
     def read(self, messages: Iterator[Message]) -> None:
         """Collect the records until a limit of time or size is reached."""
@@ -255,7 +255,7 @@ class _Reading:
         )
 
     def result(self) -> NewestRecords:
-        """Return the sample, with the newest records first."""
+        """Return the collected records, the newest first, and the counts."""
         self.found.records = [item[-1] for item in sorted(self._newest, key=lambda item: item[:3], reverse=True)]
         self.found.reasons = _largest(self._reasons)
         self.found.identities = _largest(self._identities)
@@ -263,7 +263,7 @@ class _Reading:
 
 
 def _appended(headers: Headers) -> int:
-    """Return the number of headers at the end that Ratchet has appended; 0 if the names at the end differ."""
+    """Return the number of headers that Ratchet has appended; 0 if the last headers have other names."""
     last = tuple([name for name, _ in headers[-MOST_APPENDED:]])
     return next((len(names) for names in APPENDED if last[-len(names) :] == names), 0)
 
@@ -271,7 +271,7 @@ def _appended(headers: Headers) -> int:
 def _count(counts: dict[str | bytes | None, Count], what: str | bytes | None, at_ms: int) -> None:
     """Count one more record with a reason or identity, `what`.
 
-    When there are REASONS_MOST different ones, all further ones are counted together, under OTHERS.
+    After REASONS_MOST different reasons or identities, all further ones are counted together, under OTHERS.
     """
     if (count := counts.get(what)) is None:
         what = what if len(counts) < REASONS_MOST else OTHERS

@@ -36,7 +36,7 @@ class Explanation:
     """Reader that traces records of one stream.
 
     Raises:
-        SettingsError: the stream is an internal one, which only copies records to another (`repartition_by`).
+        SettingsError: the stream is an internal one, which only copies records to another stream (`repartition_by`).
         TopicMissing: a topic of the stream does not exist.
         BrokerUnavailable: Kafka does not answer.
     """
@@ -76,7 +76,7 @@ class Explanation:
         self._look_at(())
 
     def _look_at(self, numbers: Collection[int]) -> None:
-        """Read first offsets and ends of these partitions only, as a topic may have very many."""
+        """Read first offsets and ends of some partitions only, as a topic may have very many."""
         self._ranges = self._reader.offset_ranges(numbers)
         where = self._settings, self._name, self._bootstrap, self._reader
         self._following = ResultSearch(*where, self._ranges, self._rule, self._scan)
@@ -99,9 +99,8 @@ class Explanation:
             identity: bytes of the identity.
             sequence: sequence of the records; None: any.
             partitions: input partitions to search; None: all.
-            judged_to: offset by partition. The partition has no record of the identity before this offset, as its
-                worker has judged all these records and does not know the identity. The search in the partition begins
-                at the offset, and the answer has a sentence about it.
+            judged_to: offset by partition. The partition's worker has judged all records before this offset without
+                ever seeing the identity. So the search in the partition begins at the offset, and the answer says so.
             through: as in `ResultSearch.follow`.
 
         Raises:
@@ -138,8 +137,8 @@ class Explanation:
     def _where_it_can_be(self, answer: Answer, numbers: Sequence[int], judged_to: Mapping[int, int]) -> list[int]:
         """Return the partitions that can have a record of the identity.
 
-        In a partition of `judged_to`, the records from that offset on are searched. If none has the identity, the
-        partition is left out, and the answer has a sentence about it.
+        In a partition with an offset in `judged_to`, the records from that offset on are searched. If none has the
+        identity, the partition is left out, and the answer says so.
         """
         there = set[int]()
         waiting = self._reader.waiting({number: judged_to[number] for number in numbers if number in judged_to})
@@ -156,7 +155,7 @@ class Explanation:
         return [number for number in numbers if number not in left_out]
 
     def of_record(self, topic: str, partition: int, offset: int) -> Answer:
-        """Return the answer about a record in one of the stream's topics, traced from its input record.
+        """Return the answer about a record in one of the stream's topics.
 
         Raises:
             SettingsError: the topic does not belong to the stream, or the partition does not exist.
@@ -197,7 +196,7 @@ class Explanation:
         return answer
 
     def _of_former_input(self, place: RecordPosition, origin: OriginHeaders) -> Answer | None:
-        """Return the answer about a dead letter or duplicate of a deleted input topic; None for any other record."""
+        """Return the answer about a dead letter or duplicate from a deleted input topic; None for any other record."""
         record = self._scan.one(self._stream.input, origin.partition, origin.offset)
         if record is None or origin.partition != place.partition:
             return None
@@ -220,7 +219,7 @@ class Explanation:
         return answer
 
     def of_blocked(self, identity: bytes, sequence: int | None, partition: int | None = None) -> Answer:
-        """Return the answer about the records of an identity that an open transaction holds back, and no others.
+        """Return the answer about the identity's records that an open transaction holds back.
 
         Args:
             identity: bytes of the identity.
@@ -252,7 +251,7 @@ class Explanation:
         identity: bytes,
         sequence: int | None,
     ) -> None:
-        """Add the identity's records after the last stable offset to the answer; workers cannot read these yet."""
+        """Add the identity's records that workers cannot read yet, after the last stable offset, to the answer."""
         for each in self._reader.blocked(topic, ends, high):
             answer.limits.append(str(each))
             committed = self._reader.committed_of(topic, each.partition + 1)[each.partition]
@@ -292,7 +291,9 @@ class Explanation:
 
     def _waiting(self, place: RecordPosition, record: RecordView, sequence: int | None, blocked: str) -> InputRecord:
         arrival = InputRecord(place, moment(record.timestamp_ms), sequence, WAITING, blocked=blocked)
-        arrival.notes.append("if the record belongs to a transaction itself, it counts once that is committed")
+        arrival.notes.append(
+            "if the record itself is part of a transaction, it counts once that transaction is committed"
+        )
         return arrival
 
     def _of_output(self, place: RecordPosition, record: RecordView) -> Answer:
@@ -332,7 +333,7 @@ class Explanation:
         if verdict == WAITING:
             self._note_wait(arrival)
         if verdict == UNJUDGED and not is_of_agents(log):
-            arrival.notes.append("it was forwarded; its record in the output is unknown without a sequence")
+            arrival.notes.append("it was forwarded; without a sequence, its record in the output cannot be found")
         self._following.follow(answer, self._logs)
         return answer
 
@@ -345,7 +346,7 @@ class Explanation:
         origin: OriginHeaders,
         log: Log,
     ) -> Answer:
-        """Return the answer about a record in the topic of duplicates, from its headers, without reading the input."""
+        """Return the answer about a record in the topic of duplicates, from its headers alone."""
         identity, sequence = found
         answer = Answer(self._name, str(place), identity, sequence)
         verdict = cast(Verdict, origin.verdict if origin.verdict in DROPPED else DUPLICATE)
@@ -360,7 +361,7 @@ class Explanation:
         return self._without_sequences(answer)
 
     def _without_sequences(self, answer: Answer) -> Answer:
-        """Remove all sequences from the answer, if the stream's records have none; return the answer."""
+        """Return the answer, without sequences if the stream's records have none."""
         if self._stream.sequence == "none":
             answer.sequence = None
             for each in answer.arrivals:
@@ -368,7 +369,7 @@ class Explanation:
         return answer
 
     def _arrivals(self, answer: Answer, number: int, log: Log, identity: bytes, sequence: int | None) -> None:
-        """Judge the identity's records in one partition again, and add them to the answer."""
+        """Add the identity's records in one partition to the answer, with verdicts computed again."""
         topic, ranges = self._stream.input, self._ranges
         begin = ranges.input_begins[number]
         arrivals: list[InputRecord] = []
@@ -432,10 +433,10 @@ class Explanation:
     ) -> Iterator[tuple[RecordPosition, RecordView, ExpectedPartition | None, str]]:
         """Yield a partition's input records in the order of the workers' reading.
 
-        If operators have moved the group's position, each part read between two such moves is called a leg.
+        After operators' moves of the position, workers have read the input in several parts, called legs.
 
         Yields:
-            place, record, judge of the record (None: an operator skipped the record), and a note about the leg
+            place, record, comparison with the verdict on the record (None: an operator skipped it), note about the leg
         """
         topic, ranges = self._stream.input, self._ranges
         legs = self._legs(log, number)

@@ -1,4 +1,4 @@
-"""Search for the results of input records: output record, duplicate, dead letter, transaction and rows of each."""
+"""Search for each input record's results: output record, duplicate, dead letter, transaction and rows."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from kafka_ratchet.rule.verdicts import DEAD_LETTERED, DROPPED, FRESH, SKIPPED, 
 from kafka_ratchet.transport.owner import AGENTS, INPUT, OUTPUT, Decision, Mark
 
 WRITERS_MOST = 20
-"""Maximum number of searches for the producer of an arrival's transaction. Each takes a request."""
-"""Verdicts that may make dead letters. The last two did so only if the stream's settings asked for it."""
+"""Maximum number of searches for the producer of a transaction. Each search takes a request."""
 
 
 def is_of_agents(log: Log) -> bool:
-    """Return True if a program's agents write the output of the partition with this changelog."""
+    """Return True if a program's agents write the output of the changelog's partition."""
     return log.owner is not None and log.owner.rule.get("output") == AGENTS
 
 
 def newest_replacing(log: Log, *replaced: str) -> tuple[Decision, Mark] | None:
-    """Return the newest decision that accepted another topic for one of these, and its mark; None: there is none."""
+    """Return the newest decision that replaced one of these topics, and its mark; None: there is none."""
     for each in reversed(log.owner.decisions if log.owner is not None else ()):
         if each.mark is not None and not set(replaced).isdisjoint(each.mark.replaced):
             return each, each.mark
@@ -36,13 +35,13 @@ def newest_replacing(log: Log, *replaced: str) -> tuple[Decision, Mark] | None:
 
 
 def first_result(log: Log) -> int:
-    """Return the first output offset of results of the present topics; before it are those of a deleted input."""
+    """Return the first output offset with results of the present input and output topics."""
     made = newest_replacing(log, INPUT, OUTPUT)
     return made[1].output if made is not None else 0
 
 
 def _surplus(sequence: int | None, places: Sequence[RecordPosition], most: int) -> list[str]:
-    """Return a sentence about the output records of a sequence, if there are more than the rule forwards."""
+    """Return a sentence about a sequence with more output records than the rule forwards, if it has."""
     if len(places) <= most:
         return []
     extra = ", ".join(f"{place.offset:,}" for place in places[most:][:5])
@@ -78,7 +77,7 @@ class ResultSearch:
         Args:
             answer: answer with arrivals; this method adds the results to them.
             logs: contents of the changelog, by input partition.
-            through: record of the output to read, even if it comes after all expected records; None: no such record.
+            through: output record to read, even if it comes after all expected ones; None: no such record.
 
         Raises:
             BrokerUnavailable: Kafka does not answer.
@@ -110,7 +109,7 @@ class ResultSearch:
     def _follow_partition(
         self, answer: Answer, number: int, mine: list[InputRecord], log: Log, least: int
     ) -> list[InputRecord]:
-        """Add the results to the input records of one partition; return those that agents have processed."""
+        """Add the results to one partition's input records; return the records that agents have processed."""
         passed = [each for each in mine if each.verdict in (FRESH, UNJUDGED)]
         agents = passed if is_of_agents(log) else []
         if not agents and answer.identity is not None and self._stream.forward:
@@ -123,9 +122,9 @@ class ResultSearch:
         return agents
 
     def _find_forwarded(self, answer: Answer, number: int, arrivals: list[InputRecord], log: Log, least: int) -> None:
-        """Find the output records of input records: those with the same identity and sequence, in the same order.
+        """Find the output records of input records, by identity, sequence and order.
 
-        least: output offset to read at least.
+        least: least output offset that the reading must reach.
         """
         if not arrivals:
             return
@@ -187,7 +186,7 @@ class ResultSearch:
                 each.against = origin.last_sequence if each.against is None else each.against
 
     def _first_kept(self, topic: str, begin: int, log: Log) -> int:
-        """Return the first offset of records of the present input in the topic of duplicates, `begin` or later."""
+        """Return the first offset in the topic of duplicates that belongs to the present input, at least `begin`."""
         made = newest_replacing(log, INPUT)
         return (
             begin if made is None else max(begin, first_kept(log.owner, made[1], topic, self._reader.topic_id(topic)))
@@ -221,7 +220,7 @@ class ResultSearch:
         else:
             arrival.transaction = Transaction()
             arrival.notes.append(
-                f"the changelog is compacted: it was committed by {moment(step.at_ms)} ({log.topic} partition "
+                f"the changelog is compacted: the record was committed by {moment(step.at_ms)} ({log.topic} partition "
                 f"{log.partition} offset {step.offset:,}), and the entry of its own transaction may be gone"
             )
 
@@ -240,10 +239,10 @@ class ResultSearch:
     # The topic of duplicates, without reading all of it
 
     def kept_at(self, place: RecordPosition, log: Log) -> tuple[RecordPosition, OriginHeaders] | None:
-        """Return place and origin of an input record's copy in the topic of duplicates; None: absent, or not known.
+        """Return place and origin of an input record's copy in the topic of duplicates; None: not found.
 
-        The search is a bisection. The topic has the order of the input, unless an operator has moved the partition
-        back.
+        The search is a bisection, as the topic has the order of the input unless an operator has moved the partition
+        back. Without that order, nothing is found.
         """
         topic, number = self._stream.duplicates, place.partition
         span = None if topic is None else self._reader.span(topic, number)

@@ -1,4 +1,4 @@
-"""Question about a record, from the parameters of the page's address, and the `ratchet why` command for it."""
+"""Question about a record, from the page's address, and the `ratchet why` command that asks it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Question(NamedTuple):
 
 
 def identity_words(identity: bytes) -> list[str]:
-    """Return the command's option that names an identity: as text if a terminal can print it, else as hex."""
+    """Return the option of `ratchet why` for an identity: text if a terminal can print it, else hex."""
     try:
         text = identity.decode()
     except UnicodeDecodeError:

@@ -18,7 +18,7 @@ from kafka_ratchet.spark_sink.stores.results import partition_and_offset, scan
 
 
 def id_number(text: str) -> int:
-    """Return a topic id, given as text, as a 128-bit number; 0 for a broker without topic ids."""
+    """Convert a topic id from text to a 128-bit number; 0 for a broker without topic ids."""
     return int.from_bytes(base64.urlsafe_b64decode(plain_id(text) + "=="), "big")
 
 
@@ -115,7 +115,7 @@ def _find(
 def _offsets(
     location: TableLocation, wanted: list[RecordPosition], within: Scan, *, rejects: bool
 ) -> tuple[RowOffsets, bool]:
-    """Return the offsets of the rows of the wanted records, and True if all rows could be read."""
+    """Return the offsets of the rows read, and True if all rows of the wanted records were read."""
     found, stops = RowOffsets(), len(within.stopped)
     what = f"{'the rejects' if rejects else 'the rows'} of {location} were read in part only"
     offsets = [place.offset for place in wanted]
@@ -127,10 +127,10 @@ def _offsets(
 
 
 def oldest_past(commits: list[tuple[str, dict[int, int]]], place: RecordPosition) -> str | None:
-    """Return the name of the oldest known commit with an offset past the record; None if there is none.
+    """Return the name of the commit that wrote a record's row; None if it is not known.
 
-    If even the oldest known commit is past the record, an unknown older one may be the one that wrote its row. Then
-    " at the latest" follows the name.
+    This is the oldest commit with an offset past the record. If it is the oldest known one, an older commit may have
+    written the row, and " at the latest" follows the name.
     """
     past = None
     for called, offsets in commits:

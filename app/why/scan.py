@@ -20,18 +20,18 @@ Watch = Callable[[int, int], None]
 
 
 class Scan:
-    """Reader of Kafka partitions with one limit of time, and one of size, for all its reading together."""
+    """Reader of Kafka partitions within one limit of time and one of size, for all calls together."""
 
     def __init__(
         self, reader: TopicReader, limit_s: float, watch: Watch, total: int = 0, limit_bytes: int | None = None
     ) -> None:
-        """Set the limits, which begin to count now. total: number of offsets to read, for `watch`."""
+        """Start the time limit. total: number of offsets to read, for `watch`."""
         self._reader, self._watch = reader, watch
         self._ends_at, self._limit_bytes = time.monotonic() + limit_s, limit_bytes
         self._bytes = 0
         self.total, self._done = total, 0
         self.stopped: list[str] = []
-        """Phrases about the places where a limit has ended the reading."""
+        """Phrases about reads that a limit has ended."""
 
     def bounded(
         self, items: Iterable[Item], size: Callable[[Item], int], cut: Callable[[Item], str], every: int = LOOK_EVERY
@@ -105,9 +105,9 @@ class Scan:
             yield number, record
 
     def one(self, topic: str, partition: int, offset: int, *, committed: bool = True) -> RecordView | None:
-        """Return the record at an offset; None if there is none.
+        """Return the record at an offset; None without one.
 
-        committed: True: return None for a record of an open or aborted transaction too
+        committed: False: return a record of an open or aborted transaction too
         """
         begin, end = self._reader.span(topic, partition, committed=committed) or (0, 0)
         if not begin <= offset < end:

@@ -25,7 +25,7 @@ UNNAMED: Final = (
 
 
 class SentSearch:
-    """Searcher of agents' records: in the topics of internal streams by event id, in the output by identity."""
+    """Search for agents' records: in internal topics by event id, in the output by identity."""
 
     def __init__(self, settings: Settings, name: str, reader: TopicReader, rule: Rule, scan: Scan) -> None:
         """Store the arguments; read nothing yet."""
@@ -39,7 +39,7 @@ class SentSearch:
 
         Args:
             answer: answer with the arrivals
-            arrivals: those arrivals that agents have processed
+            arrivals: the arrivals that agents have processed
             output: first offsets and ends of the output, each by partition
 
         Raises:
@@ -57,7 +57,7 @@ class SentSearch:
         self._find_in_output(answer, arrivals, *output)
 
     def _steps(self) -> list[str]:
-        """Return the topics of internal streams; their records have event ids in a header."""
+        """Return the topics of the internal streams. Their records have event ids in a header."""
         begin = repartition_topic(self._settings.app, "")
         inner = {each.input for each in self._settings.streams.values() if each.event_header == EVENT_ID}
         return sorted({name for name in self._reader.topics() if name.startswith(begin)} | inner)

@@ -200,7 +200,7 @@ def test_what_nobody_can_make_again_stays(follow: Follow, site: Site) -> None:
     assert [str(each) for each in done.plan.rows if each.action == "stays"] == [
         "stays: partition 0 offset 10: doubled, has more than one row, and not all have its values; "
         "--remove-unexpected leaves the right one",
-        "stays: partition 0 offset 7000: unexpected, the topic has no such record; --remove-unexpected takes it away",
+        "stays: partition 0 offset 7000: unexpected, the topic has no such record; --remove-unexpected removes the row",
     ]
     assert len(site.rows()) == len(before) + 2
     done = repaired(followed, remove_unexpected=True)
@@ -236,7 +236,7 @@ def test_totals_whose_input_is_gone_are_not_touched(follow: Follow, site: Site) 
     before, generation = in_order(site.rows()), followed.generation()
     done = repaired(followed)
     assert (done.exit_code, done.note, done.plan.mends) == (1, None, False)
-    assert "totals of what is gone cannot be counted again, so no row is touched" in done.plan.cannot[0]
+    assert "totals with the deleted records cannot be computed again" in done.plan.cannot[0]
     assert (in_order(site.rows()), followed.generation()) == (before, generation)
 
 

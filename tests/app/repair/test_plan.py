@@ -15,7 +15,7 @@ from kafka_ratchet.spark_sink.rows.digests import row_digests
 COLUMNS = pa.schema([*COORDINATES, ("who", pa.string()), ("_kafka_value", pa.binary())])
 COMPARED = ComparedColumns(["who"], [], has_time=False, has_value=True)
 
-NOT_DUE = "unexpected, the topic has no such record; --remove-unexpected takes it away"
+NOT_DUE = "unexpected, the topic has no such record; --remove-unexpected removes the row"
 
 Row = tuple[int | None, int | None, str]
 
