@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 EXIT_OK = 0
 EXIT_REFUSED = 2
-"""Exit code for a mistake that the user can correct, as the message on standard error describes. argparse uses the
-same number."""
+"""Exit code for a mistake that the user can correct. The message on standard error says how; argparse uses the same
+number."""
 EXIT_FENCED = 3
 """Exit code after another job's take-over. Schedulers can distinguish it, because it is no mistake if runs may
 overlap."""
@@ -93,7 +93,10 @@ def _log_json(spec: JobSpec) -> None:
 
 
 def _say_end(sentence: str) -> None:
-    """Write the reason for the job's end to standard error, as JSON if the job logs JSON."""
+    """Write the reason for the job's end to standard error.
+
+    It is JSON if the job logs JSON.
+    """
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
         logging.getLogger("spark_sink").error(sentence)
     else:

@@ -26,7 +26,7 @@ class OptionRefused(SinkError):
 
 
 class KafkaUnavailable(SinkError):
-    """Error for a Kafka cluster that did not answer within the limit, or refused the request."""
+    """Error for a Kafka cluster without an answer within the limit, or for a refused request."""
 
 
 class TopicMissing(SinkError):
@@ -60,21 +60,21 @@ class SecondJob(SinkError):
 
 
 class WriteModeDiffers(SinkError):
-    """Error for a job with another kind, key or sums than those that made its table's rows.
+    """Error for a job with another kind, key or sums than its table's rows.
 
     To continue would double or overwrite rows silently.
     """
 
 
 class RuleDiffers(SinkError):
-    """Error for a job with other deduplication settings than those that made its table's rows.
+    """Error for a job with other deduplication settings than its table's rows.
 
     To continue would double or drop records silently.
     """
 
 
 class SequencesLost(SinkError):
-    """Error for last sequences of a deduplicating job: lost, or not those of the table's rows."""
+    """Error for a deduplicating job if its last sequences are lost, or belong to other rows."""
 
 
 class SparkFailed(SinkError):
@@ -130,7 +130,7 @@ def refuse_rule(where: object, reason: str, rules: str = "", extent: str = NOTHI
 
 
 def refuse_several_rows(where: object, key: Sequence[str]) -> NoReturn:
-    """Raise the error for a key of a commit with several rows in the table.
+    """Raise the error for a table with several rows of one key of a commit.
 
     Args:
         where: the table, for the message.
@@ -144,7 +144,7 @@ def refuse_several_rows(where: object, key: Sequence[str]) -> NoReturn:
 
 
 def refuse(where: object, error: Exception, look_at: str) -> NoReturn:
-    """Convert an error of a store's library or the disk into a `StoreError`, and raise it.
+    """Raise a `StoreError` for an error of a store's library or the disk.
 
     Args:
         where: the store, for the message.

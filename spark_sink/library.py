@@ -1,7 +1,8 @@
-"""Commits of any DataFrame together with its Kafka offsets, in one action, for users' own Spark programs.
+"""Library for users' own Spark programs: commits of DataFrames with their Kafka offsets.
 
 `exactly_once` makes a sink of a table. A loop over `Sink.batches` reads a topic from where the table ends; `Sink.batch`
-is a function for foreachBatch of Structured Streaming. Neither needs a checkpoint: the table has the offsets.
+is a function for foreachBatch of Structured Streaming. Rows and offsets change in one action. Neither way needs a
+checkpoint, because the table has the offsets.
 """
 
 from __future__ import annotations

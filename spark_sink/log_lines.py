@@ -27,7 +27,7 @@ NEXT_LINE_S: Final = 30.0
 
 
 def process_name() -> str:
-    """Return the writing process as host:pid; it is read for each line, because a process may fork."""
+    """Return this process as host:pid. Call it for each line, because a process may fork."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
@@ -37,7 +37,10 @@ def json_line(fields: Mapping[str, object]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value for JSON, and hide secrets in it. Hiding in the whole line could replace a key or a number."""
+    """Convert a value for JSON, and hide secrets in it.
+
+    Hiding them in the whole line could replace a key or a number.
+    """
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Integral):  # NumPy's as well

@@ -1,4 +1,4 @@
-"""End of the job as soon as the process that started it has ended, for any reason."""
+"""End of the job as soon as its parent process has ended, for any reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import threading
 
 VARIABLE = "SPARK_SINK_ENDS_WITH_STDIN"
-"""Environment variable of a job with a parent that holds the write end of its standard input.
+"""Environment variable of a job with a parent that holds its standard input's write end.
 
 The parent never writes to it. The kernel closes that end only when the parent dies, even by SIGKILL."""
 

@@ -35,8 +35,8 @@ WORDS: Final = frozenset(
         "ssl.endpoint.identification.algorithm",
     }
 )
-"""Client options with ordinary words as values (PLAIN, ratchet), which are therefore not replaced in written text. No
-message of Ratchet quotes them either."""
+"""Client options with ordinary words as values (PLAIN, ratchet). These values are not replaced in written text, and no
+message of Ratchet quotes them."""
 
 _kept: dict[str, None] = {}
 
@@ -61,7 +61,10 @@ def of_client(options: Mapping[str, object]) -> Iterator[str]:
 
 
 def of_registry(options: Mapping[str, str]) -> Iterator[str]:
-    """Yield the values of a schema registry's options to hide, with addresses only if they have credentials."""
+    """Yield the values of a schema registry's options to hide.
+
+    An address is among them only if it has credentials.
+    """
     for name, value in options.items():
         if name != "url":
             yield value
@@ -93,7 +96,7 @@ class HidingFormatter(logging.Formatter):
 
 
 def hide_in_tracebacks() -> None:
-    """Hide kept values in the tracebacks that end this process or one of its threads, too."""
+    """Hide kept values in tracebacks that end this process or a thread, too."""
 
     def write_hidden(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt):

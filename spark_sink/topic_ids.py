@@ -14,7 +14,7 @@ POSITIVE_63_BITS = 2**63 - 1
 
 
 def of_halves(high: int, low: int) -> int:
-    """Return the id made of two halves of 64 bits, which Java and librdkafka represent as signed numbers."""
+    """Return the id made of two halves of 64 bits, given as signed numbers."""
     return (high & HALF) << 64 | low & HALF
 
 
@@ -43,7 +43,7 @@ def of_parts(high: int, low: int, rest: int) -> int:
 
 @dataclass(frozen=True)
 class StoredTopicId:
-    """Id of the topic that a table's offsets belong to, as far as the table stores it."""
+    """Id of the topic of a table's offsets, as far as the table stores it."""
 
     text: str = ""
     """Id as the function `text` returns it; empty: an earlier version wrote the table, or the broker gave no id."""

@@ -1,4 +1,4 @@
-"""Folder of a table in an S3 bucket, or on a server with the S3 protocol."""
+"""Folder of a table in a bucket of S3 or a server with its protocol."""
 
 from __future__ import annotations
 

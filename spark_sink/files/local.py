@@ -65,7 +65,7 @@ class LocalFolder:
         """List the plain files of a folder below this one.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the folder cannot be read.
         """
         found = []
         with self._entered(folders) as folder, os.scandir(folder) as entries:
@@ -94,10 +94,10 @@ class LocalFolder:
             raise
 
     def read(self, name: str, *folders: str) -> bytes | None:
-        """Read a file of a folder below this one; a missing file gives None.
+        """Return the contents of a file of a folder below this one; None if the file is missing.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         try:
             with self._entered(folders) as folder:

@@ -101,7 +101,7 @@ def write_partitioned_files(
 ) -> list[tuple[WrittenFile, Values]]:
     """Write one file for each task and table partition, like `write_files`.
 
-    The rows are sorted by partition within each task, so that it has one file open at a time.
+    The rows are sorted by partition within each task, so that a task has only one file open at a time.
 
     Args:
         dataframe: as in `write_files`.
@@ -223,7 +223,7 @@ def write_batches(
 
 
 def require_files(folder: Any, written: Sequence[WrittenFile], named: str = "") -> None:
-    """Check before or after a commit that the tasks' files still exist with their written size.
+    """Check that the tasks' files still exist in full, before or after a commit.
 
     Args:
         folder: folder of the table or its data; see `LocalFolder.sizes`.

@@ -1,6 +1,6 @@
-"""Least and greatest values and null counts of a Parquet file, in the form of a Delta log.
+"""Statistics of a Parquet file in the form of a Delta log: bounds of values, and null counts.
 
-Readers skip files by them. An uncertain value is left out: readers then open the file.
+Readers skip files by these statistics. An uncertain value is left out: readers then open the file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Addresses, passwords and keys of Kafka and the store.
 
-They are in environment variables, because others can read a command line.
+They are in environment variables, because other users can read a command line.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def commit_records(
 def replace_records(
     spark: SparkSession, job: Job, first: dict[int, int], last: dict[int, int], store: ResultStore
 ) -> tuple[int, int]:
-    """Compute the rows of a range of offsets again, and replace the table's rows for that range.
+    """Replace the table's rows of a range of offsets by rows computed again.
 
     Args:
         spark: a running Spark.
@@ -102,7 +102,10 @@ Frames = tuple["DataFrame", "DataFrame | None", "DataFrame | None"]
 
 @contextmanager
 def _frames(read: DataFrame, job: Job, store: ResultStore) -> Iterator[Frames]:
-    """Yield rows, rejects (if they have a table) and changed last sequences (if the job deduplicates)."""
+    """Yield rows, rejects and changed last sequences.
+
+    Rejects are None without a table for them. Last sequences are None without deduplication.
+    """
     from pyspark.sql import functions as F
 
     pipeline, restricted = job.pipeline, store.restricted_values

@@ -1,4 +1,4 @@
-"""Timestamps of the first records that the table does not have yet, one for each partition."""
+"""Timestamp of each partition's first record that the table does not have yet."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def _resolved(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkS
 
 
 def _commit_to_end(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, run: RunState) -> None:
-    """Take the table over from an older run, and commit up to the topic's present end.
+    """Take the table over, and commit up to the topic's present end.
 
     The topic's id is read before the first commit and after each, so that the run notices records of another topic.
     """
@@ -133,7 +133,7 @@ def run_stream(
     stop: Event,
     run: RunState | None = None,
 ) -> RunSummary:
-    """Take the table over from an older run, then commit the topic's new records until stopped.
+    """Take the table over, then commit the topic's new records until stopped.
 
     While Kafka does not answer, the job keeps trying. After a failure of Spark it reads the table's offsets and tries
     again, for up to `FAILS_FOR_S` seconds.

@@ -53,10 +53,10 @@ class LagWatch:
 
 
 def waiting_s(planner: TopicPlanner, offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, float]:
-    """Return the age in seconds of each partition's first missing record, by its timestamp and this machine's clock.
+    """Return the age in seconds of each partition's first missing record.
 
-    Transaction markers and aborted records do not count. A partition without a missing record has no entry. A timestamp
-    in the future counts as the present time.
+    The age is this machine's time minus the record's timestamp. Transaction markers and aborted records do not count. A
+    partition without a missing record has no entry. A timestamp in the future counts as the present time.
 
     Raises:
         KafkaUnavailable: Kafka did not answer.

@@ -35,7 +35,7 @@ class TableRepair:
     gone: pa.Table
     """Identities of the rows to remove, each once."""
     put_in: pa.Table
-    """Rows to compute again, each once: partition and offset of their records, or for totals their key."""
+    """Identities of the rows to insert, each once: partition and offset of a record, or for totals the key."""
 
     def __bool__(self) -> bool:
         return bool(self.gone.num_rows or self.put_in.num_rows)

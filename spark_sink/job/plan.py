@@ -1,4 +1,4 @@
-"""Range of a topic for readers of committed data, and the part of it that a job reads."""
+"""Range of a topic's committed offsets, and the part that a job reads next."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class OffsetRange:
 
     @property
     def blocked(self) -> dict[int, int]:
-        """Return the number of offsets that an open transaction holds back, for each partition with such offsets."""
+        """Return the number of offsets that an open transaction holds back, by partition."""
         return {
             partition: top - self.end[partition] for partition, top in self.top.items() if top > self.end[partition]
         }
 
     def lag(self, stored: Mapping[int, int]) -> dict[int, int]:
-        """Return the offsets left to read per partition; markers and aborted records count.
+        """Return the number of offsets left to read per partition; markers and aborted records count.
 
         Args:
             stored: next offset to read of each partition; a missing partition counts from its earliest offset.

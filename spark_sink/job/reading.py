@@ -27,8 +27,8 @@ repeat after a kill."""
 FETCH_WAIT_MS = 50
 """Milliseconds that Kafka delays the answer to a fetch without records. Only existing records are read, so there is
 never anything to wait for. But Spark has a consumer for each range and partition, which fetches ahead; closing it waits
-for that answer. At Kafka's default of 500 ms, commits of few records took 1.8 s instead of 0.4 s from the 22nd on,
-when Spark's pool of 64 consumers is full. So did commits of ranges that end in aborted records."""
+for that answer. At Kafka's default of 500 ms, commits of few records took 1.8 s instead of 0.4 s from the 22nd on, when
+Spark's pool of 64 consumers is full. Commits of ranges that end in aborted records took as long."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Job:
     reader_options: Mapping[str, str] = field(default_factory=dict)
     """Kafka options in Java's names, for reading in the executors."""
     second_job: bool = False
-    """True permits the start although a job of another name has committed the topic to the table."""
+    """True: start even if a job of another name has committed the topic to the table."""
     jobs_of_other_topic: Callable[[], list[str]] = list
     """Function that lists jobs of other names with the same records from another topic, see `JobSpec.other_topic`."""
     with_headers: bool = False
     """True: headers are read, even if no step of the pipeline needs them."""
     splits: bool = False
-    """True permits several tasks to read one Kafka partition."""
+    """True: several tasks may read one Kafka partition."""
     start: TopicPosition | None = None
     """Place where a first run starts; None: the topic's beginning."""
     until: TopicPosition | None = None

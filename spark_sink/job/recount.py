@@ -1,4 +1,4 @@
-"""Expected rows of a result, computed from all records of the topic at once, with or without a key."""
+"""Expected rows of a result, computed from all records of the topic at once."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def due_records(
     *,
     restricted_values: int,
 ) -> DueRecords:
-    """Compute the expected row of each record of the topic, with digests of row and value.
+    """Compute digests of the expected row and the value of each record.
 
     Args:
         spark: as in `recount`.

@@ -78,7 +78,7 @@ class RunState:
         self._stalls_since: float | None = None
         """Start of a standstill by the clock of `_began`, see `stalled_s`; None: nothing waits."""
         self._blocked_since: dict[int, tuple[int, float]] = {}
-        """Last stable offset of each partition with an open transaction, and the time at which the job first saw it."""
+        """Last stable offset of each partition with an open transaction, and its time of first observation."""
         self.failures = 0
         """Number of failed attempts."""
         self.step: Step = "starting"
@@ -89,7 +89,7 @@ class RunState:
         self.rows = 0
         self.rejects = 0
         self.undeclared: tuple[str, ...] = ()
-        """Fields in the first values that the table has no column for, so that their contents are lost."""
+        """Fields of the first values without a column in the table, so that their contents are lost."""
         self.commit_s = 0.0
         """Seconds of all commits together."""
         self.longest_commit_s = 0.0

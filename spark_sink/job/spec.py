@@ -120,7 +120,7 @@ class JobSpec:
     until: str | None = None
     """End of a run, or of a replay: a time, or partitions and offsets; of a replay also stored."""
     second_job: bool = False
-    """True permits the start although a job of another name has committed the topic to the table."""
+    """True: start even if a job of another name has committed the topic to the table."""
     kafka_options: Mapping[str, str] = field(default_factory=dict)
     """Client options in addition to those of `Access`, in librdkafka's names."""
     spark_kafka_options: Mapping[str, str] = field(default_factory=dict)
@@ -304,7 +304,7 @@ class JobSpec:
         return RowPipeline(columns, write_mode, rejects, transform, None, self.keep_value, takes_up, registry)
 
     def write_mode(self) -> WriteMode:
-        """Return how rows are written to the table, with the deduplication settings of a raw topic.
+        """Return kind, key, totals and, for a raw topic, deduplication settings of the result.
 
         Raises:
             OptionRefused: options contradict each other, or only workers support them.
@@ -372,7 +372,10 @@ class JobSpec:
         )
 
     def _splits(self, pipeline: RowPipeline, access: Access) -> bool:
-        """Return True if several tasks may share a Kafka partition: no `transform` and no deduplication prevents it."""
+        """Return True if several tasks may share a Kafka partition.
+
+        They may not with `transform` or deduplication.
+        """
         is_plain = pipeline.transform is None and pipeline.write_mode.judged is None
         return is_plain and store_class(self.location(access).kind).splits
 
@@ -440,4 +443,4 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "Evolve | None": lambda value: value is None or _is_text(value),
     "Format | None": lambda value: value is None or _is_text(value),
 }
-"""Test of a field's value by the field's annotation, because JSON may contain a value of another type."""
+"""Tests of a field's value, by the field's annotation. JSON may contain a value of another type."""

@@ -55,7 +55,9 @@ class Opened:
 
 
 def require_startable(job: Job, store: ResultStore) -> None:
-    """Check a job for contradictions that show without Spark, even if no record is left to read.
+    """Check a job for contradictions that show without Spark.
+
+    It is called even if no record is left to read.
 
     Raises:
         OptionRefused: columns and kind of result do not fit together, or `--start` was given and the table has offsets.
@@ -125,7 +127,7 @@ def take_over(job: Job, planner: TopicPlanner, store: ResultStore, schema: Struc
 
 
 def take_over_again(store: ResultStore, schema: StructType, run: RunState) -> None:
-    """Open the store again after a failed commit, to fence tasks that still run for that commit.
+    """Open the store again after a failed commit, to fence the commit's running tasks.
 
     Raises:
         Fenced: another job has taken over, and must not be fenced in turn.
@@ -143,7 +145,7 @@ def take_over_again(store: ResultStore, schema: StructType, run: RunState) -> No
 def with_columns(
     job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, *, grow: bool = True
 ) -> Job | None:
-    """Return the job with columns in place of `INFER`, from the table or the first values.
+    """Return the job with columns from the table or the first values in place of `INFER`.
 
     If the pipeline adds new fields, the result has the table's columns and the new fields of the first unread records,
     or of the registry's newest schema.
@@ -153,7 +155,7 @@ def with_columns(
         planner: planner of the job's topic.
         store: the store with the table.
         spark: a running Spark.
-        grow: False takes the columns of an existing table and adds no fields.
+        grow: False: take the columns of an existing table, and add no fields.
 
     Returns:
         None: neither a table nor a value exists to infer columns from.
@@ -259,9 +261,9 @@ def opened(
     stop: Event,
     run: RunState,
 ) -> Iterator[Opened | None]:
-    """Start Spark, determine the columns and take the store over, for a job that runs until stopped.
+    """Start Spark, determine the columns, and take the store over.
 
-    Yields None if `stop` was set. The arguments are those of `run_stream`.
+    This is for a job that runs until stopped. Yields None if `stop` was set. The arguments are those of `run_stream`.
     """
     with session() as spark:
         require_local_master(store, spark.conf.get("spark.master", None))

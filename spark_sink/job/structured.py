@@ -41,8 +41,8 @@ LOOK_EVERY_S = 0.2
 """Seconds between two checks that the query still runs; a stop takes effect at once."""
 
 WITHOUT_RECORDS = "spark.sql.streaming.noDataMicroBatches.enabled"
-"""Spark's setting for micro-batches without new records. They move no offset, so that the job could not commit their
-rows. Without them, a streaming operator emits its rows with the next records."""
+"""Spark's setting for micro-batches without new records. Such micro-batches move no offset, so that the job could not
+commit their rows. The job switches them off: a streaming operator then emits its rows with the next records."""
 
 OFFSET_LOG_VERSION = "v1"
 """First line of an entry of Spark's offset log. One line of settings and one line for each source follow."""
@@ -63,7 +63,7 @@ def run_structured(
     scratch: Path | None = None,
     output_mode: OutputMode = "append",
 ) -> RunSummary:
-    """Take the table over, then commit each micro-batch of a streaming query until `stop` is set.
+    """Take the table over, then commit a streaming query's micro-batches until `stop` is set.
 
     The pipeline's transform is applied to the stream itself, so that it may use streaming operators. Without a
     transform, each micro-batch is treated like a slice of `run_stream`.
@@ -250,7 +250,10 @@ class _Query:
         return {int(partition): offset for partition, offset in json.loads(lines[2])[self._job.topic].items()}
 
     def _require_no_failure(self, query: StreamingQuery) -> None:
-        """Raise the error that ended the query, as a `SinkError` if topic or Kafka are the reason."""
+        """Raise the error that ended the query.
+
+        It is a `SinkError` if topic or Kafka are the reason.
+        """
         failed = self._failure or query.exception()
         if failed is None:
             return

@@ -93,7 +93,7 @@ class Source(Protocol):
 def pieces(
     unreadable: UnreadableRanges, start: Mapping[int, int], end: Mapping[int, int]
 ) -> Iterator[tuple[dict[int, int], dict[int, int]]]:
-    """Split a slice into pieces, each read either by Spark or by librdkafka in the driver."""
+    """Split a slice into pieces for Spark and pieces for librdkafka in the driver."""
     if not any(unreadable.within(p, start[p], end[p]) for p in end):
         yield dict(start), dict(end)
         return
@@ -154,7 +154,10 @@ def _moves(partitions: list[int], start: Mapping[int, int], end: Mapping[int, in
 
 
 def _in_driver(spark: SparkSession, job: Source, partition: int, start: int, end: int) -> DataFrame:
-    """Read a range by librdkafka into a frame of one partition, with the columns of Spark's Kafka source."""
+    """Read a range by librdkafka into a frame of one partition.
+
+    The frame has the columns of Spark's Kafka source.
+    """
     from pyspark.sql import functions as F
 
     rows = []

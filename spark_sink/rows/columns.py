@@ -54,11 +54,11 @@ LOCAL_TIME = r"^\s*[+-]?[0-9]{4,6}-[0-9]{1,2}(?:-[0-9]{1,2}(?:[T ][0-9]{1,2}(?::
 """Pattern of times without a zone."""
 
 CLOSES_EARLY = r"\}\s*,\s*null\s*\]"
-"""Pattern that occurs in every text which ends the array around it and looks whole, and in few others."""
+"""Pattern of texts that close the array around them early, and still look whole. Few other texts match it."""
 
 HOUR_FIRST = r"(?:T(?:GMT)*+[0-9]|[0-9](?:[0-9]|GMT)*+:)"
-"""Beginning of times without a day, which Spark reads as of today. Spark drops each GMT. Java's loops over a choice
-overflow the stack at long texts unless they are possessive (`*+`)."""
+"""Pattern of the beginning of a time without a day, which Spark reads as of today. Spark ignores each GMT in it. Java's
+loops over a choice overflow the stack at long texts unless they are possessive (`*+`)."""
 
 MISREAD = {
     # Seconds that overflow 64 bits as microseconds; times without a day, maybe after characters that Spark trims.
@@ -71,8 +71,8 @@ MISREAD = {
     # Spark takes the comma in "1,5" for a thousands mark, and the whole for 15.
     "decimal": (r",", r'"(?=[^"]*\p{Nd})[-+.eE\p{Nd}]*,[-+.,eE\p{Nd}]*"|\\u'),
 }
-"""Texts that Spark misreads, by type: their pattern, and one that occurs in every JSON text with them, and in few
-others."""
+"""Patterns of values that Spark misreads, by type. The first matches a misread value. The second matches every JSON
+text with such a value, and few others."""
 
 FIRST_YEAR, LAST_YEAR = 1, 9999
 """Years that every store and every reader of it supports."""
@@ -237,7 +237,7 @@ def rows(
     original: str = "value",
     paths: Mapping[str, Path] | None = None,
 ) -> DataFrame:
-    """Turn records of Spark's Kafka source into rows of the result table, with a last column `STATE`.
+    """Turn records into rows of the result table, with a last column `STATE`.
 
     Field names are compared with their case. A field that `columns` does not name is not kept; a field that an event
     does not have is null, and so is every JSON column of a record without a value.
@@ -342,12 +342,10 @@ def _read_as(data_type: DataType) -> DataType:
 
 
 def _leaves(data_type: DataType, names: Collection[str], replaced: Callable[[DataType], DataType]) -> DataType | None:
-    """Return the type with its leaves of some types only, each replaced.
-
-    None: the type has no such leaves.
+    """Return a type reduced to its leaves of some types, each replaced; None without such leaves.
 
     Args:
-        data_type: the type of a column, or of several.
+        data_type: type of a column, or of several as a struct.
         names: Spark's names of the leaves' types.
         replaced: returns the type to put in place of a leaf's.
     """

@@ -1,4 +1,4 @@
-"""Columns in Spark's DDL, parsed without Spark, so that a mistake is reported before a JVM starts.
+"""Parser of columns in Spark's DDL, without Spark: a mistake is reported before a JVM starts.
 
 Spark itself never sees the text. It receives the parsed schema, so that the two cannot read it differently.
 """

@@ -29,7 +29,9 @@ WHICH, HASH = "_ratchet_which", "_ratchet_hash"
 
 
 def require_countable(name: str, data_type: DataType) -> None:
-    """Check that equal values of a column's type have the same text, because different texts are counted.
+    """Check that equal values of a column's type have the same text.
+
+    Distinct values are counted by their texts.
 
     Raises:
         OptionRefused: equal values of the type may have different texts, or no text.
@@ -69,7 +71,7 @@ def hashed(value: Column, data_type: DataType) -> Column:
 def with_hashes(
     dataframe: DataFrame, key: list[Column], made: list[Column], sketches: Mapping[str, tuple[str, DataType]]
 ) -> DataFrame:
-    """Return one row per key: its columns, the aggregates `made`, and each counted column's smallest hashes.
+    """Return one row per key, with the aggregates and the smallest hashes of each counted column.
 
     No task holds more than twice `HASHES` hashes of one key and column, however many values there are. Each row is
     repeated once for each hashed column, equal hashes become one row, and all but the smallest are dropped.
@@ -77,7 +79,7 @@ def with_hashes(
     Args:
         dataframe: the rows.
         key: columns to group by.
-        made: aggregates of the rows.
+        made: aggregates to compute from the rows.
         sketches: column of the rows and its type, by the name of the column with its hashes.
     """
     from pyspark.sql import Window

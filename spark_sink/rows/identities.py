@@ -46,7 +46,7 @@ class Identities:
         return list(self._names)
 
     def among(self, batch: pa.RecordBatch) -> Any:
-        """Return for each row whether it has one of these identities, as a NumPy array of booleans."""
+        """Return a NumPy array of booleans: True for each row with one of these identities."""
         import numpy as np
 
         candidates = np.isin(row_digests([batch.column(name) for name in self._names]), self._digests)

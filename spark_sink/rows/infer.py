@@ -47,14 +47,14 @@ the number of objects with it. A row without a name has the number of values."""
 
 @dataclass(frozen=True)
 class InferredColumns:
-    """Columns inferred from the values of some records, with the number of values and the omitted fields."""
+    """Columns inferred from some values, with the number of values and the omitted fields."""
 
     values: int
     """Number of records with a value."""
     columns: StructType
     """Fields that can be columns; empty if no value is a JSON object with such a field."""
     left_out: dict[str, str]
-    """Reason for each field that cannot be a column, by the field's name, shortened and in ASCII."""
+    """Reason for each field without a column, by the field's name, shortened and in ASCII."""
 
 
 def nothing_sampled() -> InferredColumns:
@@ -91,7 +91,7 @@ def sampled(records: DataFrame) -> InferredColumns:
         if name.lower() in RECORD_COLUMNS:
             left_out[ascii(name)] = "the name is one of Ratchet's own"
         elif name.lower() in fields:
-            left_out[ascii(name)] = "another differs from it in case only, and more objects have that"
+            left_out[ascii(name)] = "another field's name differs in case only, and more objects have that field"
         elif len(fields) == MAX_COLUMNS:
             left_out[ascii(name)] = f"{MAX_COLUMNS} others are in more objects"
         else:

@@ -57,7 +57,7 @@ class Fields:
 def sampling(
     illegal: str, max_objects: int, max_names: int, max_name_bytes: int
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Return a task that reads values from a batch's first column, and yields the rows of `infer.FOUND`.
+    """Return a task from batches with values in the first column to rows of `infer.FOUND`.
 
     Args:
         illegal: see `Fields`.

@@ -139,7 +139,7 @@ class RowPipeline:
 
     @property
     def deletes(self) -> bool:
-        """Return True if a record without a value (a tombstone) deletes the row of its key.
+        """Return True if a tombstone, a record without a value, deletes its key's row.
 
         A tombstone has only its Kafka key and partition, so that it deletes nothing if the result's key has other
         columns.
@@ -148,7 +148,7 @@ class RowPipeline:
 
     @property
     def _knows_tombstones(self) -> bool:
-        """Return True if a tombstone's key and partition suffice to find its row in the table."""
+        """Return True if a tombstone's key and partition are enough to find its row."""
         windows = self.write_mode.windows
         if self.transform is not None or self.write_mode.kind == "append":
             return False
@@ -189,7 +189,10 @@ class RowPipeline:
 
     @contextmanager
     def read(self, records: DataFrame, *, restricted_values: int) -> Iterator[tuple[DataFrame, DataFrame | None]]:
-        """Yield one row for each record before the user's transform; with `deletes`, `DELETED` comes last."""
+        """Yield one row for each record, before the user's transform, and the rejects.
+
+        With `deletes`, the rows have a last column `DELETED`.
+        """
         from pyspark import StorageLevel
         from pyspark.sql import functions as F
 

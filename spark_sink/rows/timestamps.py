@@ -57,7 +57,7 @@ def mixed_up_days() -> frozenset[int]:
 
 
 def _days_between_calendars(year: int) -> int:
-    """Return the difference between Julian and Gregorian calendar on 28 February of a year, in days."""
+    """Return the days between Julian and Gregorian calendar on 28 February of a year."""
     before = year - 1
     return before // 100 - before // 400 - 2
 

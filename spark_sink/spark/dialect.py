@@ -18,7 +18,7 @@ AS_JSON = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""Options of `to_json` for stores that keep arrays, maps and structs as text, so that no value is lost."""
+"""Options of `to_json` that lose no value, for stores with arrays, maps and structs as text."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -54,7 +54,7 @@ def is_valid_utf8(value: Column) -> Column:
 
 
 def keeps_state(batch: DataFrame, checkpoint: Path) -> bool:
-    """Return whether the query of a micro-batch keeps state, before any of the batch is computed.
+    """Return whether a micro-batch's query keeps state, before the batch is computed.
 
     Args:
         batch: argument of `foreachBatch`.

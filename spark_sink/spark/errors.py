@@ -1,4 +1,4 @@
-"""Conversion of failures inside Spark to one error text, instead of stack traces of two languages."""
+"""Conversion of Spark's failures to one error text, without stack traces of two languages."""
 
 from __future__ import annotations
 

@@ -129,5 +129,5 @@ def _token_login(client: Mapping[str, str]) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Quote a text for a JAAS login, so that a quote or backslash in a password does not end it."""
+    """Quote a text for a JAAS login, and escape quotes and backslashes in it."""
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

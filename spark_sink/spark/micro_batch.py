@@ -58,10 +58,10 @@ NO_DATA_MICRO_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 """Spark's setting for micro-batches without records, which it runs once a watermark has moved."""
 
 STATE_ONLY: Final = ("StreamingDeduplicate", "StreamingGlobalLimit")
-"""Beginnings of the class names of operators that keep state, but emit each row in its record's own micro-batch."""
+"""Beginnings of class names of stateful operators that emit each row in its record's own micro-batch."""
 
 AGGREGATES: Final = "StateStoreSaveExec"
-"""End of the class name of aggregations, which emit rows in later micro-batches only in the mode `append`."""
+"""End of the class names of aggregations. They emit rows in later micro-batches only in the mode `append`."""
 
 FAR_WATERMARK: Final = 2**62
 """Watermark in milliseconds that is later than any real one."""

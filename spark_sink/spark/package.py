@@ -20,7 +20,7 @@ BEGINNING = (1980, 1, 1, 0, 0, 0)
 """Earliest time that a zip can store. All entries have it, so that the same source gives the same bytes."""
 
 READABLE = 0o100644 << 16
-"""Mode of a plain file that all users may read, in the bits of a zip for Unix modes."""
+"""Mode of a plain file for all users to read, in a zip's bits for Unix modes."""
 
 
 def write_package(path: Path) -> str:

@@ -106,7 +106,7 @@ def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]")
 
 @contextmanager
 def existing_session(spark: SparkSession) -> Iterator[SparkSession]:
-    """Use the running Spark session of a notebook, a platform or Spark Connect, and do not stop it.
+    """Use the running Spark session of a notebook, platform or Spark Connect, without stopping it.
 
     The settings that the rows depend on are changed, and restored at the end.
 
@@ -143,7 +143,10 @@ def require_release(spark: SparkSession) -> SparkRelease:
 
 
 def is_connect() -> bool:
-    """Return whether this process uses Spark Connect, as a client or as a server's process for `foreachBatch`."""
+    """Return whether this process uses Spark Connect.
+
+    It may be a client, or a server's process for `foreachBatch`.
+    """
     from pyspark.sql.utils import is_remote
 
     return REMOTE in os.environ or is_remote()

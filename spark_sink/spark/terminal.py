@@ -65,7 +65,7 @@ def _shown(*columns: str, transient: bool = False) -> Iterator[Progress | None]:
 
 @contextmanager
 def _lines_above() -> Iterator[None]:
-    """Write log lines through the display while it is shown, so that they appear above the bar."""
+    """Write log lines above the bar while the display is shown."""
     handlers = [
         handler
         for handler in logging.getLogger().handlers

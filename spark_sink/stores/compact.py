@@ -1,11 +1,11 @@
 """Compaction of a result table's small files into larger ones, while jobs commit to the table.
 
-A run first writes the new files. Their names contain a job name and a generation. By these `vacuum` tells the files of
-a killed run from those of a running one. Then the run adds the new files and removes the old ones in one commit. That
-commit fails if the table has a version that the run has not read; the run then reads the newest version and tries
-again. If a merge, a deletion or another compaction has removed one of a group's old files, the run leaves that group
-alone and deletes its new file. Compaction changes no rows, offsets or generations of jobs. A job that commits second
-compares its state with the new version and commits again, as after any other writer.
+A run first writes the new files. Their names contain a job name and a generation. By these two, `vacuum` tells the
+files of a killed run from those of a running one. Then the run adds the new files and removes the old ones in one
+commit. That commit fails if the table has a version that the run has not read; the run then reads the newest version
+and tries again. If a merge, a deletion or another compaction has removed one of a group's old files, the run leaves
+that group alone and deletes its new file. Compaction changes no rows, offsets or generations of jobs. A job that
+commits second compares its state with the new version and commits again, as after any other writer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ running job has to repeat its commit once for each."""
 
 @dataclass(frozen=True)
 class Compaction:
-    """Files of one table before a compaction, and the replacements that the run made or plans."""
+    """Files of one table before a compaction, and its finished or planned replacements."""
 
     table: str
     files: int

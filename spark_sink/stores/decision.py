@@ -31,7 +31,7 @@ class StoreCheck:
     stored: dict[int, int]
     """Stored next offset of each partition."""
     row_offsets: dict[int, int] | None
-    """Next offset of each partition as the table's rows show it; None: the rows do not show it."""
+    """Next offset of each partition, derived from the table's rows; None: the rows do not show the offsets."""
     trouble: str
     """Sentence that states why the job refuses to run without a decision; empty: the table is in order."""
     is_other_topic: bool = False
@@ -95,7 +95,7 @@ def decide(source: str, reason: str, seen: Mapping[int, int] | None = None) -> D
 
 
 def first_after(first: Mapping[int, int], before: Mapping[int, int], after: Mapping[int, int]) -> dict[int, int]:
-    """Return the first offset that a table's records have in each partition, once a decision is stored.
+    """Return the first offset of the table's records by partition, after a decision.
 
     Args:
         first: first offsets before the decision; a missing partition begins with the topic.

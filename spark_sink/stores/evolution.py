@@ -64,7 +64,7 @@ def changes(
 
 
 def is_larger(before: str, after: str, integers: Sequence[str]) -> bool:
-    """Return whether the second type is a larger integer or decimal that contains every value of the first.
+    """Return whether the second type is an integer or decimal with every value of the first.
 
     Args:
         before: type of the column in the table.

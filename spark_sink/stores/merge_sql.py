@@ -1,4 +1,4 @@
-"""SQL that merges a row of a commit into the totals of its key, in the dialect of each store."""
+"""SQL, in each store's dialect, that merges a row of a commit into its key's totals."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Dialect(Generic[Sql]):
 
 
 def changes(write_mode: WriteMode, dialect: Dialect[Sql], merged: Mapping[str, Sql] | None = None) -> Mapping[str, Sql]:
-    """Return the new value of each column after the key as SQL, for a key that the table contains.
+    """Return SQL for the new value of each column after the key, for an existing key.
 
     Args:
         write_mode: a write mode of totals.

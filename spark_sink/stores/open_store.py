@@ -79,7 +79,10 @@ def make_store(
 
 
 def _let_coalesce(store: TableStore, pipeline: RowPipeline) -> None:
-    """Allow a store of files to write few large files, unless a user's function depends on the number of tasks."""
+    """Allow a store of files to write few large files.
+
+    Nothing changes if a user's function depends on the number of tasks.
+    """
     if isinstance(store, OptimisticStore):
         store.may_coalesce = pipeline.transform is None
 

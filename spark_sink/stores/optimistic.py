@@ -1,4 +1,4 @@
-"""Common part of stores that commit one new version of a table, unless another writer was first.
+"""Common part of stores that commit versions of a table, unless another writer was first.
 
 The run that opened the store last is the job's holder. Before each attempt the holder reads the newest version and
 checks that it still is the holder, and that the table's rows are those of the stored offsets. If another writer commits
@@ -39,7 +39,8 @@ COMMIT_ATTEMPTS = 100
 compaction succeeded, so this many in a row point to a fault."""
 
 REFUSALS = 3
-"""Number of conflicts that the table's library may report while no newer version exists; then the commit is refused."""
+"""Number of conflicts that the table's library may report although no newer version exists. After that, the commit is
+refused."""
 
 FILE_BYTES = 8 * 1024 * 1024
 """Approximate minimum size of a file in bytes, if the commit has so many bytes. Small files make readers slow; large
@@ -156,7 +157,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _row_offsets(self, table: Table) -> dict[int, int] | None:
-        """Return the next offset of each partition as the table's rows show it; None: the rows do not show it."""
+        """Return each partition's next offset, derived from the table's rows; None: they do not show the offsets."""
         raise NotImplementedError
 
     # -- changes

@@ -76,8 +76,8 @@ class PairedStore:
         self.judges = rows.judges
         self._rejects.may_be_emptied = True
         self._reached: dict[int, int] = {}
-        """Next offsets stored with the rejects. Above the offset of the rows: rejects up to here are already stored.
-        Below: there were no rejects since."""
+        """Next offset stored with the rejects, by partition. If it is above the rows' offset, the rejects up to it are
+        already stored. If it is below, no rejects have come since."""
 
     def generation(self) -> int:
         return self._rows.generation()
@@ -158,7 +158,7 @@ class PairedStore:
         self._rows.require_write_mode()
 
     def open(self, schema: StructType) -> dict[int, int]:
-        """Open both tables with the same generation, so that one of two competing jobs gets both."""
+        """Open both tables with one generation, so that one of two competing jobs gets both."""
         self._require_rejects_of_these_rows()  # and those of another topic, before any holder is fenced
         for _ in range(TAKE_OVER_ATTEMPTS):
             generation = max(self._rows.generation(), self._rejects.generation()) + 1
@@ -209,7 +209,9 @@ class PairedStore:
         crash_points.passing("between-commits")
 
     def _require_rejects_again(self, start: Mapping[int, int], rejects: DataFrame) -> None:
-        """Refuse records read again that are rejects now, unless the store already has them as rejects.
+        """Refuse a record that has become a reject between two readings.
+
+        The store must already have each reject among the records read again.
 
         A value that one run has parsed may not parse in the next, because its schema was deleted or a setting changed.
         Its record would then be in neither table (decision 0061).
@@ -234,7 +236,7 @@ class PairedStore:
                 )
 
     def _stored_rejects(self, partition: int, first: int, last: int) -> set[int]:
-        """Return the offsets of the stored rejects of a partition, from `first` to `last`, both included."""
+        """Return the offsets of a partition's stored rejects, from `first` to `last` inclusive."""
         import pyarrow as pa
 
         schema = pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64())])
@@ -279,7 +281,7 @@ class PairedStore:
 
 
 def _from(offsets: Mapping[int, int]) -> Column:
-    """Return the condition for records at or after `offsets`, and for all records of other partitions."""
+    """Return the condition for records from `offsets` on, and for all of other partitions."""
     from pyspark.sql import functions as F
 
     below = [(F.col("_kafka_partition") == p) & (F.col("_kafka_offset") < offset) for p, offset in offsets.items()]

@@ -1,4 +1,4 @@
-"""Files with the last sequences of a job that judges a raw topic itself, next to its rows.
+"""Files with the last sequences of a deduplicating job, next to the job's rows.
 
 A commit writes the changed sequences into new Parquet files, and a manifest that names all valid files. The manifest is
 valid only once the commit of rows and offsets names it. So rows, offsets and sequences always agree, even in stores
@@ -301,7 +301,7 @@ class SequenceFiles:
         return int.from_bytes(hashlib.blake2b(tail, digest_size=7).digest(), "big")
 
     def _merged(self, spark: SparkSession, runs: list[Run]) -> DataFrame:
-        """Return the merged rows of several runs, with the identities of each Kafka partition in one task."""
+        """Return the merged rows of several runs; each Kafka partition is in one task."""
         files = [file for run in runs for file in run.files]
         schema = sequences_schema(self._rule)
         # A task for each file, without a shuffle: the range's partitions are its numbers.
@@ -386,7 +386,7 @@ def looking(paths: list[tuple[str, int]], filesystem: Any, *, has_seen: bool) ->
     look_rows = LOOK_ROWS
 
     def needed(file: Any, identities: list[bytes]) -> Iterator[list[int]]:
-        """Yield groups of row groups that may contain one of the identities, about `LOOK_ROWS` rows in each."""
+        """Yield lists of row groups that may contain an identity, each of about `LOOK_ROWS` rows."""
         from bisect import bisect_left
 
         groups, rows = [], 0

@@ -101,7 +101,7 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
         raise NotImplementedError
 
     def _stage(self, generation: int, table: str, dataframe: DataFrame) -> Staged:
-        """Write the rows of a commit in Spark's tasks, where readers of the table do not see them."""
+        """Stage the rows of a commit in Spark's tasks, unseen by the table's readers."""
         raise NotImplementedError
 
     def _stage_sequences(self, generation: int, sequences: DataFrame, end: Mapping[int, int]) -> list[Staged]:
@@ -109,7 +109,7 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
         raise NotImplementedError
 
     def _stage_replacement(self, generation: int, table: str, replacement: Replacement) -> Staged:
-        """Write the rows of a repair in Spark's tasks, where readers of the table do not see them.
+        """Stage the rows of a repair in Spark's tasks, unseen by the table's readers.
 
         Raises:
             StoreError: the staged rows are not as many as the repair has.
@@ -117,7 +117,7 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
         raise NotImplementedError
 
     def _in_transaction(self, generation: int, change: Callable[[Database], None]) -> None:
-        """Run a change in one transaction, in a session that a take-over can end, and commit it.
+        """Run and commit a change, in one transaction of a session that a take-over can end.
 
         A database may run the change again after a rollback that it demands.
         """
@@ -132,7 +132,7 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
         raise NotImplementedError
 
     def _replace(self, database: Database, replacement: Replacement, staged: Staged) -> None:
-        """Delete the rows with the identities of a repair, and add the staged rows, in the caller's transaction.
+        """Replace rows with a repair's identities by the staged rows, in the caller's transaction.
 
         Raises:
             StoreError: staged rows are missing, or the table did not store every row.
@@ -267,7 +267,10 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
 
     @contextmanager
     def _fenced_first(self, generation: int) -> Iterator[None]:
-        """Raise `Fenced` instead of the caller's error if another run has taken over, which ends this run's tasks."""
+        """Raise `Fenced` instead of the caller's error if another run has taken over.
+
+        A take-over ends this run's tasks, which causes such errors.
+        """
         try:
             yield
         except Exception as error:
@@ -278,7 +281,7 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
 
     @contextmanager
     def _unless_committed(self, generation: int, end: Mapping[int, int]) -> Iterator[None]:
-        """Suppress an error of the caller's commit if the database has stored the end offsets nevertheless."""
+        """Suppress an error of the caller's commit if the end offsets are stored nevertheless."""
         try:
             yield
         except (Fenced, Interrupted, RowsLost, SchemaDiffers, SequencesLost):
@@ -297,7 +300,7 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
     # -- questions
 
     def _columns_at(self, table: str) -> Columns:
-        """Return the columns of the result or the rejects."""
+        """Return the columns of the result table or the rejects table, by its name."""
         return self._columns if table == self._result or self._rejects is None else self._columns_of(self._rejects)
 
     def _wanted(self, schema: StructType) -> dict[str, Columns]:
@@ -374,7 +377,7 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
             return StoreCheck(stored, row_offsets, trouble, is_other)
 
     def _row_offsets(self, database: Database, changed: str) -> dict[int, int] | None:
-        """Return the next offset of each partition as the rows and rejects show it; None: they do not show it.
+        """Return each partition's next offset, derived from rows and rejects; None: they do not show the offsets.
 
         Rows or rejects left in a changed table would be added again, because nothing shows their offsets.
 

@@ -31,7 +31,7 @@ class SqlTables(Generic[Database]):
         raise NotImplementedError
 
     def free_columns(self, database: Database, table: str) -> set[str]:
-        """Return the names of columns that may be null, or get a value from the table itself."""
+        """Return the columns that may be null, or that the table itself fills."""
         raise NotImplementedError
 
     def widens(self, before: str, after: str) -> bool:

@@ -20,7 +20,7 @@ JOB_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 """Pattern of job names. They become part of keys in every store, and these characters need no escaping in any."""
 
 COMPACTION = "ratchet-compact"
-"""Name that `compact` uses in place of a job's name, in file names and for its generations."""
+"""Name in place of a job's that `compact` uses in file names and for its generations."""
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """Pattern of topic names: Kafka's own rule (org.apache.kafka.common.internals.Topic)."""
@@ -132,7 +132,7 @@ class ResultStore(Protocol):
         ...
 
     def require_write_mode(self) -> None:
-        """Refuse a kind, key or sums other than those of the job's commits, without taking over.
+        """Refuse another kind, key or sums than in the job's commits, without taking over.
 
         Raises:
             WriteModeDiffers: the write modes differ.
@@ -216,7 +216,7 @@ class ResultStore(Protocol):
         ...
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """Replace the stored offsets by an operator's, store this job's write mode, and fence every run.
+        """Replace the stored offsets by an operator's, and fence every run. Store this job's write mode, too.
 
         Args:
             offsets: new next offset of each partition; the store forgets the offsets of all other partitions.

@@ -60,10 +60,9 @@ def require_write_mode(where: object, job: str, stored: str, write_mode: WriteMo
     was, becomes = (json.loads(text).get("judged") for text in (stored, wanted))
     if was != becomes:
         raise RuleDiffers(
-            f"{where}: job {job} has committed {described(was)}, and is set to commit {described(becomes)}. Records "
-            "that one rule has added would be added once more by the other, or others left out. Restore the former "
-            "settings (from_input, and the stream's input, identity and sequence), or choose another table and "
-            "another `sink.name`"
+            f"{where}: job {job} has committed {described(was)}, and is set to commit {described(becomes)}. The "
+            "new rule could add records once more, or leave others out. Restore the former settings (from_input, and "
+            "the stream's input, identity and sequence), or choose another table and another `sink.name`"
         )
     raise WriteModeDiffers(
         f"{where}: job {job} has committed by {_described(stored)}, and is set to {_described(wanted)}. Existing rows "

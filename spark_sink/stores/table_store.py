@@ -147,7 +147,9 @@ class TableStore(ResultStore):
         raise NotImplementedError
 
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the columns of `schema` in batches, as of one commit, in types that can be cast to the schema's.
+        """Yield the columns of `schema` in batches, as of one commit.
+
+        Their types can be cast to the schema's.
 
         Raises:
             Exception: there is no such table or column; `results.scan` converts the error to a `StoreError`.
@@ -297,5 +299,5 @@ class TableStore(ResultStore):
             )
 
     def _refuse(self, error: Exception, look_at: str = "the folder and its rights") -> NoReturn:
-        """Convert an error of the store's library or of the disk to one of this package, and raise it."""
+        """Raise an error of this package for one of the store's library or the disk."""
         refuse(self._where, error, look_at)

@@ -89,7 +89,7 @@ def schema_object(text: str) -> object:
 
 
 def avro_values(schema: str, schema_id: int | None = None) -> AvroValues:
-    """Return the encoding for a schema given as text or as the path of a file.
+    """Return the encoding for a schema, given as text or path.
 
     Raises:
         OptionRefused: see `AvroValues`; the file cannot be read.
@@ -129,7 +129,7 @@ def _read_schema(values: AvroValues) -> StructType:
 
 
 class _SchemaReader:
-    """Reader of an Avro schema in a single pass; it remembers the named types defined so far."""
+    """Reader of an Avro schema in a single pass, with the named types defined so far."""
 
     def __init__(self) -> None:
         self._named: dict[str, tuple[Plan, DataType] | None] = {}

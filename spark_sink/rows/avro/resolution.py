@@ -1,8 +1,8 @@
-"""Plans for `task` that read values of a writer's schema into the columns of a table.
+"""Plans for `task`: how to read values of a writer's schema into a table's columns.
 
 The rule is Avro's schema resolution, with the columns in the reader's place. Fields go into the columns of their names;
-with a reader's schema its aliases, defaults and symbols count too. A number goes wherever it stays unchanged: where
-Avro promotes, and beyond. A value that a column cannot hold unchanged does not parse.
+with a reader's schema its aliases, defaults and symbols count too. A number goes into any column that holds it
+unchanged, also where Avro's rules would not promote it. A value that a column cannot hold unchanged does not parse.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Resolution:
     Args:
         writer: the writer's schema.
         columns: the table's columns.
-        reader: the schema that the columns come from; None: from elsewhere.
+        reader: the schema that the columns come from; None: they come from no schema.
 
     Attributes:
-        plan: for `task.reader`.
+        plan: plan for `task.reader`.
         refused: reasons why values do not parse, each as "field a.b: why". A reason about one branch of a union
             concerns only values with that branch.
         left_out: fields without a column, as "a.b".

@@ -1,4 +1,4 @@
-"""Tree of an Avro schema, for the comparison of a writer's with a reader's.
+"""Tree of an Avro schema, for comparing a writer's schema with a reader's.
 
 Unlike `avro`, it takes every schema of Avro's specification: unions of any types, and types that contain themselves.
 Whether a column can hold the values shows only in the comparison, see `resolution`.
@@ -53,7 +53,7 @@ class Node:
     scale: int = 0
 
     def is_called(self, other: Node) -> bool:
-        """Return True if the names let a value of the other type be read as this type."""
+        """Return True if a value of the other type can be this type, by their names."""
         return other.name.rpartition(".")[2] == self.name.rpartition(".")[2] or other.name in self.aliases
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from kafka_ratchet.spark_sink.rows.decoded import chunks, row_batch
 
 Read = Callable[[bytes, int], tuple[Any, int]]
-"""Function that reads the value at a position of bytes, and returns the value and the position after it."""
+"""Function from bytes and a position to the value there and the position after it."""
 
 MILLISECONDS = 1000
 """Microseconds of a millisecond."""
@@ -51,8 +51,8 @@ def decoding(
         schema: `pyarrow.Schema` of the rows: the record's fields, then `RECORD_COLUMNS` and `columns.STATE`.
 
     Returns:
-        A function over Arrow batches with the columns of `RECORD_COLUMNS`, `_kafka_value` as in Kafka. The result has
-        null there if the record's fields hold the whole value, unless `keep_value`; otherwise the fields are null.
+        A function from Arrow batches with the columns of `RECORD_COLUMNS` to batches of rows. If the fields of a row
+        hold its whole value, `_kafka_value` is null, unless `keep_value`. If they cannot, the fields are null.
     """
 
     def rows(batches: Iterable[Any]) -> Iterator[Any]:
@@ -218,7 +218,10 @@ def _string(restricted_values: int) -> Read:
 
 
 def _decimal(read_bytes: Read, precision: int, scale: int, written: int | None = None) -> Read:
-    """Return a reader of decimals with `written` places, for a column with at least as many places."""
+    """Return a reader of decimals with `written` places.
+
+    The column has at least as many places.
+    """
     bound, factor = 10**precision, 10 ** (scale - (scale if written is None else written))
 
     def read(data: bytes, at: int) -> tuple[Decimal, int]:

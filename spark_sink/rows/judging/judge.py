@@ -1,4 +1,4 @@
-"""Deduplication of a slice of offsets, against earlier records of the slice and stored last sequences.
+"""Deduplication of a slice of offsets by stored last sequences and the slice's own records.
 
 State is kept per input partition, as in a worker: an identity that arrives in two partitions counts as two. Spark's
 Kafka source reads a partition in one task, in the order of its offsets. So a task can judge its records one after the
@@ -29,7 +29,7 @@ class DeduplicatedSlice(NamedTuple):
     rejected: DataFrame
     """Records that cannot be judged, and re-sent dead letters that are not new, with their `REASON`."""
     sequences: DataFrame
-    """Last sequences of the identities with a new record, see `sequences_schema`. Those of a Kafka partition are in one
+    """Last sequences of the identities with a new record, see `sequences_schema`. All of a Kafka partition are in one
     partition of the frame."""
 
 

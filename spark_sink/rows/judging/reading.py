@@ -35,7 +35,7 @@ _FOUND, _TIMES = "_ratchet_found", "_ratchet_times"
 _NAMES, _VALUES = "_ratchet_names", "_ratchet_values"
 
 SHORT_PART = 127
-"""Maximum bytes of a part of an identity if the part's length, a varint, takes one byte."""
+"""Maximum bytes of an identity's part with a length, a varint, of one byte."""
 
 
 def read(records: DataFrame, rule: JudgeRule) -> DataFrame:

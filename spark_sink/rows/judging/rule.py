@@ -1,4 +1,4 @@
-"""Rule for the records of a raw topic, and the parts of a worker's rule that Spark lacks."""
+"""Rule for the records of a raw topic, without the parts of a worker's rule that Spark lacks."""
 
 from __future__ import annotations
 

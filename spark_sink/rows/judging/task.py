@@ -1,4 +1,4 @@
-"""Task that judges: it reads the records of a Kafka partition one after the other, and reports the new ones.
+"""Task that deduplicates: it reads a Kafka partition's records in order, and yields the new ones.
 
 The executors run nested functions with their own imports: cloudpickle sends them by value, so executors need pyarrow
 and nothing of this package.
@@ -27,7 +27,7 @@ below the last one, as far as the window reaches."""
 NOT_NEW: Final = REASONS[REPLAY_NOT_NEW]
 
 CHUNK_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of records that a task judges at a time. It has them in memory. For each such chunk it looks up the last
+"""Bytes of records that a task holds in memory and judges at a time. For each such chunk, the task looks up the last
 sequences of identities that it has not met before, so there should be few chunks."""
 
 STATE_ROWS: Final = 50_000
@@ -194,9 +194,9 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
                 self.seen[identity] = {each for each in seen if each >= sequence - window}
 
         def fills_a_gap(self, identity: bytes, last: int, sequence: int) -> bool:
-            """Return True if a sequence below the last one is within the window and not yet seen.
+            """Return True if a lower sequence than the last is within the window and unseen.
 
-            The method then marks the sequence as seen.
+            Such a sequence is then marked as seen.
             """
             if sequence == last or last - sequence > window or sequence in self.seen[identity]:
                 return False
@@ -207,7 +207,10 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
 
 
 def _form_watch_class() -> Callable[[], Any]:
-    """Return the class that detects a wrong sequence format in a Kafka partition, like `FormWatch` in a worker."""
+    """Return the class that detects a wrong sequence format in a Kafka partition.
+
+    It works like `FormWatch` in a worker.
+    """
     form_of, dismisses = number_look()
     letters, hexadecimal_form, neighbours = forms.LETTERS, forms.HEXADECIMAL, forms.NEIGHBOURS
     space, tilde, least, share = forms.SPACE, forms.TILDE, forms.HEX_LEAST, forms.HEX_SHARE
@@ -256,7 +259,7 @@ def _form_watch_class() -> Callable[[], Any]:
 
 
 def _states(rule: JudgeRule) -> Callable[[Any, pa.Schema], Iterator[Any]]:
-    """Return the function that yields the changed last sequences of a `Partition`, as batches of a schema."""
+    """Return the function that yields a `Partition`'s changed last sequences as batches."""
     window, of_last, of_seen, state_rows = rule.reorder_window, LAST, SEEN, STATE_ROWS
 
     def states(partition: Any, schema: pa.Schema) -> Iterator[Any]:

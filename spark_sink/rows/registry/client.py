@@ -1,4 +1,4 @@
-"""Client of a schema registry, based on that of confluent-kafka. Only the driver process makes requests.
+"""Client of a schema registry, based on confluent-kafka's. Only the driver process makes requests.
 
 A fault of one schema is `SchemaUnusable`, and its values do not parse. A fault of the registry is `RegistryUnavailable`
 or `RegistryRefused`, and no value is judged.

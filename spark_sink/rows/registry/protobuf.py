@@ -113,7 +113,7 @@ class Reading:
     """Plan for reading one kind of Protobuf message into columns.
 
     Attributes:
-        plan: for `protobuf_task.decode`.
+        plan: plan for `protobuf_task.decode`.
         refused: fields that make a value unparsable if set, each as "field a.b: why".
         left_out: fields without a column, as "a.b".
     """

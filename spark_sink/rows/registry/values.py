@@ -67,7 +67,7 @@ class RegistryValues:
     record: str | None = None
     """Only accepted record (Avro), message (Protobuf) or title (JSON Schema); None: any."""
     reader: str | None = None
-    """Schema that the columns come from, as the text of an .avsc file; None: they come from elsewhere."""
+    """Schema that the columns come from, as the text of an .avsc file; None: they come from no such schema."""
     _reader: avro_schema.Node | None = field(init=False, repr=False, compare=False)
     _clients: dict[str, SchemaRegistry] = field(init=False, repr=False, compare=False, default_factory=dict)
     _known: dict[tuple[bytes, str], dict[Any, Any]] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -182,7 +182,7 @@ class RegistryValues:
         return map_batches(framed, made, schema)
 
     def _plans(self, seen: Mapping[bytes | None, int], columns: StructType) -> dict[Any, Any]:
-        """Return the decoding plan of each schema in use, and log why other values do not parse."""
+        """Return the decoding plans of the schemas in use; log why other values do not parse."""
         if len(seen) > MAX_KEYS:
             raise OptionRefused(
                 f"topic {self.topic}: the records of one commit name more than {MAX_KEYS} schemas, so their values "

@@ -98,7 +98,7 @@ def version_key(job: str) -> str:
 
 
 def rows_key(job: str) -> str:
-    """Return the name of the `txn` action with the table's row count after the job's newest log entry."""
+    """Return the name of the `txn` action with the row count after a job's newest log entry."""
     return f"ratchet-sink/{job}/rows"
 
 

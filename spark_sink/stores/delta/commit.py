@@ -1,4 +1,4 @@
-"""Log entry of a Delta table that adds or merges rows, with `txn` actions for their offsets."""
+"""Log entry of a Delta table that changes rows, with `txn` actions for their offsets."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ Range = tuple[Mapping[int, int], Mapping[int, int]]
 
 
 def replace_range(table: DeltaTable, folder: Folder, entry: JobEntry, files: Sequence[str], records: Range) -> None:
-    """Replace the rows of a range of records, in the version after the one that `table` was read at.
+    """Replace the rows of a range of records, in the version after `table`'s.
 
     Args:
         table: the table at the version that the caller has checked.

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
-"""Table features that let a commit replace a file by another one with the same rows, without further actions.
-They do not include deletion vectors, row ids, column mapping, change data and clustering."""
+"""Table features that allow a commit to replace a file by another with the same rows, without further actions. They do
+not include deletion vectors, row ids, column mapping, change data and clustering."""
 
 LEGACY_WRITER = 2
 """Highest writer version with no other features than `appendOnly` and `invariants`."""

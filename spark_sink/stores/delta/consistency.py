@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 FORGETTING = "delta.setTransactionRetentionDuration"
-"""Table property with the time after which Delta's writers drop `txn` actions, and with them generation and offsets."""
+"""Table property with the time after which Delta's writers drop `txn` actions. With them, generation and offsets would
+be lost."""
 
 MAPPING = "delta.columnMapping.mode"
 """Table property that gives columns other names in the files; the job's files use the table's names."""
@@ -45,7 +46,7 @@ class ConsistencyCheck:
         self._folder, self._name, self._topic, self._transactions = folder, job, topic, transactions
 
     def require(self, table: DeltaTable, *, may_be_emptied: bool = False) -> None:
-        """Refuse a table with rows that do not match its `txn` actions, or that may lose these actions.
+        """Refuse a table if its rows do not match its `txn` actions, or if it may lose these.
 
         Args:
             table: the table at its newest version.
@@ -83,9 +84,9 @@ class ConsistencyCheck:
         raise rows_lost(self._folder, found.sentence, is_known)
 
     def _require_no_traces(self, table: DeltaTable) -> None:
-        """Refuse a table that contains the job's files although its log has no generation of the job.
+        """Refuse a table with the job's files, but without a generation of the job.
 
-        Such a table has lost its `txn` actions, or is a copy without them.
+        The log of such a table has lost its `txn` actions, or the table is a copy without them.
         """
         names = (FILE_NAME.fullmatch(uri.rpartition("/")[2]) for uri in table.file_uris())
         found = any(written and written["job"] == self._name for written in names)
@@ -132,7 +133,7 @@ class ConsistencyCheck:
             )
 
     def row_offsets(self, table: DeltaTable) -> dict[int, int] | None:
-        """Return the next offset of each partition as the table's rows show it; None: the log no longer shows it."""
+        """Return each partition's next offset, derived from the rows; None: the log no longer shows it."""
         try:
             return self._row_offsets(table)
         except OSError as error:

@@ -88,7 +88,7 @@ def _has(fragment: ds.Fragment, schema: pa.Schema, gone: Identities) -> bool:
 
 
 def _kept(fragment: ds.Fragment, schema: pa.Schema, in_file: pa.Schema, gone: Identities) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file in the table's own types, except those with an identity in `gone`."""
+    """Yield a file's rows without identities in `gone`, in the table's own types."""
     import pyarrow as pa
 
     for batch in fragment.to_batches(schema=schema, use_threads=False):

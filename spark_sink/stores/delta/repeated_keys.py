@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 LEAST_ROWS = 256 * 1024
-"""Minimum number of the table's rows to look at together: each look makes a hash table of the commit's keys."""
+"""Minimum number of the table's rows to search together: each search makes a hash table of the commit's keys."""
 
 
 def require_one_row(table: DeltaTable, keys: pa.Table, where: object) -> None:
@@ -82,7 +82,7 @@ def _has_several(batches: Iterable[pa.RecordBatch], keys: pa.Table) -> bool:
 
 
 def _parts(batches: Iterable[pa.RecordBatch], least: int) -> Iterator[pa.Table]:
-    """Put batches together to tables of at least that many rows; the last one may be smaller."""
+    """Join batches to tables of at least `least` rows; the last table may be smaller."""
     import pyarrow as pa
 
     waiting, taken = list[pa.RecordBatch](), 0

@@ -32,8 +32,8 @@ OMITTING: Final = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignore
 """Settings that make Spark leave out the rows of files that it cannot read."""
 
 BOUNDED: Final = frozenset({"tinyint", "smallint", "int", "bigint", "date"})
-"""Types with values that mean the same in Spark, Python and statistics. A text may be no UTF-8: Python and the
-statistics of delta-spark then have another character, in another place of the order."""
+"""Types with values that mean the same in Spark, Python and statistics. They do not include text: invalid UTF-8 becomes
+another character in Python and in the statistics of delta-spark, and sorts differently."""
 
 SOURCE: Final = "source"
 TARGET: Final = "target"
@@ -110,7 +110,9 @@ class SparkMerge:
         return reader.parquet(*(f"file:{path}" for path in self.paths))
 
     def _touched(self, transaction: Any, table: DeltaTable, source: DataFrame) -> list[Any]:
-        """Return the files of the transaction's version that contain a key of the staged rows, as Java objects.
+        """Return the files with a key of the staged rows, as Java objects.
+
+        They are those of the transaction's version.
 
         Raises:
             StoreError: the table has several rows of such a key, or one of the files is outside its folder.
@@ -228,7 +230,7 @@ class SparkMerge:
             ) from None
 
     def _require_all(self, old: Sequence[Mapping[str, Any]], written: SparkFiles) -> None:
-        """Refuse new files with fewer rows than the files that they replace, apart from deleted rows."""
+        """Refuse new files that lack rows of the replaced files, apart from deleted rows."""
         counts = [json.loads(each.get("stats") or "{}").get("numRecords") for each in old]
         new = sum(file.rows for file in written.files)
         if DELETED in self.names or None in counts or new >= sum(counts):

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 KEY: Final = "key"
 ADDENDS: Final = "addends"
 OLD: Final = "old"
-"""Names of a row's parts: its key, its values to add up, and the row of the table; null: the commit's row."""
+"""Names of a row's parts: key, values to add up, and the table's whole row, which is null for a row of the commit."""
 
 ADDED: Final = "added"
 ROWS: Final = "rows"
-"""Names of the counts of the commit's rows (0 or 1) and the table's rows with a key."""
+"""Names of two counts by key: rows of the commit (0 or 1), and rows of the table."""
 
 MARK: Final = "sums|"
 """Prefix of the message about a refused row; `|` ends the message."""

@@ -221,7 +221,10 @@ class SparkWriter:
 
 
 def messages_of(error: Exception) -> Iterator[str]:
-    """Yield the messages of an error of Spark and of its causes in Java, each after a full stop."""
+    """Yield the messages of a Spark error and of its causes in Java.
+
+    Each message comes after a full stop.
+    """
     cause = getattr(error, "java_exception", None)
     while cause is not None:
         yield f".{cause.toString()}"
@@ -243,7 +246,10 @@ def rules_of(table: DeltaTable) -> Rules:
 
 
 def _without_empty_texts(dataframe: DataFrame, fields: Sequence[PartitionField]) -> DataFrame:
-    """Make Spark fail on an empty text in a partition column, which readers of the format interpret as null."""
+    """Make Spark fail on an empty text in a partition column.
+
+    Readers of the format would interpret it as null.
+    """
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType
 

@@ -1,4 +1,4 @@
-"""Results in a Delta Lake table in a local folder, a mounted one or a bucket, committed by delta-rs.
+"""Results in a Delta Lake table, committed by delta-rs, in a local or mounted folder or a bucket.
 
 Executors write Parquet files into the table's folder; readers do not see them until the driver names them in the log.
 The same log entry contains `txn` actions (Delta protocol, "Transaction Identifiers"): one per Kafka partition with the
@@ -443,7 +443,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         write_entry(table, self._folder, entry, staged.files, self._write_mode, partitions)
 
     def _merged_files(self, table: DeltaTable) -> list[Any]:
-        """Write the merged rows of the commit by Spark, and return the actions that replace the files."""
+        """Write the commit's merged rows by Spark; return the actions that replace files."""
         if self._merge_by_spark is None:
             raise RuntimeError("a merge of no staged rows")
         try:

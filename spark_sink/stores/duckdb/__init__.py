@@ -1,1 +1,1 @@
-"""DuckDB store, which keeps offsets in a table of the same file and changes both in one transaction."""
+"""DuckDB store, which changes rows and offsets of one file in one transaction."""

@@ -1,4 +1,4 @@
-"""DuckDB file, which is open during a call only, so that other processes can read it between calls."""
+"""DuckDB file, open only during a call, so that other processes can read it between calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 LOCK_PATIENCE_S = 30.0
-"""Seconds that a call waits while another process, such as another job or a reader, has the file open."""
+"""Seconds that a call waits while another process has the file open, such as a job or a reader."""
 
 LOCK_PAUSE_S = 0.1
 """Seconds between two attempts to open the file."""
@@ -53,7 +53,7 @@ class DatabaseFile:
 
     @contextmanager
     def writing(self) -> Iterator[DuckDBPyConnection]:
-        """Open the file in one transaction and commit it, unless the caller raises."""
+        """Run a transaction on the file, and commit it unless the caller raises."""
         with self._errors(), self._connect(read_only=False) as database:
             database.begin()
             yield database
@@ -209,7 +209,7 @@ def _described(database: DuckDBPyConnection, relation: str) -> dict[str, str]:
 
 
 def _free_columns(database: DuckDBPyConnection, table: str) -> set[str]:
-    """Return the names of the columns that may be null, or have a default or an expression."""
+    """Return the columns that may be null, or have a default or an expression."""
     found = database.execute(
         "SELECT column_name FROM duckdb_columns() WHERE table_name = ? AND schema_name = current_schema() "
         "AND database_name = current_database() AND (is_nullable OR column_default IS NOT NULL)",

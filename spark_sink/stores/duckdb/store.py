@@ -84,7 +84,7 @@ def add(
         table_name: the table.
         write_mode: effect of the rows on the table.
         deletes: True if the view has a column `DELETED`.
-        columns: columns of the rows, if the table has further columns, which keep their values; empty: it has none.
+        columns: columns of the rows, if the table has others too, which keep their values; empty: it has no others.
 
     Returns:
         Number of inserted and updated rows, as DuckDB counts them.
@@ -146,7 +146,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Staged:
-    """Files of rows that the tasks wrote for a coming commit, or the number of a manifest of last sequences."""
+    """Rows for a coming commit, in files that tasks wrote; or the number of a sequence manifest."""
 
     target: str
     """Table that the rows are added to; empty for a manifest."""

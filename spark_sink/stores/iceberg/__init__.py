@@ -1,1 +1,1 @@
-"""Apache Iceberg store, which keeps offsets in properties of the table and sets them in each commit."""
+"""Apache Iceberg store, with offsets in table properties that each commit sets."""

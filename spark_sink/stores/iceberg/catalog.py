@@ -1,4 +1,4 @@
-"""Iceberg catalog, which names the newest metadata of each table, and the warehouse that contains the files."""
+"""Iceberg catalog, which names each table's newest metadata, and its warehouse of files."""
 
 from __future__ import annotations
 

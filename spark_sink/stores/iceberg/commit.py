@@ -146,7 +146,7 @@ class Commit:
         first: Mapping[int, int],
         last: Mapping[int, int],
     ) -> None:
-        """Rewrite the files that contain rows of a range of records, and add the new rows, in one snapshot.
+        """Replace the rows of a range of records, in one snapshot.
 
         Args:
             table: the table.
@@ -187,7 +187,7 @@ class Commit:
             self._note(table, transaction, properties, mark, total)
 
     def _merge(self, table: Table, transaction: Transaction, rows: pa.Table, summary: dict[str, str]) -> int:
-        """Merge `rows` into the table by rewriting the files that contain one of their keys, in one snapshot.
+        """Merge `rows` into the table in one snapshot: rewrite the files that contain their keys.
 
         The driver holds `rows` and one group of these files at a time, see `touched.GROUP_BYTES`.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def live_files(table: Table) -> list[FileScanTask]:
-    """Return the data files of the snapshot that `table` was refreshed to, with their delete files."""
+    """Return the data files of `table`'s snapshot, with their delete files."""
     return list(table.scan().plan_files())
 
 
@@ -89,7 +89,7 @@ def write_rows(
 
 
 def data_file(table: Table, path: str, partition: Record, sort_order: int | None = None) -> DataFile:
-    """Return a snapshot's entry for a Parquet file, with the file's size and the bounds of each column.
+    """Return a snapshot's entry for a Parquet file, with size and column bounds.
 
     pyiceberg's own `add_files` infers the partition from the bounds, which are missing for long values.
 

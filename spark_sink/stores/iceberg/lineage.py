@@ -76,13 +76,16 @@ def total_rows(table: Table) -> int | None:
 
 
 def _is_own(snapshot: Snapshot, mark: str) -> bool:
-    """Return whether a snapshot is the commit with that mark, and not a later one that copied the mark."""
+    """Return whether a snapshot is the commit with a mark.
+
+    A later snapshot may have copied the mark.
+    """
     own = _summary(snapshot, OFFSETS_KEY)
     return bool(own) and json.loads(own).get("mark") == mark
 
 
 def _emptied(table: Table, mark: str) -> bool:
-    """Return whether the commit with that mark left rows in the table, and later writers removed all of them."""
+    """Return whether writers after the commit with a mark have removed all rows."""
     for snapshot in _ancestors(table):
         if snapshot is None or _is_own(snapshot, mark):
             return False
@@ -92,7 +95,7 @@ def _emptied(table: Table, mark: str) -> bool:
 
 
 def replacement(table: Table, job: str, *, may_be_emptied: bool = False) -> str:
-    """Describe a snapshot of another writer that kept no earlier row; empty text: no such snapshot.
+    """Describe a snapshot of another writer that kept no earlier row; empty text: there is none.
 
     A writer that changes one row of a single file makes such a snapshot too. The caller tells both apart by the rows
     left in the table.
@@ -173,7 +176,7 @@ def commits_of_job(table: Table, job: str, topic: str) -> Iterator[tuple[str, di
 
 
 def offsets_of_rows(table: Table, job: str, topic: str) -> dict[int, int] | None:
-    """Return the next offset of each partition as the table's rows show it; None: no snapshot shows it."""
+    """Return each partition's next offset, derived from the table's rows; None: no snapshot shows the offsets."""
     found = marks(table)
     if found is None:
         return None

@@ -23,7 +23,7 @@ error."""
 
 
 def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode, where: object) -> pa.Table:
-    """Merge new rows with the table's rows, and return the rows after the commit, in any order.
+    """Merge new rows with the table's rows, and return the result in any order.
 
     Args:
         target: rows of the files to rewrite. Rows with keys that `source` lacks stay, however many a key has.
@@ -67,7 +67,7 @@ def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode, where: obj
 def _with_totals(
     rows: pa.Table, both: pa.Table, first: pa.ChunkedArray, last: pa.ChunkedArray, write_mode: WriteMode
 ) -> pa.Table:
-    """Replace the totals in new rows of a commit by those after it.
+    """Replace a commit's totals by the totals after the commit.
 
     Args:
         rows: new row of each key.
@@ -93,9 +93,7 @@ def _with_totals(
 
 
 def split(source: pa.Table, target: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """Split new rows by whether the table has a row with their key: first those, then the others.
-
-    Null equals null.
+    """Split new rows into those with a key in the table, and the others. Null equals null.
 
     Args:
         source: new rows, at most one per key.

@@ -102,7 +102,7 @@ LOCAL_CATALOG = "store iceberg keeps its catalog in one SQLite file on the drive
 
 
 class IcebergStore(OptimisticStore["Table"]):
-    """Result store in one Iceberg table, in the namespace `ratchet` unless the table's name contains another.
+    """Result store in one Iceberg table; its default namespace is `ratchet`.
 
     `location` names the folder of the tables, or s3://bucket/folder; see `IcebergCatalog`.
     """
@@ -273,10 +273,10 @@ class IcebergStore(OptimisticStore["Table"]):
         return found if found and not self._has_own_row(table) else ""
 
     def _has_own_row(self, table: Table) -> bool:
-        """Return True if the table still has a row of a record below the stored offsets.
+        """Return True if the table still has a row from below the stored offsets.
 
-        Also return True if no offset above 0 is stored. Otherwise return False if the table's rows do not name their
-        records.
+        Return True, too, if no offset above 0 is stored. With such an offset, return False for a table with rows that
+        do not name their records.
         """
         stored = [(partition, offset) for partition, offset in self._stored(table).items() if offset > 0]
         if not stored or not _names_records(table):

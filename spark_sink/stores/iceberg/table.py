@@ -48,7 +48,7 @@ BORROWED = {"byte": "integer", "short": "integer"}
 """Types of Spark that Iceberg stores as a larger type."""
 
 SCHEMA_KEY = "ratchet-sink.schema"
-"""Table property with the columns as Spark describes them, because several types of Spark are one type in Iceberg."""
+"""Table property with the columns as Spark describes them. Several types of Spark are one type in Iceberg."""
 
 
 def whole_name(name: str) -> str:

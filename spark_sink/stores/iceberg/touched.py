@@ -37,7 +37,7 @@ then rewrites one of 256 parts of the table, and planning it is quick."""
 
 
 GROUP_BYTES = 64 * 1024 * 1024
-"""Maximum bytes of the files that a merge holds in memory together, where they take about four times as much. A larger
+"""Maximum bytes of the files that a merge holds in memory together. They take about four times as much there. A larger
 file is a group of its own."""
 
 
@@ -62,7 +62,7 @@ def touched(table: Table, tasks: Sequence[FileScanTask], source: pa.Table, key: 
 
 
 def groups(table: Table, tasks: Sequence[FileScanTask], key: Sequence[str]) -> list[list[FileScanTask]]:
-    """Divide the files to rewrite into groups of at most `GROUP_BYTES`, in the order of their first keys.
+    """Divide the files to rewrite into groups of at most `GROUP_BYTES`, ordered by their first keys.
 
     Args:
         table: the table.
@@ -100,7 +100,7 @@ def _ordered(table: Table, tasks: Sequence[FileScanTask], name: str) -> list[Fil
 
 
 def may_have_records(table: Table, file: DataFile, first: Mapping[int, int], last: Mapping[int, int]) -> bool:
-    """Return whether a file may contain rows of records in a range, by its bounds in the snapshot.
+    """Return whether a file may have rows of a range of records, by its bounds.
 
     Args:
         table: the table.

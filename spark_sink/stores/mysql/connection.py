@@ -1,4 +1,4 @@
-"""Sessions with a MySQL or MariaDB server, and the quoting of names and values in SQL."""
+"""Sessions with a MySQL or MariaDB server, and quoting for its SQL."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def execute(database: Database, statement: str) -> list[tuple[Any, ...]]:
 
 
 def quoted(*names: str) -> str:
-    """Quote names, which may contain any character, and join them by dots, as SQL writes them."""
+    """Quote names with any characters for SQL, and join them by dots."""
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 

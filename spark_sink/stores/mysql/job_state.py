@@ -1,4 +1,4 @@
-"""State of a job in a MySQL database, apart from the rows, and the sessions that read and change it."""
+"""State of a job in a MySQL database, and the sessions that read and change it."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ SIGNAL = 1644
 """Error number of the server for an error raised by a trigger."""
 
 DEADLOCK, DEADLOCKS = 1213, 10
-"""Error number of the server for a rollback after a deadlock, and the number of attempts of a commit. Two jobs with one
-table can cause a deadlock."""
+"""Error number of the server for a deadlock, and the number of attempts of a commit. Two jobs with one table can cause
+a deadlock."""
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,10 @@ class Tables(SqlTables["Database"]):
         return definition(column, self._state.collation)
 
     def staged(self, database: Database, newest: int) -> list[tuple[str, int, float | None]]:
-        """Return name, bytes and creation time (seconds since 1970) of the staging tables up to a generation."""
+        """Return name, bytes and creation time of the staging tables up to a generation.
+
+        The time is in seconds since 1970.
+        """
         found = self._state.run(
             database,
             "SELECT TABLE_NAME, COALESCE(DATA_LENGTH, 0) + COALESCE(INDEX_LENGTH, 0), UNIX_TIMESTAMP(CREATE_TIME) "
@@ -239,7 +242,7 @@ class Tables(SqlTables["Database"]):
         self._state.run(database, "DROP TABLE IF EXISTS {table}", table=self._state.table(table))
 
     def drop_staged(self, table: str) -> None:
-        """Drop the staging table of a job that no longer runs, on a connection of its own."""
+        """Drop a staging table that no job uses any more, on a separate connection."""
         with self._state.database() as database:
             self.drop_table(database, table)
 

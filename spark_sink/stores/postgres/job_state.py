@@ -1,4 +1,4 @@
-"""State of a job in a PostgreSQL database, apart from the rows, and the sessions that read and change it."""
+"""State of a job in a PostgreSQL database, and the sessions that read and change it."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ class JobState(SqlJobState["Database"]):
         return bool(found)
 
     def name_literal(self, name: str) -> sql.Literal:
-        """Return the name of a table in the result's schema as a text that `to_regclass` can parse."""
+        """Return a table's name in the result's schema as text for `to_regclass`."""
         return self.literal(self.table(name).as_string(None))
 
 

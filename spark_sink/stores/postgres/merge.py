@@ -50,7 +50,10 @@ def deletions(
 
 
 def remaining(state: JobState, table: str, staging: str, tokens: list[str], write_mode: WriteMode) -> sql.Composed:
-    """Return the query that counts rows of deleted keys, if the statements of `deletions` left any in the table."""
+    """Return the query that counts rows of deleted keys still in the table.
+
+    The statements of `deletions` should leave none.
+    """
     from psycopg import sql
 
     each = [

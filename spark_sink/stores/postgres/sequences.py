@@ -1,4 +1,4 @@
-"""Table of last sequences of a job that judges a raw topic itself, changed in the result's transactions."""
+"""Table of a deduplicating job's last sequences, changed in the result's transactions."""
 
 from __future__ import annotations
 

@@ -252,7 +252,10 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
             self._tables.require_types(database, table, self._columns_at(table))
 
     def _note_write_mode(self, database: Database, generation: int, start: dict[int, int]) -> None:
-        """Store the write mode before the first task commits, because a killed job may leave rows of its tasks."""
+        """Store the write mode before the first task commits.
+
+        A job killed later may leave rows of its tasks.
+        """
         if self._state.write_mode(database):
             return
         with self._state.transaction(database, generation):

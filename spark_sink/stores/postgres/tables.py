@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.postgres.types import Database
 
 NULL_IS_A_KEY = 150_000
-"""Version number (server_version_num) of the first PostgreSQL with unique indexes that treat null as a value (NULLS NOT
-DISTINCT)."""
+"""Version number (server_version_num) of the first PostgreSQL with NULLS NOT DISTINCT: unique indexes that treat null
+as a value."""
 
 SCHEMA_LOCK = 0x7261746368657421
 """Number of the advisory lock for creating tables: two simultaneous CREATE TABLE IF NOT EXISTS can still collide."""
@@ -125,7 +125,7 @@ class Tables(SqlTables["Database"]):
         return [(table, size) for table, size in found if staged_before(table, self._state.staging, newest)]
 
     def drop_staged(self, table: str, newest: int) -> None:
-        """Drop a staging table of a job that no longer runs, on a connection of its own."""
+        """Drop a staging table that no job uses any more, on a separate connection."""
         with self._state.database() as database:
             self._state.end_sessions(database, newest)  # a task frozen during a COPY would keep the table
             self._state.run(database, "DROP TABLE IF EXISTS {table}", table=self._state.table(table))

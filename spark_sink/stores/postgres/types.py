@@ -1,4 +1,4 @@
-"""Names and types of PostgreSQL for the columns of a result table, and the address of the database."""
+"""Names and types of PostgreSQL for a result table's columns, and the database's address."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def table_parts(table: str) -> list[str]:
 
 
 def conninfo(url: str, password: str | None) -> tuple[str, str]:
-    """Return the url as an address for libpq, and the part of it that messages may show.
+    """Return the url as an address for libpq, and its part for messages.
 
     Raises:
         OptionRefused: the url cannot be read, or psycopg is not installed. The message does not contain the url, which
