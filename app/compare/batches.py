@@ -1,4 +1,4 @@
-"""Record batches of a topic, read by the worker's client in a thread of its own."""
+"""Record batches of a topic, read by the worker's client in a separate thread."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STOP_S: Final = 0.2
 
 
 def reads_batches(settings: Settings, spans: Mapping[int, OffsetRange]) -> bool:
-    """Return True if `batches_between` can be used, and there are enough offsets to repay its start-up time.
+    """Return True if `batches_between` can be used, and repays its start-up time.
 
     Args:
         settings: settings with the client options.

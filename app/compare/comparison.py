@@ -133,7 +133,10 @@ class Comparison(Document):
 
     @property
     def is_open(self) -> bool:
-        """Return True if records are in flight, unread or without an identity, so that the result is not final."""
+        """Return True if records are in flight, unread or without an identity.
+
+        The result is then not final.
+        """
         return bool(self.in_flight or self.unread or any(self.without_identity.values()))
 
     @property
@@ -320,7 +323,7 @@ class Comparer:
                 result.first_without_identity[name] = side.where(*place)
 
     def _count_without_fields(self, result: Comparison, sides: Sequence[tuple[Name, TopicSide | TableSide]]) -> None:
-        """Count the records with values in another format, and note that their values are not compared."""
+        """Count records with values in another format, and note that these are not compared."""
         for name, side in sides:
             if not self._compared or not isinstance(side, TopicSide):
                 continue
@@ -350,14 +353,14 @@ class Comparer:
                 result.notes.append(f"no row of {result.target} has {pair.target}")
 
     def _absent(self, name: Name, side: TopicSide | TableSide) -> set[int]:
-        """Return the indexes of compared places that no row of a side has had in any run."""
+        """Return the indexes of compared places that a side's rows have never had."""
         if not self._engine.count(name):
             return set()
         present = self._present(name) if isinstance(side, TopicSide) else side.present
         return {number for number in range(len(self._compared)) if len(self._by) + number not in present}
 
     def _present(self, name: Name) -> set[int]:
-        """Return the indexes of wanted places that any record of a topic has had in any run."""
+        """Return the indexes of wanted places that a topic's records have ever had."""
         return {int(number) for number in (self._engine.kept(f"places of {name}") or "").split()}
 
     def _format(self, name: Name) -> str:

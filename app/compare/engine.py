@@ -152,7 +152,7 @@ FROM (
 SEMI JOIN (SELECT identity FROM source_bucket WHERE {{inside}}) USING (identity)
 ANTI JOIN (SELECT identity FROM source_bucket WHERE content = '{NO_FIELDS}') USING (identity)
 """  # noqa: S608 - a constant
-"""Statement that finds rows of the target with a content that no source record of their identity has."""
+"""Statement that finds rows of the target with a content that no source record with their identity has."""
 
 EXCESS: Final = """
 CREATE OR REPLACE TEMP TABLE excess AS
@@ -347,7 +347,7 @@ class Engine:
     # -- state
 
     def require_same(self, about: Mapping[str, str]) -> None:
-        """Store the description of a comparison in a new state file, or check that of an existing file.
+        """Store a comparison's description in a new state file, or check an existing one.
 
         Raises:
             SettingsError: the file belongs to another comparison.
@@ -385,7 +385,7 @@ class Engine:
         self._new_gaps.append((side, part, first, next_))
 
     def gaps(self, side: Name) -> list[tuple[int, int, int]]:
-        """Return part, first offset and offset after the last of each gap that any run has stored."""
+        """Return the gaps of any run: part, first offset, and offset after the last."""
         rows = self._db.execute("SELECT part, first, next FROM gaps WHERE side = ?", [side]).fetchall()
         return sorted([*rows, *(gap[1:] for gap in self._new_gaps if gap[0] == side)])
 
@@ -488,14 +488,20 @@ class Engine:
         return int(self._one(f"SELECT {ROW_BYTES} * count(*) + {texts}")[0])
 
     def nameless(self, side: Name) -> tuple[int, tuple[int, int] | None]:
-        """Return the number of a side's rows without an identity, and the first one's place or None."""
+        """Return the number of a side's rows without an identity, and the first place.
+
+        The place is None without such rows.
+        """
         count, place = self._one(
             f"SELECT count(*), min({{'part': part, 'position': position}}) FROM {side} WHERE identity IS NULL"  # noqa: S608
         )
         return int(count), _place(place)
 
     def without_fields(self, side: Name) -> tuple[int, tuple[int, int] | None]:
-        """Return the number of a side's rows with an identity but no fields, and the first one's place or None."""
+        """Return the number of a side's rows without fields, and the first place.
+
+        Only rows with an identity count. The place is None without such rows.
+        """
         count, place = self._one(
             f"SELECT count(*), min({{'part': part, 'position': position}}) FROM {side} "  # noqa: S608
             f"WHERE content = '{NO_FIELDS}' AND identity IS NOT NULL"
@@ -532,7 +538,7 @@ class Engine:
             self._sorted.unlink(missing_ok=True)
 
     def _fit(self) -> None:
-        """Lower DuckDB's memory limit if the rest of the process takes more memory than its share.
+        """Lower DuckDB's memory limit if the rest of the process takes more than its share.
 
         Compiled functions, and libraries that the readers load, stay in memory: up to 200 MB.
         """
@@ -672,7 +678,7 @@ def _inside(terms: RunConditions) -> str:
 
 
 def _young(terms: RunConditions) -> dict[str, str]:
-    """Return the SQL condition for records that may be in flight, and the join that it needs."""
+    """Return the SQL condition for records that may be in flight, and its join."""
     in_time = f"ms BETWEEN {terms.cutoff_ms:d} AND {terms.latest_ms:d}"
     if not terms.edges:
         return {"young": in_time, "edges": ""}

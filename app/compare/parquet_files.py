@@ -26,7 +26,7 @@ OTHER_TABLES: Final[Mapping[str, str]] = {
     "_delta_log": "is in a Delta table, which also has files of older versions. Write delta:PATH",
     ".hoodie": "is in a Hudi table, which also has files of older versions. Hudi tables cannot be compared",
 }
-"""Reason to refuse a folder, with the remedy, by the name of a subfolder that marks another kind of table."""
+"""Reason to refuse a folder, with the remedy, by a subfolder's name that shows another kind of table."""
 
 NUMBERS: Final[frozenset[Kind]] = frozenset({"number", "float32", "float64"})
 
@@ -50,7 +50,9 @@ def common_kind(kinds: Iterable[Kind]) -> Kind:
 
 
 def require_plain_files(files: FileSystem, path: str, address: object) -> None:
-    """Refuse a path in a Delta or Hudi table, as only the table's log says which files are current.
+    """Refuse a path in a Delta or Hudi table.
+
+    Only the table's log says which files are current.
 
     Raises:
         SettingsError: the path is in a Delta or Hudi table.

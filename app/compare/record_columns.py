@@ -234,7 +234,10 @@ def _json_fields(paths: Sequence[tuple[str, ...]]) -> Fields:
         return columns, without
 
     def singly(value: bytes | None) -> Any:
-        """Decode a JSON value, with a slower parser if msgspec refuses it, as for a lone surrogate."""
+        """Decode a JSON value.
+
+        A slower parser takes values that msgspec refuses, such as a lone surrogate.
+        """
         if value is None:
             return nothing
         try:

@@ -61,7 +61,7 @@ class RequestedValues:
         return [place for place, _ in self.parts]
 
     def texts(self) -> Callable[[Sequence[Any]], tuple[str | None, str]]:
-        """Return a function that turns the values of all places into the row's identity and content."""
+        """Return a function from the values of all places to identity and content."""
         by = [converter(kind) for _, kind in self.by]
         compared = [converter(kind) for _, kind in self.compared]
         count = len(by)

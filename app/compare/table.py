@@ -1,4 +1,4 @@
-"""Table or files as one side of a comparison, read in one snapshot and never written."""
+"""Table or files as one side of a comparison, read in one snapshot."""
 
 from __future__ import annotations
 
@@ -374,7 +374,10 @@ def _parquet_format(address: Address) -> Any:
 
 
 def _parquet_options() -> Any:
-    """Return options under which INT96, which Spark writes, has times beyond the years 1677 to 2262."""
+    """Return options for times of type INT96 beyond the years 1677 to 2262.
+
+    Spark writes INT96.
+    """
     from pyarrow.dataset import ParquetReadOptions
 
     return ParquetReadOptions(coerce_int96_timestamp_unit="us")
@@ -586,7 +589,10 @@ SNIFFED: Final = (
 
 
 def _header(file: str) -> tuple[str, list[str]]:
-    """Return the separator of a CSV file, the most frequent one in its header line, and its column names."""
+    """Return the separator and the column names of a CSV file.
+
+    The separator is the most frequent one in the header line.
+    """
     opened = gzip.open(file) if file.endswith(".gz") else open(file, "rb")
     with io.TextIOWrapper(opened, "utf-8-sig", "replace") as text:
         line = text.readline()
@@ -600,7 +606,10 @@ def _header(file: str) -> tuple[str, list[str]]:
 
 
 def _reader(relation: Any) -> pa.RecordBatchReader:
-    """Return the rows of a DuckDB relation as Arrow batches, in DuckDB before and after release 1.4."""
+    """Return the rows of a DuckDB relation as Arrow batches.
+
+    The call changed with DuckDB 1.4.
+    """
     read = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
     return read(ROWS)
 

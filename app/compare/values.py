@@ -272,7 +272,10 @@ def _as_date(value: Any) -> str | None:
 
 
 def _date_of_number(value: int) -> str | None:
-    """Return the text of a date, given in days since 1970, or as a midnight in milliseconds since 1970."""
+    """Return the text of a date given as a number.
+
+    The number is in days since 1970, or in milliseconds up to a midnight in UTC.
+    """
     with suppress(OverflowError):
         return str(EPOCH.date() + timedelta(days=value))
     found = _time_of_number(value)
@@ -350,7 +353,10 @@ def content_parts(text: str) -> list[str | None]:
 
 
 def _whole(text: str) -> str:
-    """Escape NUL and lone surrogates, which databases cannot store, and add a digest to an escaped text."""
+    """Escape NUL and lone surrogates, and add a digest to an escaped text.
+
+    Databases cannot store these characters.
+    """
     if "\0" in text or not text.isascii():
         kept = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
         return text if kept == text else f"{kept} ({_digest(text)})"

@@ -41,7 +41,7 @@ NO_REJECT = "is a reject, but its record must not be one; --remove-unexpected re
 
 @dataclass(frozen=True)
 class HeldRow:
-    """Row of the table, as partition and offset of its record and digests of its contents."""
+    """Row of the table: partition and offset of its record, and digests of its contents."""
 
     partition: int
     offset: int
@@ -97,7 +97,7 @@ class LastRows:
         self._rejects: dict[int, set[int]] = {}
 
     def hold(self, batches: Iterable[pa.RecordBatch], columns: HeldRecords) -> None:
-        """Store the rows of the table in memory, in place of rows from an earlier call.
+        """Store the rows of the table in memory, in place of an earlier call's.
 
         Args:
             batches: rows, with the key and the columns of `columns`.
@@ -135,7 +135,7 @@ class LastRows:
     def _compare(
         self, key: Tuple, last: dict[int, int], deleted: dict[int, int], rows: list[HeldRow], due: ExpectedRows
     ) -> None:
-        """Compare the rows of one key with its last record, and add the findings to the plan.
+        """Compare one key's rows with its last record; add the findings to the plan.
 
         last: offset of the key's last record, by partition, if it sets the row
         deleted: offset of the key's last record, by partition, if it deletes the row

@@ -26,7 +26,7 @@ COORDINATES = pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """Record or key with wrong rows in the table, and the planned change of these rows."""
+    """Planned change of the wrong rows of one record or key."""
 
     kind: FindingKind
     action: Action

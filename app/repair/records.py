@@ -1,4 +1,4 @@
-"""Comparison of a topic with a table of one row per record and its rejects, offset by offset."""
+"""Comparison of a topic with a table of one row per record, and its rejects."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class ExpectedRows:
 
 
 def coordinates(batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
-    """Return two arrays, partition and offset of each row's record, with `NOWHERE` in place of null."""
+    """Return partition and offset of each row's record as arrays, with `NOWHERE` for null."""
     partitions, offsets = (
         pc.fill_null(batch.column(name), NOWHERE).to_numpy(zero_copy_only=False).astype(np.int64)
         for name in ("_kafka_partition", "_kafka_offset")
@@ -150,7 +150,7 @@ def coordinates(batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
 
 
 def places(among: Numbers, offsets: Numbers) -> tuple[Numbers, Flags]:
-    """Return the index of each of `offsets` in the ascending array `among`, and True if it is there."""
+    """Return the indices of `offsets` in the ascending array `among`, and True for each found."""
     if not len(among):
         return np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.bool_)
     at = np.minimum(np.searchsorted(among, offsets), len(among) - 1)

@@ -173,7 +173,7 @@ class RepairedTable:
             self._store.close()
 
     def _require_repairable(self) -> None:
-        """Check that the job is the only writer of the table, and that the store can replace its rows.
+        """Check that only this job writes the table, and that its rows can be replaced.
 
         Raises:
             SetupError: other jobs have rows in the table, or no job has written to it.
@@ -223,7 +223,7 @@ class RepairedTable:
         )
 
     def _can_compare(self, topic: str, plan: RepairPlan) -> bool:
-        """Return True if the topic can be compared with the table, and add limits to the plan."""
+        """Return True if topic and table can be compared; add limits to the plan."""
         start, first = self._start(plan.offsets), self._store.first_offsets()
         deleted = [f"{each} from offset {at:,}" for each, at in start.items() if at > first.get(each, 0)]
         if self._is_compacted:

@@ -1,1 +1,1 @@
-"""Survey of a topic's duplicates, for a user who has not set up a stream yet."""
+"""Survey of a topic's duplicates, for a user without a stream."""

@@ -142,7 +142,10 @@ class CandidateCounts:
         raise AssertionError("the compiled pass stopped for a larger table, but the table is not full")
 
     def error(self, *verdicts: int) -> int:
-        """Return twice the standard error of a count of verdicts, estimated from the differences between groups."""
+        """Return twice the standard error of a count of verdicts.
+
+        It is estimated from the differences between groups.
+        """
         groups = self.groups[list(verdicts)].sum(axis=0)
         return round(2 * float(np.sqrt(seen.GROUPS * groups.var(ddof=1)))) if groups.any() else 0
 

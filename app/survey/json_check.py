@@ -137,7 +137,7 @@ def _after_scalar(data: U8, at: int, end: int) -> Any:
 
 @compiled()
 def is_plain(data: U8, at: int, end: int, opened: U8) -> bool:
-    """Return True if a value is an object in strict JSON, with names and numbers in plain form.
+    """Return True if a value is a strict JSON object with plain names and numbers.
 
     Args:
         data: uint8[bytes]

@@ -271,7 +271,7 @@ def read_numbers(data: U8, starts: I64, lengths: I64, form: int, numbers: I64) -
 
 
 def parse_number(text: bytes, form: int) -> int:
-    """Return the number in the bytes of a header or field, as a worker reads it; NO_NUMBER without a number."""
+    """Return the number in a header's or field's bytes, as a worker does; NO_NUMBER without one."""
     numbers = np.empty(1, np.int64)
     read_numbers(np.frombuffer(text, np.uint8), _ZERO, np.array([len(text)]), form, numbers)
     return int(numbers[0])

@@ -1,4 +1,4 @@
-"""Search of a sample for headers and fields that may have an identity or its rising number."""
+"""Search of a sample for headers and fields with an identity or its rising number."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ class _Places:
         return self._present[place] >= PRESENT_LEAST * self._records
 
     def ranked(self) -> list[RecordPart]:
-        """Return the headers and fields that enough records have, with usual names of an identity first."""
+        """Return the headers and fields that enough records have, with usual identities first."""
         usual = [place for place in self._present if self.is_usual(place)]
         return sorted(usual, key=lambda place: (self._rank(place), -self.distinct[place], place))
 
@@ -276,7 +276,7 @@ class _Places:
 
 
 def owner_rank(place: RecordPart) -> int:
-    """Return the rank of a header or field as the identity of a rising number, 0 for the best.
+    """Return the rank of a header or field as a rising number's identity; 0: best.
 
     The producer is best: its counter stays right when a second producer is added.
     """

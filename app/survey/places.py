@@ -1,4 +1,4 @@
-"""Places in a record that may have an identity or a number, and candidates made of them."""
+"""Places in a record, headers and fields, and the candidates made of them."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ class Candidates:
 
     @cached_property
     def headers(self) -> tuple[str, ...]:
-        """Names of all headers in the candidates' identities and numbers, for the search in each record."""
+        """Names of all headers of the candidates, to find in each record."""
         return self._names("header")
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        """Paths of all JSON fields in the candidates' identities and numbers, for the search in each record."""
+        """Paths of all JSON fields of the candidates, to find in each record."""
         return self._names("field")
 
     def _names(self, kind: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Settings proposed by a survey, with a reason for each setting that it proposes or leaves out."""
+"""Settings that a survey proposes or leaves out, with a reason for each."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _is_named(each: Finding) -> bool:
 
 
 def _has_usual_name(each: Finding) -> bool:
-    """Return True if a candidate has a header or field with the usual name of an id.
+    """Return True if a header or field of a candidate has an id's usual name.
 
     A key has no name: it may identify an event or a customer.
     """
@@ -363,7 +363,7 @@ def two_digits(number: float) -> int:
 
 
 def span_text(ms: float) -> str:
-    """Return a duration as text, in its largest unit with a value of at least 1."""
+    """Return a duration as text, in the largest unit that it fills."""
     for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE), ("s", 1)):
         if ms >= size * 1_000:
             return f"{ms / size / 1_000:.3g} {unit}"

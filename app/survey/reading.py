@@ -224,7 +224,7 @@ def _before(batch: RecordBatch, end: int) -> RecordBatch:
 
 
 def _limit(ranges: list[Range], limit: int) -> None:
-    """Shorten the ranges to the last `limit` offsets in all, with equal shares as far as possible."""
+    """Shorten the ranges to `limit` offsets in all, the last ones, in equal shares if possible."""
     left = limit
     by_size = sorted(ranges, key=lambda each: each.end - each.begin)
     for index, each in enumerate(by_size):
@@ -259,7 +259,7 @@ def compile_parsing() -> None:
 
 
 async def ahead(source: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
-    """Yield the items of a generator, and produce each while the caller uses the preceding one."""
+    """Yield a generator's items, each produced while the caller uses the preceding one."""
     making = asyncio.create_task(_next(source))
     try:
         while (item := await making) is not None:

@@ -340,10 +340,10 @@ class Report(Document):
 
     @property
     def form_reasons(self) -> list[dict[str, str]]:
-        """Headers and fields with sequences that a stream cannot read, each with the reason, for JSON."""
+        """Headers and fields with sequences unreadable for a stream, with reasons, for JSON."""
         return [{"place": place, "why": why} for place, why in self.forms]
 
     @property
     def left_out_reasons(self) -> list[dict[str, str]]:
-        """Headers and fields of the sample that are no candidates, each with the reason, for JSON."""
+        """Headers and fields of the sample that are no candidates, with reasons, for JSON."""
         return [{"place": place, "why": why} for place, why in self.left_out]

@@ -77,7 +77,7 @@ def _slot_of(table: I64, wanted: np.uint64) -> np.int64:
 
 @compiled()
 def _in_partition(wanted: np.uint64, partition: int) -> np.uint64:
-    """Return a hash of identity and partition that is in the same sample as the identity's.
+    """Return a hash of identity and partition, in the same sample as the identity's.
 
     Both have the same lowest bits.
     """

@@ -33,7 +33,7 @@ Due = deque[tuple[bytes, bool]]
 A record is due if the group had committed it before the internal topic was read.
 """
 IN_NO_ORDER: Final = -1
-"""Key, in place of an input partition, of records with identical copies in several input partitions.
+"""Key of records with copies in several input partitions, in place of an input partition.
 
 Such copies look alike, so their order is not checked.
 """
@@ -146,7 +146,7 @@ def _lettered(reader: TopicReader, arrivals: RepartitionSettings) -> set[tuple[i
 
 
 def _identity(identify: Identify, record: RecordView) -> bytes:
-    """Return a digest of a record's identity, or of the whole record if it has no valid identity."""
+    """Return a digest of a record's identity, else of the whole record."""
     identity = identify(record)
     if identity is None or len(identity) > MAX_IDENTITY_BYTES:
         return b"none" + _digest(record)

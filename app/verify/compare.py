@@ -136,7 +136,7 @@ class ExpectedPartition:
         self._several: dict[bytes, deque[int]] = {}
         self._seen = bytearray()
         self.invalid: dict[int, bytes] = {}
-        """Digest of the content that a dead letter must have, by input offset of its record."""
+        """Required digest of each dead letter's content, by input offset of its record."""
 
     def _begin_identity(self, identity: bytes, known: KnownSequence, since: int) -> int:
         """Number an identity, from input offset `since` on; return the number.
@@ -152,7 +152,7 @@ class ExpectedPartition:
         return number
 
     def _follow_edits(self, offset: int) -> None:
-        """Apply the operators' edits of the state that workers have applied at or before this input offset."""
+        """Apply the operators' edits that workers have applied up to an input offset."""
         while self._edits and self._edits[0].position <= offset:
             edit = self._edits.popleft()
             if edit.kind == FORGET:
@@ -172,7 +172,7 @@ class ExpectedPartition:
                 self._begin_identity(identity, KnownSequence(last, exact=False), edit.position)
 
     def add_input(self, offset: int, record: RecordView, report: Report) -> str:
-        """Apply the rule to the next input record, and expect it in the output if it must be there.
+        """Apply the rule to the next input record, and expect fresh ones in the output.
 
         Returns:
             verdict: `FRESH`, `INVALID`, `UNJUDGED`, `SKIPPED` (by an operator), or the name of a verdict that drops the
@@ -495,7 +495,7 @@ class ExpectedPartition:
                 yield identity, before
 
     def is_complete_at(self, end: int) -> bool:
-        """Return True if the input never had, before `end`, an identity that `known_at` does not yield."""
+        """Return True if `known_at` yields every identity of the input before `end`."""
         return self.baseline.complete and not any(at < end for at in self._imported_at)
 
     # Expected records as columns, and their places from `compare`.
@@ -521,7 +521,7 @@ class ExpectedPartition:
         return np.equal(np.frombuffer(self._seen, np.uint8), SEEN, dtype=np.bool_)
 
     def known_as(self, place: int) -> tuple[str | None, int | None]:
-        """Return identity and sequence of the expected record with this index; (None, None) for UNMATCHED."""
+        """Return identity and sequence of the expected record at an index; (None, None) for UNMATCHED."""
         if place == UNMATCHED:
             return None, None
         return self._identities[self._owners[place]].decode("utf-8", "backslashreplace"), self._sequences[place]

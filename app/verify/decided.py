@@ -46,7 +46,7 @@ class Rules:
         return owner is None or all(owner.rule.get(name, said) == said for name, said in self._settings.items())
 
     def of(self, rule: Mapping[str, str] | None = None) -> Rule:
-        """Return the rule of an owner entry, with present settings for those that the entry lacks.
+        """Return the rule of an owner entry; settings that it lacks are the present ones.
 
         rule: rule in the owner entry; None: the rule of the settings
 
@@ -145,7 +145,7 @@ class DecidedPartition:
         edits: Sequence[Edit],
         on_dropped: OnDropped | None,
     ) -> PartitionComparison:
-        """Apply the rule of each leg to its input, and compare each leg with its output.
+        """Apply each leg's rule to its input, and compare the result with its output.
 
         Args:
             legs: legs of the partition, in order.
@@ -280,7 +280,7 @@ class DecidedPartition:
 
 
 def _is_output_gone(owner: Owner | None, since: Mark) -> bool:
-    """Return True if a later decision than that of a mark has replaced the output topic."""
+    """Return True if a decision after that of a mark replaced the output topic."""
     marks = [each.mark for each in owner.decisions if each.mark is not None] if owner is not None else []
     at = next((number for number, mark in enumerate(marks) if mark is since), len(marks))
     return any(OUTPUT in mark.replaced for mark in marks[at + 1 :])
@@ -336,7 +336,7 @@ class JoinedLegs:
         self.seen = np.concatenate(seen)
 
     def known_as(self, place: int) -> tuple[str | None, int | None]:
-        """Return identity and sequence of the expected record with this index; (None, None) for UNMATCHED."""
+        """Return identity and sequence of the expected record at an index; (None, None) for UNMATCHED."""
         if place == UNMATCHED:
             return None, None
         part = int(np.searchsorted(self._first, place, "right")) - 1

@@ -66,7 +66,7 @@ class DroppedRecords:
         judged_to: int,
         report: Report,
     ) -> int | None:
-        """Compare a partition of the topic of dropped records with the records that had to be dropped.
+        """Compare the expected dropped records with a partition of their topic.
 
         Args:
             topic: name of the topic of dropped records.
@@ -103,7 +103,7 @@ class DroppedRecords:
         return self._missing(topic, seen, oldest, where, judged_to, report)
 
     def _sort(self) -> None:
-        """Sort the records by input offset, with one record for an offset judged more than once."""
+        """Sort the records by input offset, and keep one record for each offset."""
         offsets = self._offsets
         if all(first < second for first, second in pairwise(offsets)):
             return
@@ -206,7 +206,10 @@ class WrittenDrops:
         return any(offset in each for each in self._kept)
 
     def is_read_again(self, offset: int) -> bool:
-        """Return True if workers judged this input offset again, after an operator moved the partition back."""
+        """Return True if workers judged this input offset again.
+
+        An operator had moved the partition back.
+        """
         return any(offset in each for each in self._again)
 
     def is_certain(self, offset: int) -> bool:
@@ -241,7 +244,10 @@ def _is_topic(change: DuplicatesFrom, topic: str, topic_id: str) -> bool:
 
 
 def read_again(owner: Owner | None) -> Sequence[range]:
-    """Return the ranges of input offsets that workers judged again, after an operator moved the partition back."""
+    """Return the ranges of input offsets that workers judged again.
+
+    An operator had moved the partition back.
+    """
     decisions = owner.decisions if owner is not None else ()
     return [
         range(decision.after, decision.before)

@@ -113,7 +113,7 @@ class Findings(Generic[KindT, FindingT]):
         return not self.counts
 
     def add(self, finding: FindingT, times: int = 1) -> None:
-        """Count a finding `times` times, and keep it if it is one of the first of its kind."""
+        """Count a finding `times` times, and keep the first few of each kind."""
         self.counts[finding.kind] += times  # type: ignore[index]  # the two type variables go together
         if self._kept[finding.kind] < FINDINGS_PER_KIND:
             self._kept[finding.kind] += 1

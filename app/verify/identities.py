@@ -1,4 +1,4 @@
-"""Counts of each identity's records in the input, in the output, and in the result table."""
+"""Counts of each identity's records in input, output and result table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparison of a table with one row for each key with the rows computed from the whole topic."""
+"""Comparison of a table with one row for each key, with rows computed from the topic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Tuple = tuple[Any, ...]
 
 
 class KeyedRows:
-    """Comparison of expected rows with the rows of a table with one row for each key.
+    """Comparison of expected rows with a table that has one row for each key.
 
     Args:
         schema: columns of the key, then the compared columns: totals, or `_kafka_partition` and `_kafka_offset`.
@@ -50,7 +50,7 @@ class KeyedRows:
         self._held: dict[Tuple, Tuple] = {}
         self._again: Counter[Tuple] = Counter()
         self.misplaced: list[tuple[int, int]] = []
-        """Partition and offset in each row that is not made from the last record of its key."""
+        """Partition and offset in each row that comes from another record than its key's last."""
 
     def hold(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Store the rows of the table. Rows of an earlier call are removed."""

@@ -126,6 +126,6 @@ def noted_legs(owner: Owner | None, begin: int, end: int, since: str = "") -> li
 
 
 def _changes(decision: Decision, mark: Mark, following: Mapping[str, str]) -> bool:
-    """Return True if a decision changes position, state, output topic or rule for the records after it."""
+    """Return True if a decision changes position, state, output topic or rule."""
     is_moved = decision.before != decision.after or decision.forgets or OUTPUT in mark.replaced
     return is_moved or any(mark.rule.get(name) != following.get(name) for name in RULE)

@@ -42,7 +42,7 @@ class Order(NamedTuple):
 
 
 class Letters:
-    """Dead letters of a stream, found by the partition and offset of the input record in their headers.
+    """Dead letters of a stream, by the input partition and offset in their headers.
 
     Each takes some 300 bytes of memory.
     """
@@ -80,7 +80,7 @@ class Letters:
         order: Order | None = None,
         times: Mapping[int, int] | None = None,
     ) -> tuple[int | None, list[int]]:
-        """Check that every invalid record of an input partition has its dead letters, and no others.
+        """Check that a partition's dead letters are exactly those of its invalid records.
 
         Args:
             partition: number of the input partition.

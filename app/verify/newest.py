@@ -19,7 +19,7 @@ NEWEST: Final = 1_000
 
 
 def refuse_without_sequence(settings: Settings, bootstrap: str, stream: str | None) -> None:
-    """Refuse deduplication for a stream if at least half of its newest records would become dead letters.
+    """Refuse deduplication if half of a stream's newest records would become dead letters.
 
     Args:
         settings: all settings.

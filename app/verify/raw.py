@@ -1,4 +1,4 @@
-"""Comparison of an input with the result table of a Spark job that deduplicates it itself."""
+"""Comparison of an input with the result table of a Spark job that deduplicates it."""
 
 from __future__ import annotations
 

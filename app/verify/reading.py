@@ -265,7 +265,10 @@ class TopicReader:
         return self.topic_ids[topic]
 
     def is_compacted(self, topic: str) -> bool:
-        """Return True if Kafka compacts the topic, which removes all but the newest record of a key."""
+        """Return True if Kafka compacts the topic.
+
+        Compaction removes all but the newest record of a key.
+        """
         return "compact" in config_of(self._admin, topic)["cleanup.policy"]
 
     def records(

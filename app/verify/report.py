@@ -305,7 +305,7 @@ class Report(Findings[FindingKind, Finding], Document):
 
     @property
     def is_waiting(self) -> bool:
-        """Return True if worker, job or producer have not finished, so that records or rows may still come."""
+        """Return True if records or rows may still come from worker, job or producer."""
         waiting = (self.results and self.results.waiting, self.source and self.source.unpublished + self.source.pending)
         never = any(not each.deleted for each in self.never_judged)
         return bool(self.pending or self.halted or never or any(waiting))

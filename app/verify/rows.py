@@ -58,7 +58,7 @@ class RowOffsets:
 
 @dataclass(frozen=True)
 class StoredOffsets:
-    """Next Kafka offset of one partition, as stored with the table before and after reading it."""
+    """Next Kafka offset stored with the table for one partition, before and after the reading."""
 
     before: int
     after: int
@@ -120,7 +120,7 @@ def match(
 
 
 def _times(records: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the number of rows of each record, and the offsets of rows without a record."""
+    """Return each record's number of rows, and the offsets of rows without a record."""
     if not len(records):
         return NO_ROWS, rows
     at = np.minimum(np.searchsorted(records, rows), len(records) - 1)
@@ -132,7 +132,9 @@ _length = struct.Struct(">q").pack
 
 
 def content(record: RecordView, *, with_timestamp: bool = True) -> bytes:
-    """Return a digest (16 bytes) of key, value and headers, which must be equal in input and output.
+    """Return a digest (16 bytes) of key, value and headers.
+
+    It must be equal in input and output.
 
     with_timestamp: True to include the timestamp
     """
@@ -149,5 +151,8 @@ def content(record: RecordView, *, with_timestamp: bool = True) -> bytes:
 
 
 def identity_and_sequence(identity: bytes, sequence: int) -> bytes:
-    """Return a digest (16 bytes) of identity and sequence, equal for input record and output record."""
+    """Return a digest (16 bytes) of identity and sequence.
+
+    It is equal for an input record and its output record.
+    """
     return hashlib.blake2b(_length(sequence) + identity, digest_size=16).digest()

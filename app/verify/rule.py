@@ -104,7 +104,7 @@ class Rule:
         return self._sequence.name if is_guessed else None
 
     def is_kept(self, record: RecordView) -> bool:
-        """Return True if the record, as a duplicate, becomes a dead letter again instead of being dropped.
+        """Return True if a duplicate becomes a dead letter again instead of being dropped.
 
         This applies to a re-sent dead letter with an identity and sequence of its own.
         """
@@ -197,7 +197,10 @@ def _decimal(text: bytes) -> int | None:
 
 
 class _Digits(str):
-    """Text of a whole number in a JSON value, not converted, since Python refuses very long numbers."""
+    """Text of a whole number in a JSON value.
+
+    It is not converted, since Python refuses very long numbers.
+    """
 
     __slots__ = ()
 

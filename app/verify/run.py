@@ -52,7 +52,7 @@ class EndedPartition(Protocol):
         """Yield each known identity with its last sequence before input offset `end`."""
 
     def is_complete_at(self, end: int) -> bool:
-        """Return True if the input never had, before `end`, an identity that `known_at` does not yield."""
+        """Return True if `known_at` yields every identity of the input before `end`."""
 
 
 class Run:
@@ -85,7 +85,7 @@ class Run:
 
     @contextmanager
     def continued(self, path: Path | None) -> Iterator[None]:
-        """Continue from a state file, and replace the file at the end of a run without findings.
+        """Continue from a state file; replace it at the end of a run without findings.
 
         A state saved after a loss would hide that loss from the next run.
 
@@ -383,7 +383,7 @@ class Run:
         return self._writer is not None
 
     def end_replay(self, partition: int, ended: Baseline, entries: Iterable[Entry]) -> None:
-        """Write a replayed partition with its tables to the new state file, if `--state` is given."""
+        """Write a replayed partition and its tables to the new state file, with `--state`."""
         if self._writer is not None:
             self._writer.add(
                 partition,

@@ -1,4 +1,4 @@
-"""Comparison of a producer's files with its records in Kafka, to find records that never arrived.
+"""Comparison of a producer's files with Kafka, to find records that never arrived.
 
 The producer's records are first collected from Kafka, as columns: some 100 bytes for each while they are sorted. Then
 the files are read once, from beginning to end.

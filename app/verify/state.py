@@ -338,7 +338,7 @@ class Baseline:
 
     @classmethod
     def after_retention(cls, input_begin: int, output_begin: int) -> Baseline:
-        """Return the state before a first run, which begins at the first offsets that Kafka still has."""
+        """Return the state before a first run, at the first offsets that Kafka still has."""
         whole = input_begin == 0
         return cls(input_begin, output_begin, complete=whole, aligned=whole, output_whole=output_begin == 0)
 

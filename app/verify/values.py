@@ -1,4 +1,4 @@
-"""Comparison of a table's values with those of the records, by a digest of each row."""
+"""Comparison of a table's values with the records' values, by digests of rows."""
 
 from __future__ import annotations
 

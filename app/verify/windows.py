@@ -46,7 +46,7 @@ class Windows:
         self._set({})
 
     def continue_from(self, before: Windows) -> None:
-        """Take over the identities' state from the windows of the preceding leg, which must not be used any more.
+        """Take over the identities' state from the preceding leg's windows, and own it.
 
         A leg is the input between two decisions of an operator.
         """

@@ -141,7 +141,8 @@ class InputRecord:
     results: list[Result] = field(default_factory=list)
     """Results in the tables of the sinks that read the output, in the order of the settings."""
     sent: list[SentRecord] = field(default_factory=list)
-    """Records that agents have sent for the record, found by event id in internal topics, by identity in the output."""
+    """Records that agents have sent for the record. They are found by event id in internal topics, and by identity in
+    the output."""
     lag: int | None = None
     blocked: str | None = None
     """Sentence about an open transaction that holds the record back; None: no transaction does."""

@@ -58,11 +58,11 @@ class Log:
     """Times of deletions of the identity's state, in ms since the epoch, from the entries that Kafka still has."""
 
     def step(self, offset: int) -> tuple[ProgressEntry, bool] | None:
-        """Return the first progress entry past an input offset, and True if it is certainly the offset's own.
+        """Return the first progress entry past an input offset, and True if it is certain.
 
-        With False, an earlier transaction may have judged the offset, and compaction may have removed the entry of that
-        transaction. If `steps` has an earlier entry, none is missing between the two, because compaction removes the
-        oldest entries first.
+        It is certain if the entry's transaction must have judged the offset. Otherwise an earlier transaction may have,
+        and compaction may have removed its entry. If `steps` has an earlier entry, none is missing between the two,
+        because compaction removes the oldest entries first.
 
         Returns:
             None if no entry is past the offset

@@ -89,7 +89,7 @@ class DroppedCopy:
 
 @dataclass(slots=True)
 class Count:
-    """Count of the records with one reason or one identity, with their first and last timestamp."""
+    """Count of records with one reason or identity, with first and last timestamp."""
 
     name: str
     records: int = 0
@@ -193,7 +193,7 @@ def _share(wanted: RecordFilter, partitions: int) -> int:
 
 
 def _at(asked: Consumer, topic: str, held: dict[int, OffsetRange], ms: int | None) -> dict[int, int]:
-    """Return each partition's first offset with a timestamp from `ms` on, or its end without one.
+    """Return each partition's first offset with a timestamp from `ms` on, else its end.
 
     ms: time in ms since the epoch; None: return an empty dict
     """

@@ -76,7 +76,7 @@ class Explanation:
         self._look_at(())
 
     def _look_at(self, numbers: Collection[int]) -> None:
-        """Read first offsets and ends of some partitions only, as a topic may have very many."""
+        """Read first offsets and ends of some partitions; a topic may have very many."""
         self._ranges = self._reader.offset_ranges(numbers)
         where = self._settings, self._name, self._bootstrap, self._reader
         self._following = ResultSearch(*where, self._ranges, self._rule, self._scan)
@@ -251,7 +251,7 @@ class Explanation:
         identity: bytes,
         sequence: int | None,
     ) -> None:
-        """Add the identity's records that workers cannot read yet, after the last stable offset, to the answer."""
+        """Add the identity's records after the last stable offset, which workers cannot read yet."""
         for each in self._reader.blocked(topic, ends, high):
             answer.limits.append(str(each))
             committed = self._reader.committed_of(topic, each.partition + 1)[each.partition]

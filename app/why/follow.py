@@ -41,7 +41,7 @@ def first_result(log: Log) -> int:
 
 
 def _surplus(sequence: int | None, places: Sequence[RecordPosition], most: int) -> list[str]:
-    """Return a sentence about a sequence with more output records than the rule forwards, if it has."""
+    """Return a sentence if a sequence has more output records than the rule forwards."""
     if len(places) <= most:
         return []
     extra = ", ".join(f"{place.offset:,}" for place in places[most:][:5])
@@ -186,7 +186,7 @@ class ResultSearch:
                 each.against = origin.last_sequence if each.against is None else each.against
 
     def _first_kept(self, topic: str, begin: int, log: Log) -> int:
-        """Return the first offset in the topic of duplicates that belongs to the present input, at least `begin`."""
+        """Return the present input's first offset in the topic of duplicates, at least `begin`."""
         made = newest_replacing(log, INPUT)
         return (
             begin if made is None else max(begin, first_kept(log.owner, made[1], topic, self._reader.topic_id(topic)))

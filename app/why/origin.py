@@ -1,4 +1,4 @@
-"""Origin of a dead letter or a dropped record, read from the headers that Ratchet has appended."""
+"""Origin of a dead letter or dropped record, read from Ratchet's headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Question about a record, from the page's address, and the `ratchet why` command that asks it."""
+"""Question about a record, from the page's address, with the equal `ratchet why` command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_ratchet.rule.identity import Identity
 
 
 class Question(NamedTuple):
-    """Question about one record, by topic, partition and offset, or about the records of an identity.
+    """Question about a record, by topic, partition and offset, or about an identity's records.
 
     sequence, partition: None: any
     """
@@ -26,7 +26,7 @@ class Question(NamedTuple):
 
     @property
     def command(self) -> str:
-        """Command line of `ratchet why` that asks the same question, on one line, quoted for a shell."""
+        """Command line of `ratchet why` for the same question, quoted for a shell."""
         words = ["ratchet", "why", "--stream", self.stream]
         if self.topic is not None:
             words += ["--topic", self.topic]

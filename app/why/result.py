@@ -1,4 +1,4 @@
-"""Search for the rows of output records in the result tables, and for the commits that wrote them."""
+"""Search for the rows of output records in result tables, and for the rows' commits."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _find(
 def _offsets(
     location: TableLocation, wanted: list[RecordPosition], within: Scan, *, rejects: bool
 ) -> tuple[RowOffsets, bool]:
-    """Return the offsets of the rows read, and True if all rows of the wanted records were read."""
+    """Return the offsets of rows of the wanted records, and True if all were read."""
     found, stops = RowOffsets(), len(within.stopped)
     what = f"{'the rejects' if rejects else 'the rows'} of {location} were read in part only"
     offsets = [place.offset for place in wanted]

@@ -20,7 +20,7 @@ Watch = Callable[[int, int], None]
 
 
 class Scan:
-    """Reader of Kafka partitions within one limit of time and one of size, for all calls together."""
+    """Reader of Kafka partitions; all calls together have one limit of time and one of size."""
 
     def __init__(
         self, reader: TopicReader, limit_s: float, watch: Watch, total: int = 0, limit_bytes: int | None = None
@@ -61,7 +61,9 @@ class Scan:
     def records(
         self, topic: str, partition: int, end: int, begin: int, *, committed: bool = True
     ) -> Iterator[tuple[int, RecordView]]:
-        """Yield offset and record of each committed record from `begin` to before `end`, within the limits.
+        """Yield the committed records from `begin` to before `end`, within the limits.
+
+        Each comes with its offset.
 
         committed: False to read records of open and aborted transactions as well.
 

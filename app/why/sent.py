@@ -1,4 +1,4 @@
-"""Search for the records that agents have sent for an event, by the event's id or identity."""
+"""Search for the records that agents have sent for an event, by id or identity."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SentSearch:
     def find(
         self, answer: Answer, arrivals: list[InputRecord], output: tuple[Mapping[int, int], Mapping[int, int]]
     ) -> None:
-        """Find the records that agents have sent for each arrival, and add them to the arrival.
+        """Find the records that agents have sent for each arrival, and add them to it.
 
         Args:
             answer: answer with the arrivals

@@ -90,7 +90,7 @@ class JudgedBatch:
 
 
 class PlainRuleCheck:
-    """Check of the compiled rule against verify's plain rule, on the first records of a partition."""
+    """Check of the compiled rule by verify's plain rule, on a partition's first records."""
 
     def __init__(self, places: IdentityAndSequence, known: Mapping[bytes, KnownSequence]) -> None:
         self._rule = Rule(places.identity, places.sequence, places.form)

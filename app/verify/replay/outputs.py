@@ -242,7 +242,7 @@ class OutputComparison:
         return Gap(missing, [each for gap in self._gaps for each in gap.extra])
 
     def _pair(self, kind: FindingKind, gaps: Sequence[Gap], by: Callable[[Output], bytes]) -> None:
-        """Pair records missing in the topic with extra ones there, and report each pair as one finding.
+        """Report pairs of a record missing in the topic and an extra record there.
 
         by: function that returns equal bytes for the two records of a pair
         """

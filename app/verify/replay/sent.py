@@ -53,7 +53,7 @@ class SentRecord(msgspec.Struct, array_like=True):
 
 
 class Copies(NamedTuple):
-    """Records with the same partition and content, all of the replay or all of the topic.
+    """Records of one partition with the same content, all of the replay or all of the topic.
 
     number: number of records; due: number of these that must be in the topic; last: the last of them
     """
@@ -65,7 +65,7 @@ class Copies(NamedTuple):
 
 
 class SentRecords:
-    """Store of the records sent by the replay, and of the records found in the topics."""
+    """Store of the records that the replay sends, and of the topics' records."""
 
     def __init__(self, folder: Path, topics: list[str]) -> None:
         """Create an empty store. folder: place of the store; the caller removes it."""

@@ -28,7 +28,7 @@ Write = Callable[..., None]
 HOSTILE = {
     "_kafka_Partition": "one of Ratchet's own",
     "a b": "may not have any of",
-    "WHO": "differs from it in case only",
+    "WHO": "name differs in case only",
     "bell\a": "cannot be seen",
     "": "1 to 63 bytes",
     "x" * 64: "1 to 63 bytes",
