@@ -26,7 +26,7 @@ class OptionRefused(SinkError):
 
 
 class KafkaUnavailable(SinkError):
-    """Error for a Kafka cluster without an answer within the limit, or for a refused request."""
+    """Error for Kafka without an answer within the limit, or for a refused request."""
 
 
 class TopicMissing(SinkError):
@@ -74,7 +74,7 @@ class RuleDiffers(SinkError):
 
 
 class SequencesLost(SinkError):
-    """Error for a deduplicating job if its last sequences are lost, or belong to other rows."""
+    """Error for a deduplicating job with last sequences that are lost or belong to other rows."""
 
 
 class SparkFailed(SinkError):

@@ -372,9 +372,9 @@ class Comparer:
 
         Returns (source, target, ends of the partitions of a topic as source; None for a table as source).
 
-        A topic is read up to an end that is fixed when it is read, a table as of its opening. So a table as source is
-        opened last, once the target's end is fixed. Otherwise it would lack rows that came to both sides after its
-        opening.
+        A topic is read up to an end that is fixed when the reading begins; a table is read as of its opening. So a
+        table as source is opened last, once the target's end is fixed. Otherwise the table would lack rows that came to
+        both sides after its opening.
         """
         if self._source.is_topic:
             source = self._open("source")

@@ -166,7 +166,7 @@ SELECT identity, content, n FROM (
 )
 WHERE n > 0 AND tn > n
 """
-"""Statement that finds the contents that an identity has more often in the target than in the source."""
+"""Statement that finds contents of an identity more frequent in the target than in the source."""
 
 ALTERED_AS_IS: Final = f"""
 INSERT INTO altered

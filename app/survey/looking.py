@@ -35,7 +35,7 @@ VALUE_MOST: Final = 64 << 10
 FIELDS_MOST: Final = 64
 """Maximum number of fields read from one value, and of headers read from one record."""
 NAMES_MOST: Final = 2_000
-"""Maximum number of different names of headers and fields, so that invented names do not fill the memory."""
+"""Maximum number of different names of headers and fields. Generated names must not fill the memory."""
 UNNAMED_MOST: Final = 20
 """Maximum number of fields to count without a possible path in the settings."""
 NAME_MOST: Final = 249
@@ -100,7 +100,7 @@ class TopicSample:
 
     rows: list[Row] = field(default_factory=list)
     unnamed: Counter[str] = field(default_factory=Counter)
-    """Number of records with each field that no path of the settings can name, by name."""
+    """Number of records by field name, for fields that no path of the settings can name."""
     of_registry: int = 0
     """Number of records with JSON after the five bytes of a Schema Registry."""
     _names: set[RecordPart] = field(default_factory=set)

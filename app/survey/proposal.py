@@ -222,8 +222,8 @@ def _why_none(report: Report, whole: Finding) -> str:
         )
     if whole.equal + whole.across:
         return (
-            f"{whole.equal + whole.across:,} records equal an earlier one as a whole, and nothing in all of them tells "
-            "one event from another: two events may be alike. Have the sender give each event an id"
+            f"{whole.equal + whole.across:,} records equal an earlier one as a whole, and no header or field of all "
+            "records tells one event from another: two events may be alike. Have the sender give each event an id"
         )
     if any(each.candidate == Candidate((KEY,)) and _is_good(report, each) for each in report.findings):
         return (

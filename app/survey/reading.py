@@ -224,7 +224,7 @@ def _before(batch: RecordBatch, end: int) -> RecordBatch:
 
 
 def _limit(ranges: list[Range], limit: int) -> None:
-    """Shorten the ranges to `limit` offsets in all, the last ones, in equal shares if possible."""
+    """Shorten the ranges to the last `limit` offsets in all, in equal shares if possible."""
     left = limit
     by_size = sorted(ranges, key=lambda each: each.end - each.begin)
     for index, each in enumerate(by_size):

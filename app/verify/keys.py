@@ -1,4 +1,4 @@
-"""Comparison of a table with one row for each key, with rows computed from the topic."""
+"""Comparison of a table of one row per key with rows computed from the topic."""
 
 from __future__ import annotations
 

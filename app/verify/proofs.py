@@ -62,7 +62,7 @@ class Proof(msgspec.Struct, frozen=True):
 _PROOF_OF: Final = msgspec.json.Decoder(Proof)
 """Decoder of proofs, made when the module is imported.
 
-A thread that reads must not be the one that makes it: see `kafka_ratchet.transport.owner`.
+It must not be made by a thread that reads proofs: see `kafka_ratchet.transport.owner`.
 """
 
 

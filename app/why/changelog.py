@@ -55,7 +55,7 @@ class Log:
     edits: list[Edit] = field(default_factory=list)
     """Operators' edits of the state, in order."""
     forgotten: list[int] = field(default_factory=list)
-    """Times of deletions of the identity's state, in ms since the epoch, from the entries that Kafka still has."""
+    """Times of deletions of the identity's state, in ms since the epoch, as far as Kafka still has them."""
 
     def step(self, offset: int) -> tuple[ProgressEntry, bool] | None:
         """Return the first progress entry past an input offset, and True if it is certain.

@@ -163,7 +163,7 @@ class ResultSearch:
             if each.mark is not None and OUTPUT in each.mark.replaced:
                 return f", which was created again: accepted by {each.by} at {each.at}: {each.reason}"
         if self._ranges.output_begins[number]:
-            return f", which begins at offset {self._ranges.output_begins[number]:,}: what came before is deleted"
+            return f", which begins at offset {self._ranges.output_begins[number]:,}: earlier records are deleted"
         if self._ranges.input_begins[number]:
             return ": either it repeats a deleted record, or something is wrong: run `ratchet verify`"
         return ", although by the rule it should be: run `ratchet verify`"

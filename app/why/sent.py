@@ -19,8 +19,8 @@ LOOK_UP_MOST: Final = 20
 """Maximum number of arrivals to read again, to find the event's id in their headers."""
 UNNAMED: Final = (
     "agents of a program make the output of this stream. A record that they send names its event only where it goes "
-    "through a step (group_by, or a table of two topics); other sends and their writes to tables committed with the "
-    "transaction of the arrival, or not at all. `ratchet tables TABLE KEY` has the value of a table"
+    "through a step (group_by, or a table of two topics). All other sends, and the agents' writes to tables, were "
+    "committed with the transaction of the arrival, or not at all. `ratchet tables TABLE KEY` has the value of a table"
 )
 
 

@@ -108,7 +108,7 @@ class LocalFolder:
             return None
 
     def sizes(self, names: Sequence[str]) -> list[int | None]:
-        """Return the size of each file of the folder in bytes; a missing file has None.
+        """Return the size of each file of the folder in bytes; None for a missing file.
 
         Raises:
             OSError: a size cannot be read.

@@ -75,7 +75,7 @@ def write_files(
         dataframe: the rows.
         folder: absolute path of an existing folder, or a folder of `filesystem`.
         schema: `pyarrow.Schema` of the files; the rows are converted to its types.
-        file_prefix: start of the file names, from `file_prefix`.
+        file_prefix: start of the file names, from the function `file_prefix`.
         filesystem: pyarrow's; None: the local one.
 
     Returns:

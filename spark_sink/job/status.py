@@ -32,7 +32,7 @@ class SinkStatus:
 
     @property
     def lag(self) -> dict[int, int | None]:
-        """Return the offsets left to read per partition; None if the topic does not hold the stored offset.
+        """Return the number of offsets left to read per partition; None if the topic lacks the stored one.
 
         Markers and aborted records count.
         """

@@ -49,8 +49,8 @@ class Aggregate(NamedTuple):
 
     name: str
     rule: Rule
-    """Rule that computes the column from the rows. "records" is their number, "filled" the number of rows with a
-    value, "average" the sum divided by that number."""
+    """Rule that computes the column from the rows. "records" is the number of rows, "filled" the number of rows with a
+    value, "average" the sum divided by "filled"."""
     of: str
     """Column of the rows; empty for the number of rows."""
 

@@ -35,10 +35,10 @@ NOT_PARSED_REASON = "value-not-parsed"
 """Reason for a value that does not parse. A worker forwards such a record without looking at its value."""
 
 STATE = "_ratchet_state"
-"""Column of the rows while they are read, never of a table: `PARSED`, `NOT_PARSED` or `NO_VALUE`."""
+"""Column of the rows while they are read; no table has it. Values: `PARSED`, `NOT_PARSED` or `NO_VALUE`."""
 
 DELETED = "_ratchet_deleted"
-"""Column of rows before they reach a table with a key, never of a table. True deletes the row of the key."""
+"""Column of rows on their way to a table with a key; no table has it. True deletes the row of the key."""
 
 ILLEGAL_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
 """Characters that Parquet columns of a Delta table may not have. (Delta protocol, without column mapping.)"""

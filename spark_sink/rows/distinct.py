@@ -71,7 +71,7 @@ def hashed(value: Column, data_type: DataType) -> Column:
 def with_hashes(
     dataframe: DataFrame, key: list[Column], made: list[Column], sketches: Mapping[str, tuple[str, DataType]]
 ) -> DataFrame:
-    """Return one row per key, with the aggregates and the smallest hashes of each counted column.
+    """Return one row per key, with aggregates and each counted column's smallest hashes.
 
     No task holds more than twice `HASHES` hashes of one key and column, however many values there are. Each row is
     repeated once for each hashed column, equal hashes become one row, and all but the smallest are dropped.

@@ -1,4 +1,4 @@
-"""Rows of the result table and of the rejects table from the records of a range."""
+"""Rows of result table and rejects table, made from a range of records."""
 
 from __future__ import annotations
 

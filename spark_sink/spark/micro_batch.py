@@ -233,7 +233,7 @@ class MicroBatch:
 
     @contextmanager
     def source_client(self) -> Iterator[SourceClient]:
-        """Yield a Kafka client with the options of the source, and close it at the end."""
+        """Yield a Kafka client with the source's options, and close it at the end."""
         client = SourceClient(self.topic, self.client, self.jvm)
         try:
             yield client

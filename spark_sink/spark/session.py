@@ -29,7 +29,7 @@ ROW_SETTINGS = {
 
 BATCH_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 FEW_RECORDS = 1_000
-"""Maximum number of rows in an Arrow batch if Spark does not limit its bytes, as in Spark 3.5. With records of Kafka's
+"""Maximum number of rows in an Arrow batch, where Spark does not limit its bytes (Spark 3.5). With records of Kafka's
 largest default size, such a batch has a gigabyte: half of Arrow's limit."""
 
 LOCAL_SETTINGS = {

@@ -21,7 +21,7 @@ class SparkRelease:
 
     @property
     def connector(self) -> str:
-        """Return the Maven coordinate of the Kafka connector, which works with one release of Spark only."""
+        """Return the Maven coordinate of the Kafka connector for this release of Spark."""
         return f"org.apache.spark:spark-sql-kafka-0-10_{self.scala}:{self.version}"
 
 

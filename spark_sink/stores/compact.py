@@ -1,4 +1,4 @@
-"""Compaction of a result table's small files into larger ones, while jobs commit to the table.
+"""Compaction of a table's small files into larger ones, while jobs commit to the table.
 
 A run first writes the new files. Their names contain a job name and a generation. By these two, `vacuum` tells the
 files of a killed run from those of a running one. Then the run adds the new files and removes the old ones in one

@@ -31,7 +31,7 @@ def changes(
     widens: Callable[[str, str], bool],
     why_not: str,
 ) -> list[ColumnChange]:
-    """Return the changes that give the table the job's columns, in the order of these columns.
+    """Return the changes that give the table the job's columns, in the columns' order.
 
     Args:
         where: the table, as messages name it.
@@ -64,7 +64,7 @@ def changes(
 
 
 def is_larger(before: str, after: str, integers: Sequence[str]) -> bool:
-    """Return whether the second type is an integer or decimal with every value of the first.
+    """Return whether the second type, integer or decimal, contains every value of the first.
 
     Args:
         before: type of the column in the table.

@@ -1,4 +1,4 @@
-"""SQL, in each store's dialect, that merges a row of a commit into its key's totals."""
+"""SQL, in each store's dialect, that merges a commit's row into its key's totals."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ class SequenceFiles:
         return looking(self._paths(files), self._folder.filesystem, has_seen=self._has_seen) if files else None
 
     def stage(self, changes: DataFrame, generation: int, offsets: Mapping[int, int]) -> int:
-        """Write the changed sequences of a commit, and the manifest that the commit has to name.
+        """Write a commit's changed sequences, and the manifest that it has to name.
 
         Args:
             changes: new last sequences, one row per identity; all those of a Kafka partition are in one task.

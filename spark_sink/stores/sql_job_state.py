@@ -147,7 +147,7 @@ class SqlJobState(Generic[Database]):
         return self._composed(statement, {**known, **{n: self.literal(v) for n, v in values.items()}, **parts})
 
     def run(self, database: Database, statement: str, **parts: Any) -> list[tuple[Any, ...]]:
-        """Execute a statement with its parts, see `text`, and return its rows, if it has any."""
+        """Execute a statement with parts, see `text`; return its rows, if any."""
         return self.execute(database, self.text(statement, **parts))
 
     # -- generation and offsets
@@ -276,7 +276,7 @@ class SqlJobState(Generic[Database]):
         return [str(job) for job, identity in found if not StoredTopicId("", int(identity)).is_other(self._topic_id)]
 
     def other_sources(self, database: Database) -> list[str]:
-        """Return the other jobs and topics with stored offsets for the table, as texts for messages."""
+        """Return other jobs and topics with stored offsets for the table, for messages."""
         if not self.is_there(database):
             return []
         found = self.run(

@@ -117,7 +117,7 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
         raise NotImplementedError
 
     def _in_transaction(self, generation: int, change: Callable[[Database], None]) -> None:
-        """Run and commit a change, in one transaction of a session that a take-over can end.
+        """Run and commit a change in a transaction that a take-over can end.
 
         A database may run the change again after a rollback that it demands.
         """
@@ -245,7 +245,7 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
     def _require_unchanged(
         self, database: Database, generation: int, start: Mapping[int, int] | None, *, locks: bool = True
     ) -> None:
-        """Refuse a commit if another run or another program has changed the table or its offsets.
+        """Refuse a commit if another run or program has changed the table or its offsets.
 
         Args:
             database: connection, during the transaction of the commit if `locks`.

@@ -35,7 +35,7 @@ class SqlTables(Generic[Database]):
         raise NotImplementedError
 
     def widens(self, before: str, after: str) -> bool:
-        """Return whether the database can change the first type to the second without changing a value."""
+        """Return whether the database can change the first type to the second without loss."""
         raise NotImplementedError
 
     def require_staged(self, staging: str, found: int, rows: int) -> None:

@@ -1,4 +1,4 @@
-"""Columns of a result table in a database, and conversions between Spark's types and the database's."""
+"""Columns of a result table in a database, and conversions from and to Spark's types."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement, StoreCheck
 
 JOB_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-"""Pattern of job names. They become part of keys in every store, and these characters need no escaping in any."""
+"""Pattern of job names. Names become part of keys in every store, and the pattern's characters need no escaping in
+any."""
 
 COMPACTION = "ratchet-compact"
 """Name in place of a job's that `compact` uses in file names and for its generations."""

@@ -22,7 +22,7 @@ files of a crash."""
 
 
 def vacuum(location: TableLocation, older_than_s: float = OLDER_THAN_S, *, dry_run: bool = False) -> list[Orphan]:
-    """Remove the orphans of all jobs next to a result table and its table of rejects.
+    """Remove all jobs' orphans next to a result table and its rejects table.
 
     Args:
         location: location of the result table.

@@ -18,7 +18,7 @@ A record takes some 500 bytes of memory. The same number limits the differing re
 kept digests of equal records.
 """
 ALIKE: Final = 8
-"""Number of the topic's first records to search in the replay, if retention has deleted the topic's beginning."""
+"""Number of the topic's first records to search in the replay, if older ones are deleted."""
 SHOWN: Final = 200
 """Maximum number of bytes kept of a key and of a value, for display."""
 

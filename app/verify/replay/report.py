@@ -51,7 +51,7 @@ class ReplayReport(Document):
     of_others: Counter[str] = field(default_factory=Counter)
     """Number of records from other streams or programs in the topics of `sent`, by topic."""
     begun: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Input offset where a later version of the program began with an empty table, by table and partition."""
+    """Input offset where a later program version began with an empty table, by table and partition."""
     without_time: bool = False
     """True if timestamps of outputs and sent records were not compared."""
     not_compared: list[UncomparedPart] = field(default_factory=list)

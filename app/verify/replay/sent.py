@@ -53,7 +53,7 @@ class SentRecord(msgspec.Struct, array_like=True):
 
 
 class Copies(NamedTuple):
-    """Records of one partition with the same content, all of the replay or all of the topic.
+    """Equal records of one partition, all of the replay or all of the topic.
 
     number: number of records; due: number of these that must be in the topic; last: the last of them
     """

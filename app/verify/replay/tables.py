@@ -70,7 +70,7 @@ class ReplayTables:
         self._windowed = [table.name for table in tables if table.window]
         self._begins = {OWN + msgspec.json.encode(begin_key(table.name)): table.name for table in tables}
         self.begins: dict[str, int] = {}
-        """Input offset where workers began a new table of a later program version, by name of the table."""
+        """Input offset where a later program version began with an empty table, by table."""
         self.position: int | None = None
         """Next input offset of the worker, as of the changelog's end; None: the changelog has no such offset."""
         self.is_compared = False

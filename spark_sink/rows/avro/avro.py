@@ -46,8 +46,8 @@ class AvroValues:
     schema: str
     """Schema that every value was written with, as JSON text (.avsc); a record."""
     id: int | None = None
-    """Number of the schema in a registry: values begin with a zero byte and these four bytes, and a value with another
-    number does not parse. None: values are plain Avro without a prefix."""
+    """Number of the schema in a registry: values begin with a zero byte and this number in four bytes, and a value with
+    another number does not parse. None: values are plain Avro without a prefix."""
     plan: Plan = field(init=False, repr=False, compare=False)
     columns: StructType = field(init=False, repr=False, compare=False)
 
@@ -129,7 +129,7 @@ def _read_schema(values: AvroValues) -> StructType:
 
 
 class _SchemaReader:
-    """Reader of an Avro schema in a single pass, with the named types defined so far."""
+    """Single-pass reader of an Avro schema, with the named types defined so far."""
 
     def __init__(self) -> None:
         self._named: dict[str, tuple[Plan, DataType] | None] = {}

@@ -53,7 +53,7 @@ class Node:
     scale: int = 0
 
     def is_called(self, other: Node) -> bool:
-        """Return True if a value of the other type can be this type, by their names."""
+        """Return True if the types' names let a value of `other` be read as this type."""
         return other.name.rpartition(".")[2] == self.name.rpartition(".")[2] or other.name in self.aliases
 
 

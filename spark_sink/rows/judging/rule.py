@@ -1,4 +1,7 @@
-"""Rule for the records of a raw topic, without the parts of a worker's rule that Spark lacks."""
+"""Rule for the records of a raw topic.
+
+It lacks the parts of a worker's rule that Spark does not support.
+"""
 
 from __future__ import annotations
 

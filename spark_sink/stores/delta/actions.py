@@ -19,7 +19,7 @@ IDENTITY_PARTS = ("identity", "identity-low", "identity-rest")
 
 
 def _write_mode_key(job: str) -> str:
-    """Return the name of the `txn` action that stores the length of the write mode's text.
+    """Return the name of the `txn` action with the length of the write mode's text.
 
     Further actions store the pieces of the text; their names begin with this name. No topic can have this name.
     """
@@ -93,12 +93,12 @@ def generation_key(job: str) -> str:
 
 
 def version_key(job: str) -> str:
-    """Return the name of the `txn` action with the version of a job's newest log entry."""
+    """Return the name of the `txn` action with the version of a job's newest entry."""
     return f"ratchet-sink/{job}/version"
 
 
 def rows_key(job: str) -> str:
-    """Return the name of the `txn` action with the row count after a job's newest log entry."""
+    """Return the name of the `txn` action with the row count after a job's newest entry."""
     return f"ratchet-sink/{job}/rows"
 
 

@@ -45,7 +45,7 @@ def write_entry(
     write_mode: WriteMode,
     partitions: Mapping[str, Mapping[str, str | None]] | None = None,
 ) -> None:
-    """Commit rows as the version after the one that `table` was read at.
+    """Commit rows as the version after `table`'s.
 
     Args:
         table: the table at the version that the caller has checked.
@@ -56,7 +56,7 @@ def write_entry(
         partitions: partition of each file by name, if the table has partitions.
 
     Raises:
-        StoreError: the table has several rows of a key of the rows.
+        StoreError: the table has several rows of one key of the new rows.
         CommitFailedError: another commit was first.
         DeltaError: the table cannot be read or written.
     """
@@ -79,7 +79,7 @@ def write_entry(
 
 
 def write_actions(table: DeltaTable, entry: JobEntry, actions: list[Any]) -> None:
-    """Commit added and removed files as the version after the one that `table` was read at.
+    """Commit added and removed files as the version after `table`'s.
 
     Args:
         table: the table at the version that the caller has checked.

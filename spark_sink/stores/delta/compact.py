@@ -67,7 +67,7 @@ class DeltaCompactor:
         return len(sizes), sum(sizes)
 
     def take_over(self) -> int:
-        """Commit a log entry with the compaction's next generation in a `txn` action of its own."""
+        """Commit a log entry with the compaction's next generation in a separate `txn` action."""
         from deltalake.exceptions import CommitFailedError
 
         for attempt in range(1, ATTEMPTS + 1):
@@ -103,7 +103,7 @@ class DeltaCompactor:
         return DataFile(made.name, made.bytes, made.rows, files[0].partition, files[0].entry, made.statistics)
 
     def replace(self, replacements: Sequence[Replacement], generation: int) -> bool:
-        """Commit a log entry that marks its added and removed files as no change of data."""
+        """Commit a log entry with added and removed files, marked as no change of data."""
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, RemoveAction
 

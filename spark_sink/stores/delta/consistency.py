@@ -46,7 +46,7 @@ class ConsistencyCheck:
         self._folder, self._name, self._topic, self._transactions = folder, job, topic, transactions
 
     def require(self, table: DeltaTable, *, may_be_emptied: bool = False) -> None:
-        """Refuse a table if its rows do not match its `txn` actions, or if it may lose these.
+        """Refuse a table with rows that contradict its `txn` actions, or that may lose these actions.
 
         Args:
             table: the table at its newest version.

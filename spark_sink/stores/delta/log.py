@@ -58,7 +58,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class HistoryBreak:
-    """Log entry after which the rows of an older version are no longer in the table."""
+    """Log entry that removes the rows of an older version from the table."""
 
     kind: Literal["restored", "replaced", "unknown"]
     version: int
@@ -139,7 +139,7 @@ class Log:
         return None
 
     def break_since(self, version: int, *, may_be_emptied: bool = False) -> HistoryBreak | None:
-        """Return the change after which the rows of a version are no longer in the table.
+        """Return the change that has removed the rows of a version from the table.
 
         Args:
             version: version of the job's last entry.

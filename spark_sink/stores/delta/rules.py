@@ -1,4 +1,4 @@
-"""Rules that the owner of a Delta table has set for every writer, such as CHECK constraints.
+"""Rules of a Delta table's owner for every writer, such as CHECK constraints.
 
 Unless delta-spark writes the files, the job adds its files to the log itself and evaluates no SQL expressions over
 their rows. So it adds nothing to a table with such a rule.

@@ -81,7 +81,7 @@ def refused_sum(messages: Iterable[str]) -> str:
 
 
 def _sum(key: Sequence[str], name: str, n: int, data_type: DataType) -> Column:
-    """Return the new value of a column to add up, from column `n` of the sums."""
+    """Return the new value of a summed column, from column `n` of the sums."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import DecimalType
 

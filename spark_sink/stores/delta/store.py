@@ -1,4 +1,4 @@
-"""Results in a Delta Lake table, committed by delta-rs, in a local or mounted folder or a bucket.
+"""Results in a Delta Lake table, in a folder or bucket, committed by delta-rs.
 
 Executors write Parquet files into the table's folder; readers do not see them until the driver names them in the log.
 The same log entry contains `txn` actions (Delta protocol, "Transaction Identifiers"): one per Kafka partition with the

@@ -1,4 +1,4 @@
-"""DuckDB file, open only during a call, so that other processes can read it between calls."""
+"""DuckDB file, open only during a call: other processes can read it between calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 LOCK_PATIENCE_S = 30.0
-"""Seconds that a call waits while another process has the file open, such as a job or a reader."""
+"""Seconds that a call waits while another process, a job or reader, has the file open."""
 
 LOCK_PAUSE_S = 0.1
 """Seconds between two attempts to open the file."""

@@ -48,7 +48,7 @@ def arrow_schema_of(schema: Schema, *, with_ids: bool) -> pa.Schema:
 
 
 def rows_of(table: Table, tasks: Sequence[FileScanTask], columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some files, except deleted rows, in the table's own columns and types.
+    """Yield the rows of some files without deleted rows, in the table's columns and types.
 
     Args:
         table: the table.

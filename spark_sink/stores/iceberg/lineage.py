@@ -29,7 +29,7 @@ def mark_key(job: str) -> str:
 
 
 def rows_key(job: str) -> str:
-    """Return the name of the table property with the row count after a job's newest commit."""
+    """Return the name of the property with the row count after a job's newest commit."""
     return f"ratchet-sink-rows.{job}"
 
 
@@ -165,7 +165,7 @@ def _is_newest(table: Table) -> bool:
 
 
 def commits_of_job(table: Table, job: str, topic: str) -> Iterator[tuple[str, dict[int, int]]]:
-    """Yield the snapshots made by a job, newest first, with the next offset of each partition."""
+    """Yield a job's snapshots, newest first, with the next offset of each partition."""
     for snapshot in _ancestors(table):
         if snapshot is None:
             return

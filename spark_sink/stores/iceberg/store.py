@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 
 TABLE_NAME = re.compile(r"(?:[A-Za-z0-9_]{1,100}\.){0,3}[A-Za-z0-9_]{1,100}")
-"""Pattern of table names. They become folder names, and these characters need no escaping there. The name may
+"""Pattern of table names. Names become folder names, where the pattern's characters need no escaping. The name may
 begin with a namespace."""
 
 DECISIONS_KEPT = 20

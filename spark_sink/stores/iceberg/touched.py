@@ -37,8 +37,8 @@ then rewrites one of 256 parts of the table, and planning it is quick."""
 
 
 GROUP_BYTES = 64 * 1024 * 1024
-"""Maximum bytes of the files that a merge holds in memory together. They take about four times as much there. A larger
-file is a group of its own."""
+"""Maximum bytes on disk of the files that a merge holds in memory together. In memory they take about four times as
+much. A larger file is a group of its own."""
 
 
 def touched(table: Table, tasks: Sequence[FileScanTask], source: pa.Table, key: Sequence[str]) -> list[FileScanTask]:
@@ -62,7 +62,7 @@ def touched(table: Table, tasks: Sequence[FileScanTask], source: pa.Table, key: 
 
 
 def groups(table: Table, tasks: Sequence[FileScanTask], key: Sequence[str]) -> list[list[FileScanTask]]:
-    """Divide the files to rewrite into groups of at most `GROUP_BYTES`, ordered by their first keys.
+    """Divide the files to rewrite into groups of `GROUP_BYTES`, ordered by first key.
 
     Args:
         table: the table.
@@ -151,7 +151,7 @@ def sorted_values(column: pa.ChunkedArray) -> list[Any] | None:
 
 
 def _may_have(file: DataFile, field: NestedField, values: list[Any] | None, has_null: bool) -> bool:
-    """Return whether the file may contain one of the values, by its bounds in the snapshot."""
+    """Return whether the file may contain one of the values, by its bounds."""
     from pyiceberg.conversions import from_bytes
     from pyiceberg.types import PrimitiveType
 

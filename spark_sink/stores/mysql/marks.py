@@ -68,7 +68,7 @@ class Marks:
         self._state, self._topic_id, self._relations = state, topic_id, relations
 
     def give_ids(self, database: Database) -> None:
-        """Write an id into the comment of each table without one, such as a new table.
+        """Write an id into the comment of each table without one.
 
         Each ALTER TABLE commits the open transaction.
 

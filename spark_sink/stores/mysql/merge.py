@@ -50,7 +50,7 @@ def replacement(table: str, staging: str, tokens: Iterable[str], identity: tuple
 
 
 def insertion(table: str, staging: str, tokens: Iterable[str], columns: list[Column], write_mode: WriteMode) -> str:
-    """Return the statement that inserts staged rows, or adds them to the totals of their keys."""
+    """Return the statement that inserts staged rows, or adds them to their keys' totals."""
     into = [column.name for column in columns]
     insert = (
         f"INSERT INTO {table} ({names(into)}) SELECT {names(into, 'source')} FROM {staging} AS source "  # noqa: S608

@@ -52,7 +52,7 @@ a deadlock."""
 
 @dataclass(frozen=True)
 class _Staged:
-    """Rows of one table that the tasks wrote into a staging table for a coming commit."""
+    """Rows in a staging table, written by tasks for one table and a coming commit."""
 
     table: str
     target: str

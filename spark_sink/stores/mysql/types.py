@@ -84,7 +84,7 @@ WIDENINGS = "smallint, int and bigint become larger ones of these, and decimal g
 
 
 def widens(before: str, after: str) -> bool:
-    """Return whether `MODIFY COLUMN` can change the first type to the second without changing a value."""
+    """Return whether `MODIFY COLUMN` can change the first type to the second without loss."""
     return is_larger(before, after, INTEGERS)
 
 

@@ -85,7 +85,7 @@ class Marks:
         return "", ""
 
     def number(self, database: Database, relation: str) -> tuple[int, int]:
-        """Return the oid of a table, and the number of its file, which a TRUNCATE changes."""
+        """Return a table's oid, and its file's number, which a TRUNCATE changes."""
         return self._look(database, relation)[:2]
 
     def _is_unlogged(self, database: Database, relation: str) -> bool:
