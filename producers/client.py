@@ -97,7 +97,7 @@ PASSING = LEADER_CHANGES | frozenset(
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._RESOLVE,
-        KafkaError._DESTROY_BROKER,  # the metadata no longer list the broker that was asked
+        KafkaError._DESTROY_BROKER,  # the metadata no longer list the broker of the request
         KafkaError.NOT_CONTROLLER,
         KafkaError.BROKER_NOT_AVAILABLE,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,

@@ -256,7 +256,7 @@ class TopicPlanner:
             KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - new, and not in this client's metadata yet
             KafkaError._TIMED_OUT,  # noqa: SLF001
             KafkaError._TRANSPORT,  # noqa: SLF001
-            KafkaError._DESTROY_BROKER,  # noqa: SLF001 - the metadata no longer list the broker that was asked
+            KafkaError._DESTROY_BROKER,  # noqa: SLF001 - the metadata no longer list the broker of the request
         }
         deadline = time.monotonic() + self._timeout_s
         if committed not in self._consumers:
