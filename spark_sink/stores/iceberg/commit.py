@@ -43,6 +43,12 @@ MAX_AGE_MS = 900_000
 """Minimum milliseconds to keep a snapshot: queries of ten minutes still find its files. Each commit reads and writes
 the list of all snapshots: with Iceberg's own five days, a stream would become slower with every commit."""
 
+RETRIES = {"commit.retry.num-retries": "0"}
+"""Number of retries by pyiceberg: a retry would commit onto a newer snapshot that the job has not checked.
+
+The table has this property too, for jobs of an earlier version; `begin` does not depend on it.
+"""
+
 EXPIRED_AT_ONCE = 20
 """Number of old snapshots that makes a commit expire them."""
 
@@ -93,7 +99,6 @@ class Commit:
         """
         from pyiceberg.typedef import Record
 
-        share_snapshots(table)
         mark, summary = self._summary(table, properties)
         total = (total_rows(table) or 0) + added
         # pyiceberg's `add_files` takes no files with field ids: it would find columns by their names.
@@ -106,7 +111,7 @@ class Commit:
                 f"{table.location()}: the files of a commit contain {written} rows instead of {added}. Nothing was "
                 "committed; run the job again"
             )
-        with table.transaction() as transaction:
+        with begin(table) as transaction:
             if not isinstance(rows, list):
                 total = self._merge(table, transaction, rows, summary)
             elif not rows:
@@ -157,7 +162,6 @@ class Commit:
         """
         from pyiceberg.typedef import Record
 
-        share_snapshots(table)
         mark, summary = self._summary(table, properties)
         new = [data_file(table, path, Record(*partition)) for path, partition in files.items()]
         tasks = live_files(table)
@@ -175,7 +179,7 @@ class Commit:
             total += rows - task.file.record_count
             if rows:
                 new.append(write_rows(table, self.folder, left, named, task.file.partition))
-        with table.transaction() as transaction:
+        with begin(table) as transaction:
             if not old and not new:
                 _write_nothing(transaction, summary)
             else:
@@ -234,7 +238,7 @@ class Commit:
             properties: table properties to set in the same commit.
         """
         mark, summary = self._summary(table, properties)
-        with table.transaction() as transaction:
+        with begin(table) as transaction:
             total = self._replace_files(table, transaction, old, new, summary)
             self._note(table, transaction, properties, mark, total)
 
@@ -275,6 +279,18 @@ class Commit:
             for key, value in properties.items()
             if key.startswith(prefix) and key != generation_key(self.job)
         }
+
+
+def begin(table: Table) -> Transaction:
+    """Return a transaction that fails if the catalog has a newer snapshot than `table`.
+
+    pyiceberg retries by the property in its copy of the table's metadata. Operators may change the table's property, so
+    each transaction sets that of the copy.
+    """
+    share_snapshots(table)
+    properties = {**table.properties, **RETRIES}
+    table.metadata = table.metadata.model_copy(update={"properties": properties})
+    return table.transaction()
 
 
 def share_snapshots(table: Table) -> None:

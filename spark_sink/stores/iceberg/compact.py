@@ -10,7 +10,7 @@ from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.files.bucket import Folder
 from kafka_ratchet.spark_sink.files.parquet import WrittenFile, file_prefix, require_files
 from kafka_ratchet.spark_sink.stores.compactor import ATTEMPTS, DataFile, Replacement, require_newest
-from kafka_ratchet.spark_sink.stores.iceberg.commit import generation_key, newest_generation
+from kafka_ratchet.spark_sink.stores.iceberg.commit import begin, generation_key, newest_generation
 from kafka_ratchet.spark_sink.stores.iceberg.files import file_name, live_files, rows_of, write_rows
 from kafka_ratchet.spark_sink.stores.iceberg.lineage import MARKS_KEY, marks
 from kafka_ratchet.spark_sink.stores.store import COMPACTION
@@ -111,7 +111,7 @@ class IcebergCompactor:
         """Commit a snapshot on top of the one that `look` read; raise an error if another writer was first."""
         passed_on = marks(self._table)
         summary = {} if passed_on is None else {MARKS_KEY: json.dumps(passed_on)}
-        with self._table.transaction() as transaction:
+        with begin(self._table) as transaction:
             changing = transaction.update_snapshot(snapshot_properties=summary)
             # Even without files it is a snapshot, at which an older run's commit fails.
             with changing.overwrite() if replacements else changing.fast_append() as producer:

@@ -32,7 +32,7 @@ from kafka_ratchet.spark_sink.spark.dialect import to_arrow
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement, first_after
 from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
-from kafka_ratchet.spark_sink.stores.iceberg.commit import Commit, generation_key, newest_generation
+from kafka_ratchet.spark_sink.stores.iceberg.commit import RETRIES, Commit, generation_key, newest_generation
 from kafka_ratchet.spark_sink.stores.iceberg.compact import IcebergCompactor
 from kafka_ratchet.spark_sink.stores.iceberg.files import arrow_schema_of, data_file, data_location
 from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
@@ -45,7 +45,6 @@ from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
 from kafka_ratchet.spark_sink.stores.iceberg.partitions import require_partitions, sorted_by
 from kafka_ratchet.spark_sink.stores.iceberg.repair import require_repairable, rewrite
 from kafka_ratchet.spark_sink.stores.iceberg.table import (
-    RETRIES,
     SCHEMA_KEY,
     add_columns,
     find_table,

@@ -12,7 +12,14 @@ from kafka_ratchet.spark_sink.rows.partition_by import PartitionField
 from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
 from kafka_ratchet.spark_sink.stores.evolution import DECIMAL, ColumnChange, changes, is_larger
 from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
-from kafka_ratchet.spark_sink.stores.iceberg.commit import AGE_KEY, KEEP_KEY, KEEP_SNAPSHOTS, MAX_AGE_MS
+from kafka_ratchet.spark_sink.stores.iceberg.commit import (
+    AGE_KEY,
+    KEEP_KEY,
+    KEEP_SNAPSHOTS,
+    MAX_AGE_MS,
+    RETRIES,
+    begin,
+)
 from kafka_ratchet.spark_sink.stores.iceberg.partitions import add_partitions
 from kafka_ratchet.spark_sink.stores.store import require_columns, without_free
 
@@ -22,9 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAMESPACE = "ratchet"
-
-RETRIES = {"commit.retry.num-retries": "0"}
-"""Number of retries by pyiceberg: a retry would commit onto a newer snapshot that the job has not checked."""
 
 UPKEEP = {
     KEEP_KEY: str(KEEP_SNAPSHOTS),
@@ -150,7 +154,7 @@ def add_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> No
         new = [field for field in schema.fields if field.name not in table.schema().column_names]
         kept = [schema[field.name] for field in table.schema().fields if field.name in schema.names]
         try:
-            with table.transaction() as transaction:
+            with begin(table) as transaction:
                 with transaction.update_schema() as update:
                     update.union_by_name(arrow_schema(schema))
                 # The order is the table's, with new columns last.
