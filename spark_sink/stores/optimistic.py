@@ -438,6 +438,8 @@ class OptimisticStore(TableStore, Generic[Table]):
                 return staged.rows
             self._refresh(table)
             self._require_holder(table, None)
+            if isinstance(failure, SinkError):
+                raise failure  # a check before the version, with its own remedy
             if not self._is_conflict(failure):
                 self._refuse(failure)
         raise self._others_were_faster()

@@ -25,6 +25,7 @@ from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
     total_rows,
 )
 from kafka_ratchet.spark_sink.stores.iceberg.merge import merged, split
+from kafka_ratchet.spark_sink.stores.iceberg.partitions import require_partitions_of
 from kafka_ratchet.spark_sink.stores.iceberg.touched import groups, may_have_records, parts, touched, without_records
 
 if TYPE_CHECKING:
@@ -159,6 +160,9 @@ class Commit:
             properties: table properties to set in the same commit.
             first: first replaced offset of each partition.
             last: offset after the last replaced one of each partition.
+
+        Raises:
+            OptionRefused: a file to rewrite has other partitions than the table has now.
         """
         from pyiceberg.typedef import Record
 
@@ -178,6 +182,7 @@ class Commit:
             old.append(task)
             total += rows - task.file.record_count
             if rows:
+                require_partitions_of(table.location(), table, task, "Nothing was replaced")
                 new.append(write_rows(table, self.folder, left, named, task.file.partition))
         with begin(table) as transaction:
             if not old and not new:

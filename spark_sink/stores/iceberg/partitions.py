@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import SchemaDiffers
+from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers
 from kafka_ratchet.spark_sink.rows.distinct import quoted
 from kafka_ratchet.spark_sink.rows.partition_by import PartitionField, option_text
 from kafka_ratchet.spark_sink.spark.dialect import in_utc
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table import FileScanTask, Table, Transaction
     from pyiceberg.table.sorting import SortField
     from pyspark.sql import Column, DataFrame
 
@@ -50,6 +50,27 @@ def require_partitions(where: object, table: Table, fields: Sequence[PartitionFi
             f"{where}: the table is partitioned by {present or 'nothing'}, and this job has {option_text(fields)}. "
             "Partitions of an existing table do not change: give the job the partition_by of the table, or choose "
             "another table"
+        )
+
+
+def require_partitions_of(where: object, table: Table, task: FileScanTask, undone: str) -> None:
+    """Refuse to rewrite a file with other partitions than the table's present ones.
+
+    Its rows may belong to several of the present partitions, and a new file has the values of one.
+
+    Args:
+        where: the table, as messages name it.
+        table: the table.
+        task: the file.
+        undone: sentence about what was not done, without a full stop.
+
+    Raises:
+        OptionRefused: the partitions differ.
+    """
+    if task.file.spec_id != table.metadata.default_spec_id:
+        raise OptionRefused(
+            f"{where}: {task.file.file_path} has other partitions than the table's present ones. {undone}; let the "
+            "engine that changed the partitions rewrite the file (rewrite_data_files)"
         )
 
 

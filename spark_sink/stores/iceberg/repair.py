@@ -11,6 +11,7 @@ from kafka_ratchet.spark_sink.rows.identities import Identities
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.iceberg.compact import NEWEST_FORMAT
 from kafka_ratchet.spark_sink.stores.iceberg.files import live_files, rows_of, write_rows
+from kafka_ratchet.spark_sink.stores.iceberg.partitions import require_partitions_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,11 +55,7 @@ def rewrite(
     for task in live_files(table):
         if not any(gone.among(batch).any() for batch in rows_of(table, [task], gone.names) if batch.num_rows):
             continue
-        if task.file.spec_id != table.metadata.default_spec_id:
-            raise OptionRefused(
-                f"{where}: {task.file.file_path} has other partitions than the table's present ones. Nothing was "
-                "repaired; let the engine that changed the partitions rewrite the file (rewrite_data_files)"
-            )
+        require_partitions_of(where, table, task, "Nothing was repaired")
         old.append(task)
         kept = _kept(table, task, gone)
         first = next(kept, None)

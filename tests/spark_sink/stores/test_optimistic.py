@@ -68,6 +68,11 @@ class Checked(Attempts):
         return False
 
 
+class OtherPartitions(StoreError):
+    def __init__(self) -> None:
+        super().__init__("rewrite the file")
+
+
 class Replacing(Attempts):
     """Store of which a repair meets these failures, one at each try."""
 
@@ -84,7 +89,7 @@ class Replacing(Attempts):
             raise failure
 
     def _is_failure(self, error: Exception) -> bool:
-        return isinstance(error, Conflict | OSError)
+        return isinstance(error, Conflict | OSError | StoreError)
 
     def _is_conflict(self, error: Exception) -> bool:
         return isinstance(error, Conflict)
@@ -165,6 +170,13 @@ def test_a_repair_is_tried_again_after_a_conflict_alone() -> None:
     store = Replacing(*[Conflict] * COMMIT_ATTEMPTS)
     with pytest.raises(StoreError, match="others were faster"):
         store.replace(rows, {}, {})
+
+
+def test_the_error_of_a_check_within_a_replacement_keeps_its_remedy() -> None:
+    store = Replacing(OtherPartitions)
+    with pytest.raises(OtherPartitions, match=r"^rewrite the file$"):
+        store.replace(cast("DataFrame", None), {}, {})
+    assert store.writes == 1
 
 
 def test_a_run_that_is_taken_over_amid_a_replacement_ends_at_once() -> None:

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import FileScanTask, Table
 
-from kafka_ratchet.spark_sink.errors import StoreError
+from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError
 from kafka_ratchet.spark_sink.files.local import LocalFolder
 from kafka_ratchet.spark_sink.rows.aggregates import COUNT_COLUMN
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores.iceberg import commit as commit_module
 from kafka_ratchet.spark_sink.stores.iceberg import merge as merge_module
 from kafka_ratchet.spark_sink.stores.iceberg import touched as module
@@ -233,3 +233,21 @@ def test_rows_of_one_key_stay_until_a_commit_changes_the_key(
     table.overwrite(people([("a", "AT", 1)]), "user == 'a'")  # the remedy
     commit.write(table.refresh(), people([("a", "AT", 10)]).select(names), {}, 0)
     assert [row for row in rows_in(table) if row[0] == "a"] == [("a", "AT", 11 if kind == "totals" else 10)]
+
+
+def test_a_replacement_leaves_no_file_of_former_partitions_with_other_rows(folder: Path) -> None:
+    schema = pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64()), ("n", pa.int64())])
+    table = made(folder, schema)
+    commit = commit_of(table, APPEND)
+    rows = pa.table([[0, 0, 0], [0, 1, 2], [7, 8, 9]], schema=schema)
+    table.append(rows)
+    with table.update_spec() as update:
+        update.add_field("n", "identity", "n")
+    table.refresh()
+    with pytest.raises(OptionRefused, match=r"has other partitions than .* Nothing was replaced.*rewrite_data_files"):
+        commit.replace(table, {}, {}, {0: 1}, {0: 2})
+    table.refresh()
+    commit.replace(table, {}, {}, {0: 5}, {0: 6})  # no row of the file
+    assert table.scan().to_arrow().sort_by("n")["n"].to_pylist() == [7, 8, 9]
+    commit.replace(table, {}, {}, {0: 0}, {0: 3})  # all of its rows, so that none is written again
+    assert table.scan().to_arrow().num_rows == 0
