@@ -17,7 +17,7 @@ from kafka_ratchet.agents.event import EVENT_ID
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import PartitionProgram
 from kafka_ratchet.agents.stream_timers import PartitionTimers
-from kafka_ratchet.app.faust_host.command import use_lanes
+from kafka_ratchet.app.faust_host.command import make_ready, use_lanes
 from kafka_ratchet.app.faust_host.program import host, switch_off
 from kafka_ratchet.app.faust_host.transport import Transport
 from kafka_ratchet.errors import SettingsError
@@ -129,6 +129,7 @@ def _run_faust(app: Any, records: Mapping[str, Sequence[Any]], size: int) -> Ran
         records: records by topic.
         size: number of records per transaction.
     """
+    make_ready(app)
     if not isinstance(app.transport, Transport):
         use_lanes(app)
     switch_off(app)

@@ -6,33 +6,70 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakSet
 
 import faust
+from faust.exceptions import ImproperlyConfigured
 
 from kafka_ratchet.app.faust_host.check import modules_of, refuse_shown
 from kafka_ratchet.app.faust_host.transport import NoConductor, Transport
 from kafka_ratchet.app.settings import given as given_settings
 from kafka_ratchet.app.worker.parent import Parent, ProcessRole
 from kafka_ratchet.app.worker.process import STOP_WITHIN_S
-from kafka_ratchet.app.worker.program import load_object
+from kafka_ratchet.app.worker.program import load_object, names_in
 from kafka_ratchet.errors import SettingsError
 
 KILL_AFTER_S: Final = STOP_WITHIN_S + 15.0
+_READY: Final[WeakSet[Any]] = WeakSet()
+"""Apps that `make_ready` has prepared."""
 
 
 def load_app(text: str) -> Any:
-    """Import a Faust app by its name.
+    """Import a Faust app by its name, with the modules that it discovers.
 
     Args:
         text: MODULE:NAME, as `shop:app`; without NAME: `app`
 
     Raises:
-        SettingsError: the module cannot be imported, or has no such app.
+        SettingsError: a module cannot be imported, or has no such app.
     """
     found = load_object(text, "--faust")
     if not isinstance(found, faust.App):
         raise SettingsError(f"--faust {text}: is a {type(found).__name__}, not a faust.App. Name the faust.App")
+    make_ready(found, names_in(text, "--faust")[0])
     return found
+
+
+def make_ready(app: Any, module: str | None = None) -> None:
+    """Prepare an app as Faust's command line does: fixups, discovery, then the signal `on_worker_init`.
+
+    Without the discovery, a program would lack the tables and agents of its other modules. Later calls for the same app
+    do nothing.
+
+    Args:
+        app: the Faust app
+        module: module of the app, the default of its `origin`
+
+    Raises:
+        SettingsError: the app discovers a module that does not exist, or does not know its package.
+    """
+    if app in _READY:
+        return
+    app.finalize()
+    if app.conf._origin is None:
+        app.conf._origin = module
+    app.worker_init()
+    if app.conf.autodiscover:
+        try:
+            app.discover()
+        except (ModuleNotFoundError, ImproperlyConfigured) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise SettingsError(
+                f"Faust app {app.conf.id}: autodiscover failed: {reason}. Correct autodiscover= of faust.App, or name "
+                "the program's package in origin="
+            ) from error
+    app.worker_init_post_autodiscover()
+    _READY.add(app)
 
 
 def use_lanes(app: Any, config: Path | None = None, given: Mapping[str, Any] | None = None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import sys
 import sysconfig
 from pathlib import Path
@@ -16,6 +18,7 @@ from kafka_ratchet.app.faust_host.inputs import sources_of, tables_of
 from kafka_ratchet.app.faust_host.refusals import add_program, is_library
 from kafka_ratchet.app.faust_host.transport import hosted_app, refuse_other_partitions
 from kafka_ratchet.errors import PartitionsDiffer, SettingsError
+from kafka_ratchet.testing.program_run import run
 
 SITE = sysconfig.get_path("purelib")
 
@@ -91,6 +94,60 @@ def test_an_error_while_a_module_loads_is_not_called_a_missing_name(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(SettingsError, match=r"--faust broken_shop:app: .* cannot be imported: AttributeError"):
         load_app("broken_shop:app")
+
+
+PACKAGE = {
+    "__init__.py": """import faust
+app = faust.App("found_shop", broker="kafka://127.0.0.1:1", autodiscover=True{origin})
+first = app.Table("first", default=int)
+ready = []
+@app.on_worker_init.connect
+def note(app, **options):
+    ready.append(sorted(app.tables))
+@app.agent(app.topic("words"))
+async def count(words):
+    async for word in words:
+        first[word] += 1
+""",
+    "more.py": """from {name} import app
+second = app.Table("second", default=int)
+@app.agent(app.topic("more"))
+async def count_more(words):
+    async for word in words:
+        second[word] += 1
+""",
+}
+
+
+def package(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, origin: str = "") -> None:
+    (folder / name).mkdir()
+    for file, text in PACKAGE.items():
+        filled = text.replace("{origin}", origin).replace("{name}", name)
+        (folder / name / file).write_text(filled, "utf-8")
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def test_the_modules_that_an_app_discovers_are_loaded_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package("found_shop", tmp_path, monkeypatch)
+    app = load_app("found_shop:app")
+    hosted, _ = hosted_app(app)
+    assert sorted(hosted.stores) == ["first", "second"]
+    assert load_app("found_shop:app") is app
+    assert sys.modules["found_shop"].ready == [["first", "second"]]
+
+
+def test_a_run_in_memory_discovers_modules_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package("run_shop", tmp_path, monkeypatch, ', origin="run_shop"')
+    ran = run(importlib.import_module("run_shop").app, {"more": ["a", "a"]})
+    assert ran.tables == {"first": {}, "second": {"a": 2}}
+
+
+@pytest.mark.parametrize(("given", "said"), [('["no_such_module"]', "no_such_module"), ("True", "`origin`")])
+def test_a_discovery_that_fails_names_the_settings(given: str, said: str) -> None:
+    app = faust.App("shop", broker="kafka://127.0.0.1:1", autodiscover=json.loads(given.lower()))
+    with pytest.raises(SettingsError, match=rf"Faust app shop: autodiscover failed: .*{said}.* in origin="):
+        run(app, {})
 
 
 def meeting() -> tuple[Any, Any]:
