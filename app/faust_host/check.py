@@ -48,6 +48,7 @@ TAKE: Final = "a list ends with the batch of its partition; `within` is ignored"
 OUT: Final = "runs in no transaction: Faust's own producer sends, and tables are read as committed"
 TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 READ_ONLY: Final = "each worker reads the table's topic; a look-up is not part of the transaction"
+FROM_EARLIEST: Final = "a partition without a committed offset begins with its first record, so that none is lost"
 PARTITIONS: Final = "the function runs once for each partition"
 
 
@@ -144,8 +145,8 @@ def topics_named(paths: Iterable[Path]) -> set[str]:
             receiver = each.func.value
             name = receiver.attr if isinstance(receiver, ast.Attribute) else getattr(receiver, "id", "")
             is_app = name.endswith("app")
-            if each.func.attr == "forward" or (is_app and each.func.attr in ("send", "topic")):
-                texts = each.args if each.func.attr == "topic" else each.args[:1]
+            if each.func.attr in ("forward", "echo") or (is_app and each.func.attr in ("send", "topic")):
+                texts = each.args if each.func.attr in ("topic", "echo") else each.args[:1]
                 found |= {str(text.value) for text in texts if isinstance(text, ast.Constant)}
     return {name for name in found if TOPIC_NAME.fullmatch(name)}
 
@@ -360,6 +361,9 @@ class _Checker:
             if _argument(call, "producer_partitioner") is not None:
                 why = "Ratchet chooses the partition of a key as Kafka's own producers do (murmur2)"
                 yield self._at(call, "refused", "producer_partitioner", why)
+            reset = _argument(call, "consumer_auto_offset_reset")
+            if isinstance(reset, ast.Constant) and reset.value != "earliest":
+                yield self._at(call, "refused", f"consumer_auto_offset_reset={reset.value!r}", FROM_EARLIEST)
             for setting in ("processing_guarantee", "stream_publish_on_commit"):
                 if _argument(call, setting) is not None:
                     yield self._at(call, "rule", setting, "not used: Ratchet commits in transactions")

@@ -71,7 +71,7 @@ async def steps_of(agent: Any) -> list[RepartitionStep]:
     """
     if not any(STEPS & set(code.co_names) for code in _codes(function_of(agent.fun))):
         return []
-    stream = stream_for(agent.app, LaneChannel(agent.app, None, {}))
+    stream = stream_for(agent.app, LaneChannel(agent.app, None, topics_of(agent)))
     stream.steps = []
     made = agent.fun(stream)
     try:

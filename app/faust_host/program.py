@@ -20,7 +20,7 @@ from faust.types.tables import GlobalTableT
 from kafka_ratchet.agents.program import App, StreamDefinition
 from kafka_ratchet.agents.run import Stream as Lane
 from kafka_ratchet.agents.topic import Topic, at_hand
-from kafka_ratchet.app.faust_host.check import topics_named
+from kafka_ratchet.app.faust_host.check import FROM_EARLIEST, topics_named
 from kafka_ratchet.app.faust_host.inputs import (
     find_channels,
     find_topics,
@@ -189,15 +189,18 @@ class _Host:
         self, agent: Any, sources: list[StreamDefinition], topics: dict[str, Any], step: RepartitionStep
     ) -> tuple[list[StreamDefinition], dict[str, Any]]:
         engine, first = self.hosted.engine, next(iter(topics.values()))
-        if step.key is None:
+        if step.topic is not None:
             derived = step.topic
             target = self._stream(derived.get_topic_name())
             topic = engine.topic(derived.get_topic_name())
+            if target in sources:
+                raise SettingsError(
+                    f"{place_of(agent.fun)}: agent {agent.name} forwards its records to {topic.name}, the topic that "
+                    "it reads, so that it would get them forever. Give the step another topic"
+                )
         else:
             prefix = "" if first.has_prefix else f"{agent.name}-"
-            derived = step.topic or first.derive_topic(
-                topics=[next(iter(topics))], prefix=prefix, suffix=f"-{step.name}-repartition"
-            )
+            derived = first.derive_topic(topics=[next(iter(topics))], prefix=prefix, suffix=f"-{step.name}-repartition")
             target = engine.stream(
                 self._free(f"{agent.name}-{step.name}", internal=True), value_type=bytes, internal=True
             )
@@ -535,6 +538,12 @@ def switch_off(app: Any) -> None:
         raise SettingsError(
             "producer_partitioner: Ratchet chooses the partition of a key like Kafka's own producers (murmur2), so a "
             "key could be in two partitions. Remove producer_partitioner from faust.App"
+        )
+    if (reset := conf.consumer_auto_offset_reset) != "earliest":
+        raise SettingsError(
+            f"consumer_auto_offset_reset={reset!r}: {FROM_EARLIEST}. Remove consumer_auto_offset_reset from faust.App. "
+            f"To leave out earlier records, set the offsets of group {conf.id} with kafka-consumer-groups "
+            "--reset-offsets --to-latest, and run `ratchet state import --faust MODULE:NAME`"
         )
     if unused:
         log.info("Ratchet commits the effects of agents in transactions; these settings are not used", settings=unused)

@@ -74,7 +74,7 @@ class LaneChannel(Channel):
                 streams, anyone may have written such a header.
         """
         super().__init__(app, is_iterator=True)
-        self.lane, self._topics, self._before, self._after = lane, topics, before, after
+        self.lane, self.decoders, self._before, self._after = lane, topics, before, after
         self._events = None if lane is None else lane.events()
         self._merged, self._only = merged, next(iter(topics), "")
 
@@ -97,7 +97,7 @@ class LaneChannel(Channel):
                 f"application writes to {found.topic}"
             )
         name = self._only if origin is None else origin.decode()
-        topic = self._topics.get(name)
+        topic = self.decoders.get(name)
         if topic is None:
             return SKIPPED
         message = Message(
@@ -136,6 +136,8 @@ class LaneStream(Stream):
     """
 
     steps: list[RepartitionStep] | None = None
+    _decoder: Any = None
+    """Topic of the last step; None: the stream reads the topic of the agent, or one derived from it."""
 
     def __aiter__(self) -> AsyncIterator[Any]:
         if self.steps is not None:
@@ -214,14 +216,32 @@ class LaneStream(Stream):
             if name is None and not hasattr(key, "ident"):
                 raise TypeError("group_by with a function needs a name for its topic. Give group_by name=...")
             self.steps.append(RepartitionStep(key, name or key.ident, topic, self._filters_before("group_by")))
+        self._pass_step(topic)
         return self
 
     def through(self, channel: Any) -> Any:
         """Return this stream; the events have already passed through the step's topic."""
+        topic = self._topic_of(channel)
         if self.steps is not None:
-            topic = self.app.topic(channel) if isinstance(channel, str) else channel
             self.steps.append(RepartitionStep(None, topic.get_topic_name(), topic, self._filters_before("through")))
+        self._pass_step(topic)
         return self
+
+    def _pass_step(self, topic: Any) -> None:
+        """Go on after a step, which has applied the filters before it.
+
+        topic: topic of the step; None: a derived one, with the types of the topic before
+        """
+        # Applied twice, a filter with a memory would leave out every record as its own duplicate.
+        self._processors = [each for each in self._processors if getattr(each, "kind", None) != FILTER]
+        self._decoder = topic or self._decoder
+
+    def _topic_of(self, channel: Any) -> Any:
+        """Return a topic for a name, with the types of the stream's topic; return other channels unchanged."""
+        if not isinstance(channel, str):
+            return channel
+        before = self._decoder or next(iter(self.channel.decoders.values()), None)
+        return self.app.topic(channel) if before is None else before.derive_topic(topics=[channel])
 
     def _filters_before(self, step: str) -> tuple[Any, ...]:
         """Return the filters that the stream applies before a step. step: name of the step's method.
@@ -252,7 +272,7 @@ class LaneStream(Stream):
 
     def echo(self, *channels: Any) -> Any:
         """Send each value to channels, in the transaction of its event."""
-        wanted = [self.app.topic(each) if isinstance(each, str) else each for each in channels]
+        wanted = [self._topic_of(each) for each in channels]
 
         async def echoing(value: Any) -> Any:
             for channel in wanted:

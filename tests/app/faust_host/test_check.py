@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import faust
 import pytest
 from typer.testing import CliRunner
 
 from kafka_ratchet.app.cli import cli
 from kafka_ratchet.app.faust_host.check import check_program, in_memory, modules_of, refuse_shown
+from kafka_ratchet.app.faust_host.program import switch_off
 from kafka_ratchet.errors import SettingsError
 
 PROGRAM = """import asyncio
@@ -346,6 +349,26 @@ def test_what_is_shown_is_refused_with_file_and_line(folder: Path) -> None:
     with pytest.raises(SettingsError) as error:
         refuse_shown(modules_of("shop:app", folder))
     assert f"shop.py:{line_of('noack')}: stream.noack() cannot be exact" in str(error.value)
+
+
+@pytest.mark.parametrize("given", ["latest", "none", "earliest"])
+def test_another_beginning_than_the_first_record_is_refused(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f'import faust\napp = faust.App("later", broker="kafka://h", consumer_auto_offset_reset="{given}")\n'
+    (tmp_path / "later.py").write_text(text, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    found = [(each.verdict, each.line, each.what) for each in check_program("later:app")]
+    app: Any = faust.App("later", broker="kafka://h", consumer_auto_offset_reset=given)
+    if given == "earliest":
+        assert not found
+        switch_off(app)
+        return
+    assert found == [("refused", 2, f"consumer_auto_offset_reset='{given}'")]
+    with pytest.raises(
+        SettingsError, match=f"consumer_auto_offset_reset='{given}': .* group later with kafka-consumer"
+    ):
+        switch_off(app)
 
 
 @pytest.mark.parametrize("text", ["nowhere:app", "a b:app"])

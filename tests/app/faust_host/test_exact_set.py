@@ -372,6 +372,90 @@ def test_a_filter_before_a_step_leaves_records_out_before_their_key_is_computed(
 
 
 @pytest.mark.parametrize("step", ["group_by", "through"])
+def test_a_filter_before_a_step_is_applied_once(step: str) -> None:
+    """A filter with a memory would leave out each record as its own duplicate."""
+    app = new_app()
+    source, out, middle = app.topic("source", value_type=Order), app.topic("out"), app.topic("middle", value_type=Order)
+    first: list[int] = []
+    second: list[int] = []
+
+    def is_new(seen: list[int], amount: int) -> bool:
+        seen.append(amount)
+        return seen.count(amount) == 1
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        some = stream.filter(lambda order: is_new(first, order.amount))
+        some = some.group_by(Order.user) if step == "group_by" else some.through(middle)
+        some = some.filter(lambda order: is_new(second, order.amount))
+        async for order in some.group_by(Order.amount).filter(lambda order: order.amount != 3):
+            await out.send(value=order.amount)
+
+    ran = run(app, {"source": orders(1, 2, 3, 4)})
+    assert (first, second) == ([1, 2, 3, 4], [1, 2, 3, 4])
+    assert [value for _, value in sent(ran, "out")] == [1, 2, 4]
+
+
+def test_a_group_by_with_a_topic_writes_that_topic() -> None:
+    app = new_app()
+    source, out = app.topic("source", value_type=Order), app.topic("out")
+    by_user = app.topic("by-user", value_type=Order)
+    totals = app.Table("totals", default=int)
+
+    @app.agent(source)
+    async def grouped(stream: Any) -> None:
+        async for key, order in stream.group_by(Order.user, topic=by_user).items():
+            totals[order.user] += order.amount
+            await out.send(key=key, value=totals[order.user])
+
+    @app.agent(by_user)
+    async def reader(stream: Any) -> None:
+        async for key, order in stream.items():
+            await out.send(key=key, value=-order.amount)
+
+    rows = [(None, value) for _, value in orders(1, 2)]
+    ran = run(app, {"source": rows, "by-user": orders(7)})
+    assert not ran.dead_letters, _reasons(ran)
+    assert sorted(value for _, value in sent(ran, "out")) == [-7, -2, -1, 7, 8, 10]
+    assert ran.tables["totals"] == {"ann": 10}
+
+
+@pytest.mark.parametrize("step", ["group_by", "through"])
+def test_a_step_to_the_topic_that_the_agent_reads_is_refused(step: str) -> None:
+    app = new_app()
+    source = app.topic("source", value_type=Order)
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        own = stream.through(source) if step == "through" else stream.group_by(Order.user, topic=source)
+        async for _ in own:
+            pass
+
+    assert "forwards its records to source, the topic that it reads" in refused(app)
+
+
+def test_a_topic_given_by_name_has_the_types_of_the_stream() -> None:
+    app = new_app()
+    source, out = app.topic("source", value_type=Order, key_type=bytes, key_serializer="raw"), app.topic("out")
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        async for key, order in stream.through("named").echo("copies").items():
+            await out.send(key=key, value=order.amount)
+
+    @app.agent(source)
+    async def echoing(stream: Any) -> None:
+        async for _ in stream.echo("copies", "more-copies"):
+            pass
+
+    ran = run(app, {"source": [("ann smith", {"user": "ann", "amount": 3})]})
+    assert not ran.dead_letters, _reasons(ran)
+    assert sent(ran, "out") == [("ann smith", 3)]
+    assert [value["amount"] for _, value in sent(ran, "copies")] == [3, 3]
+    assert [value["amount"] for _, value in sent(ran, "more-copies")] == [3]
+
+
+@pytest.mark.parametrize("step", ["group_by", "through"])
 def test_another_processor_before_a_step_is_refused(step: str) -> None:
     """The step would send by the record's own value, and a key would be in several partitions."""
     app = new_app()
