@@ -63,10 +63,7 @@ def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
 
 
 def message(plan: Any, restricted_values: int) -> Read:
-    """Return the decoder for the plan of a message.
-
-    A plan is ("message", plans of the fields by number, values of absent fields by column).
-    """
+    """Return a message's decoder. plan: ("message", plans of fields by number, values of absent fields by column)."""
     fields = {
         number: (name, many, others, _kind(kind, restricted_values), WIRE.get(kind[0], VARINT))
         for number, (name, many, others, kind) in plan[1].items()
