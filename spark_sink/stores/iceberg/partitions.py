@@ -62,7 +62,7 @@ def require_partitions_of(where: object, table: Table, task: FileScanTask, undon
         where: the table, as messages name it.
         table: the table.
         task: the file.
-        undone: sentence about what was not done, without a full stop.
+        undone: sentence about the omitted action, without a full stop.
 
     Raises:
         OptionRefused: the partitions differ.
