@@ -173,15 +173,28 @@ class Sink:
             spark: session of the caller; its settings and views stay as they are.
             bootstrap: host:port[,host:port] of Kafka.
             topic: any topic, also one without Ratchet's headers.
-            max_records: offsets in one batch, at most.
+            max_records: offsets in one batch, at most; 1 or more.
             follow: True waits for new records at the topic's end; False stops there.
             options: client options in librdkafka's names, such as security.protocol.
 
         Raises:
-            OptionRefused: a batch was not committed before the next one.
+            OptionRefused: `max_records` is no number of offsets, or a batch was not committed before the next one.
             SinkError: the table or Kafka cannot be read; the class names the reason.
         """
-        client = dict(options or {})
+        if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
+            raise OptionRefused(f"max_records={max_records!r}: write a whole number of at least 1")
+        return self._batches(spark, bootstrap, topic, max_records, dict(options or {}), follow=follow)
+
+    def _batches(
+        self,
+        spark: SparkSession,
+        bootstrap: str,
+        topic: str,
+        max_records: int,
+        client: dict[str, str],
+        *,
+        follow: bool,
+    ) -> Iterator[Batch]:
         planner = TopicPlanner(bootstrap, topic, client)
         job = Job(
             bootstrap,

@@ -252,6 +252,10 @@ class TableStore(ResultStore):
             raise RuntimeError("commit() before open()")
         if start == end:
             raise ValueError("a commit needs at least one offset that moves")
+        if back := [each for each, offset in end.items() if offset < start.get(each, 0)]:
+            raise ValueError(
+                f"a commit may not move the offset of partition {back[0]} back, from {start[back[0]]} to {end[back[0]]}"
+            )
         if (rejects is None) != (self._rejects is None):
             raise ValueError("a commit needs rejects if the store was made with rejects, and may have none otherwise")
         if (sequences is not None) != self.judges:

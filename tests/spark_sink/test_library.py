@@ -137,6 +137,13 @@ def test_a_batch_that_is_not_committed_ends_the_loop(
             pass
 
 
+@pytest.mark.parametrize("size", [0, -1, True, 2.5, "9"])
+def test_batches_without_a_record_are_refused_at_the_call(size: Any, tmp_path: Path) -> None:
+    sink = exactly_once(str(tmp_path / "t"), job="orders")
+    with pytest.raises(OptionRefused, match=rf"max_records={size!r}: write a whole number of at least 1"):
+        sink.batches(None, bootstrap="127.0.0.1:9", topic="orders", max_records=size)  # type: ignore[arg-type]
+
+
 def test_an_older_run_is_fenced_and_a_batch_counts_once(
     spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:

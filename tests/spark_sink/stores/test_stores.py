@@ -299,6 +299,15 @@ def test_another_topic_of_the_same_name_is_refused(site: Site, frame: Frame) -> 
     assert store.commit(frame((0, 1, "b", 1)), {0: 1}, {0: 2}) == 1  # a refusal fences nobody
 
 
+def test_a_commit_moves_no_offset_back(site: Site, frame: Frame) -> None:
+    store = site.make()
+    store.open(ddl(SIMPLE))
+    store.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 3})
+    with pytest.raises(ValueError, match="may not move the offset of partition 0 back, from 3 to 2"):
+        store.commit(frame((0, 2, "b", 1)), {0: 3}, {0: 2})
+    assert (store.offsets(), seen(site)) == ({0: 3}, [("a", 1)])
+
+
 def test_a_check_that_fails_keeps_staged_rows_out_of_the_table(site: Site, frame: Frame) -> None:
     rejects = ddl(RECORD) if site.rejects else None
     rejected = frame((0, 1, b"no json"), schema=RECORD) if site.rejects else None
