@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kafka_ratchet.errors import SettingsError, SourceError
 from kafka_ratchet.producers.file_mark import BEFORE, FileMark, Finished, chained
 from kafka_ratchet.producers.files import ANOTHER_NAME, FileSource, SequenceRefused
-from kafka_ratchet.producers.folder import PresentFile, list_files, list_folder
+from kafka_ratchet.producers.folder import PresentFile, RotationUnclear, list_files, list_folder
 from kafka_ratchet.producers.formats import Format, RisingSequences, field_mark, require_field_mark
 from kafka_ratchet.producers.headers import NOTHING_YET
 from kafka_ratchet.producers.source import Record
-from kafka_ratchet.producers.units import FilePosition, FileRecogniser, RotationUnclear
+from kafka_ratchet.producers.units import FilePosition, FileRecogniser
 
 BYTE_BITS = 40
 """Bits of a sequence for the offset in a file: a sequence is the file's number, from 0, times 2^40, plus the byte. This
@@ -168,13 +169,7 @@ class FileSet:
             if number < len(self._units):
                 file, is_over = self._there(self._units[number]), self._is_over(number, stopped)
                 try:
-                    for record in file.read_lines(byte, whole=self._follow and not is_over):
-                        if byte == 0:
-                            self._check_columns(number)
-                            byte = 1
-                        if self._field is not None:
-                            file.require_rising(record, rising)
-                        yield from self._numbered(record, number, from_sequence)
+                    is_read = yield from self._pass(number, byte, from_sequence, rising, is_over)
                 except SourceError as error:
                     if isinstance(error, SequenceRefused) or not self._follow or file.still_ends_as_read():
                         raise
@@ -182,6 +177,8 @@ class FileSet:
                     byte = file.behind
                     continue
                 byte = max(byte, file.behind)
+                if not is_read:
+                    continue
                 if is_over and number < len(self._units) - 1:
                     self._finish(number)
                     number, byte = number + 1, 0
@@ -189,6 +186,30 @@ class FileSet:
             if not self._follow or stopped:
                 return
             self._pause()
+
+    def _pass(
+        self, number: int, byte: int, from_sequence: int, rising: RisingSequences, is_over: bool
+    ) -> Generator[Record, None, bool]:
+        """Yield the present records of a file from a byte on.
+
+        Returns:
+            False if a caller took a record for so long that the files have to be listed before the next one.
+        """
+        file, is_first = self._there(self._units[number]), byte == 0
+        whole = self._follow and not is_over
+        may_wait = not whole or file.compression != ""  # another pass decompresses the file from its beginning
+        with closing(file.read_lines(byte, whole=whole)) as records:
+            for record in records:
+                if is_first:
+                    self._check_columns(number)
+                    is_first = False
+                if self._field is not None:
+                    file.require_rising(record, rising)
+                began = time.monotonic()
+                yield from self._numbered(record, number, from_sequence)
+                if not may_wait and time.monotonic() - began > LOOK_EVERY_S:
+                    return False
+        return True
 
     def mark(self, sequence: int) -> str:
         """Return a mark of the files up to the end of a record, with a digest of each file's bytes.
@@ -344,9 +365,11 @@ class FileSet:
         Raises:
             SourceError: the rotation does not end.
         """
-        found = self._listed()
-        if self._seems_unmoved(found, number):
-            return True
+        try:
+            if self._seems_unmoved(self._listed(), number):
+                return True
+        except RotationUnclear:
+            pass  # `_settle` waits for the end of it
         before = [self._finish(each) for each in range(min(number, len(self._units)))]
         place = FilePosition(0, "", "", 0, 0)
         if byte and number < len(self._units):
@@ -376,8 +399,9 @@ class FileSet:
     def _settle(
         self, number: int, before: Sequence[Finished], older: int, chain: str, place: FilePosition, at_once: bool
     ) -> bool:
-        found = self._listed()
+        found: list[PresentFile] = []
         try:
+            found = self._listed()
             places, index = self._recognised.find(found, before, older, chain, place)
             self._number_files(found, places, index, [*self._unlisted_files(places[:older]), *before], number, place)
         except RotationUnclear as error:

@@ -9,7 +9,7 @@ import io
 import os
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -43,6 +43,9 @@ TAIL_LINES = 16
 
 After a rename, copy or compression, and when publishing resumes, all lines are compared.
 """
+
+COMPARED_BYTES = 4096
+"""Maximum bytes to compare before each further reading of a plain file."""
 
 
 class FileLines:
@@ -169,7 +172,7 @@ class FileLines:
             for _ in self._read_lines(0 if self._lines.sequence_field else from_byte, whole=False, tracks=False):
                 pass
 
-    def read_lines(self, from_byte: int, *, whole: bool = False) -> Iterator[Record]:
+    def read_lines(self, from_byte: int, *, whole: bool = False) -> Generator[Record, None, None]:
         """Yield records as `read` does, always selected by byte offset.
 
         Args:
@@ -182,7 +185,7 @@ class FileLines:
         offset, line_number = 0, 1
         tape = self._tape if tracks and self._lines.sequence_field is None else None
         try:
-            with self.path.open("rb") as raw:
+            with self._opened() as raw:
                 self._raw = raw
                 stream = decompressed(raw, self.compression)
                 if self._lines.has_header:
@@ -198,21 +201,27 @@ class FileLines:
                     self._tail = b""
                 digest, self.behind = self.digest, offset
                 recent: deque[bytes] = deque(maxlen=TAIL_LINES)
-                while line := self._lines.next_line(stream, whole=whole):
-                    began, offset = offset, offset + len(line)
-                    if tracks:
-                        digest.update(line)
-                        recent.append(line)
-                    if parsed := self._at(began, line):
-                        if tape is not None:
-                            tape.append((began, offset, line.endswith(b"\n"), digest.running.copy()))
-                        self.behind, self.line = offset, line_number
-                        number = began if parsed.sequence is None else parsed.sequence
-                        yield Record(number, parsed.key, parsed.value)
-                    self.behind = offset
-                    line_number += line.count(b"\n")
-                # Take the lines as read: the file may have changed by now.
-                self._tail = b"".join(recent) or self._tail
+                try:
+                    while line := self._lines.next_line(stream, whole=whole):
+                        began, offset = offset, offset + len(line)
+                        parsed = self._at(began, line)
+                        if tracks:
+                            digest.update(line)
+                            recent.append(line)
+                        is_ended = line.endswith(b"\n")
+                        if parsed:
+                            if tape is not None:
+                                tape.append((began, offset, is_ended, digest.running.copy()))
+                            self.behind, self.line = offset, line_number
+                            number = began if parsed.sequence is None else parsed.sequence
+                            yield Record(number, parsed.key, parsed.value)
+                        self.behind = offset
+                        line_number += line.count(b"\n")
+                        if not is_ended:
+                            break  # the rest that its writer adds now would come as a line of its own
+                finally:
+                    # Take the lines as read: the file may have changed by now.
+                    self._tail = b"".join(recent) or self._tail
         except UnusableLine as error:
             raise self._bad(offset, str(error)) from None
         except READ_ERRORS as error:
@@ -237,7 +246,7 @@ class FileLines:
         """
         offset = 0
         try:
-            with self.path.open("rb") as raw:
+            with self._opened() as raw:
                 self._raw = raw
                 stream = decompressed(raw, self.compression)
                 if from_byte:
@@ -317,6 +326,10 @@ class FileLines:
         except READ_ERRORS as error:
             raise self._unreadable(digest.size, error) from None
 
+    def _opened(self) -> io.BufferedReader:
+        """Open the file; reading raises SourceError if bytes read before have changed since."""
+        return self.path.open("rb") if self.compression else io.BufferedReader(_UnchangedFile(self.path))
+
     def _begin_tracking(self, raw: io.BufferedReader, offset: int) -> None:
         status = os.fstat(raw.fileno())
         self.device, self.inode, self.size_bytes = status.st_dev, status.st_ino, status.st_size
@@ -361,6 +374,31 @@ class FileLines:
                 lines += block.count(b"\n")
                 left -= len(block)
         return lines
+
+
+class _UnchangedFile(io.FileIO):
+    """File that compares the last bytes read at each further reading, because a program may truncate it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "r")
+        self._path, self._at, self._last = path, 0, b""
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        self._at, self._last = super().seek(offset, whence), b""
+        return self._at
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        count = super().readinto(buffer)
+        # Compared after the reading: before it, the file might still be truncated between the two.
+        if self._last and os.pread(self.fileno(), len(self._last), self._at - len(self._last)) != self._last:
+            raise SourceError(
+                f"{self._path}: has changed before byte {self._at} while it was read: a program has truncated or "
+                f"rewritten it. {ANOTHER_NAME}"
+            )
+        if count:
+            self._at += count
+            self._last = bytes(memoryview(buffer)[max(0, count - COMPARED_BYTES) : count])
+        return count
 
 
 class SequenceRefused(SourceError):

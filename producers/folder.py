@@ -13,7 +13,12 @@ from kafka_ratchet.producers.compression import SUFFIXES
 
 _INDEX = re.compile(r"[0-9]{1,4}")
 _DATE = re.compile(r"(19|20)[0-9]{2}[-_.]?[0-9]{2}.*")
-"""Pattern of a date with the year first, perhaps with a time: such texts sort by time."""
+"""Pattern of a date with the year first, perhaps with a time or number: such tags sort by `_parts`."""
+_DIGITS = re.compile(r"([0-9]+)")
+
+
+class RotationUnclear(SourceError):
+    """Error for files in an order that can exist only for a moment, while a program rotates a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,11 @@ class PresentFile:
     size: int
     """Size on disk in bytes."""
     changed_ns: int
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Return device and inode, which all names of a file share."""
+        return self.device, self.inode
 
     @property
     def state(self) -> tuple[int, int, int, int]:
@@ -59,7 +69,7 @@ def list_folder(folder: Path, known: Iterable[str] = (), only: str | None = None
     """Return the files of a folder in reading order.
 
     Logs are sorted by their names, each preceded by its rotated files, oldest first. Files that begin with a dot are
-    left out, and so is a compressed file if its original is present.
+    left out, and so is a compressed file if its original is present, and a symbolic link to a file of the list.
 
     Args:
         folder: folder to list.
@@ -67,6 +77,7 @@ def list_folder(folder: Path, known: Iterable[str] = (), only: str | None = None
         only: name of the only log to list, with its rotated files; None: all logs.
 
     Raises:
+        RotationUnclear: a file has several names, and not all but one are symbolic links.
         SourceError: the folder cannot be read, or the order of rotated files is ambiguous.
     """
     try:
@@ -89,6 +100,7 @@ def list_folder(folder: Path, known: Iterable[str] = (), only: str | None = None
         if stat.S_ISREG(status.st_mode):
             place = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
             found.append(PresentFile(there[name], base, tag, *place))
+    found = _without_links(found)
     _refuse_unknown_order(found)
     return sorted(found, key=_age)
 
@@ -97,9 +109,9 @@ def list_files(paths: Sequence[Path]) -> list[PresentFile]:
     """Return a description of each given file, in the given order; none counts as rotated from another.
 
     Raises:
-        SourceError: a file is missing, or cannot be read.
+        SourceError: a file is missing, cannot be read, or has two of the given names.
     """
-    found = []
+    found: list[PresentFile] = []
     for number, path in enumerate(paths):
         try:
             status = path.stat()
@@ -108,14 +120,43 @@ def list_files(paths: Sequence[Path]) -> list[PresentFile]:
         except OSError as error:
             raise SourceError(f"{path}: cannot be read: {error.strerror}") from None
         place = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-        found.append(PresentFile(path, f"{number}/{path}", None, *place))
+        file = PresentFile(path, f"{number}/{path}", None, *place)
+        if twin := next((each for each in found if each.identity == file.identity and each.path != path), None):
+            raise _several_names([twin, file])
+        found.append(file)
     return found
 
 
-def _age(file: PresentFile) -> tuple[str, bool, bool, int, str]:
+def _without_links(found: list[PresentFile]) -> list[PresentFile]:
+    """Leave out symbolic links to files of the list, such as the link to the current log that cronolog makes."""
+    files: dict[tuple[int, int], list[PresentFile]] = {}
+    for file in found:
+        files.setdefault(file.identity, []).append(file)
+    for identity, same in files.items():
+        if len(same) > 1:
+            plain = [file for file in same if not file.path.is_symlink()]
+            if len(plain) != 1:
+                raise _several_names(same)
+            files[identity] = plain
+    return [file for same in files.values() for file in same]
+
+
+def _several_names(files: list[PresentFile]) -> RotationUnclear:
+    return RotationUnclear(
+        f"{files[0].path.parent}: {_names(files)} are one file under two names, so its lines would be published twice. "
+        "Remove all but one of the names, or make the others symbolic links to it"
+    )
+
+
+def _age(file: PresentFile) -> tuple[str, bool, bool, int, tuple[str | int, ...], str]:
     tag = file.tag
     is_index = tag is not None and _INDEX.fullmatch(tag) is not None
-    return file.base, tag is None, tag == "", -int(tag) if tag and is_index else 0, tag or ""
+    return file.base, tag is None, tag == "", -int(tag) if tag and is_index else 0, _parts(tag or ""), tag or ""
+
+
+def _parts(tag: str) -> tuple[str | int, ...]:
+    """Split a tag into texts and numbers in turn, because loggers write a date's files as .9 and .10."""
+    return tuple(int(part) if at % 2 else part for at, part in enumerate(_DIGITS.split(tag)))
 
 
 def _refuse_unknown_order(found: list[PresentFile]) -> None:

@@ -101,4 +101,10 @@ class StreamSource:
         self._line_number += 1
         line = self._lines.next_line(self._stream)
         self.position_bytes += len(line)
+        if self._lines.has_header and line and not line.endswith(b"\n"):
+            # The last column would look whole; a cut-off line of JSON is refused as such.
+            raise UnusableLine(
+                "has no line end, so it may have been cut off, and is not published. End the last line with one, then "
+                "publish again"
+            )
         return line

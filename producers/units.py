@@ -9,11 +9,7 @@ from kafka_ratchet.errors import SourceError
 from kafka_ratchet.producers.compression import compression_of
 from kafka_ratchet.producers.file_mark import ContentDigest, FileMark, Finished, chained, compare
 from kafka_ratchet.producers.files import FileSource
-from kafka_ratchet.producers.folder import PresentFile, tag_of
-
-
-class RotationUnclear(SourceError):
-    """Error for files in an order that can exist only for a moment, while a program rotates a log."""
+from kafka_ratchet.producers.folder import PresentFile, RotationUnclear, tag_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +59,11 @@ class FileRecogniser:
             SourceError: the present files cannot be the files read before.
         """
         places, index = self._finished(found, before, older, chain)
+        gone = [each for each, at in zip(before, places[older:], strict=True) if at is None]
         if not place.end:
             if places and places[-1] is None:
                 raise RotationUnclear(self._changed(None, before[-1], found))
+            self._refuse_published(found[index:], gone)
             return places, index
         logs = {
             file.base
@@ -86,16 +84,15 @@ class FileRecogniser:
             )
         if same[0] > index:
             odd = found[index].path.name
-            gone = next(
-                (each for each, at in zip(before, places[older:], strict=True) if at is None and each.name == odd), None
-            )
+            changed = next((each for each in gone if each.name == odd), None)
             raise RotationUnclear(
-                self._changed(found[index], gone, found)
-                if gone
+                self._changed(found[index], changed, found)
+                if changed
                 else f"{self._where}: {odd} is new, and its name sorts before a known one "
                 f"({first.path.name}): new files have to come after those already read. Give it a later name, or "
                 "move it out of the folder and publish it under another producer name"
             )
+        self._refuse_published(found[same[0] + 1 :], gone)
         return places, same[0]
 
     def digest(self, found: PresentFile, until: int | None = None) -> ContentDigest | None:
@@ -144,6 +141,20 @@ class FileRecogniser:
             else:
                 raise RotationUnclear(self._changed(file, finished, found))
         return places, index
+
+    def _refuse_published(self, new: Sequence[PresentFile], gone: Sequence[Finished]) -> None:
+        """Refuse a finished file that would count as a new one, because its place in the order has changed."""
+        for finished in gone:
+            for file in new if finished.size else ():
+                # A new log may begin with the bytes of an earlier one, such as the column names.
+                is_log = file.tag is None and tag_of(finished.name, file.base) is not None
+                if not is_log and self._is(file, finished):
+                    known = "" if file.path.name == finished.name else f" (as {finished.name})"
+                    raise RotationUnclear(
+                        f"{self._where}: {file.path.name} is already published{known}, and its name sorts after a "
+                        "newer file, so its lines would be published again. Give the newer file a later name, or move "
+                        f"{file.path.name} out of the folder"
+                    )
 
     def _is(self, file: PresentFile, finished: Finished) -> bool:
         if file.size != finished.size and not _compressed(file):

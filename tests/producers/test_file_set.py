@@ -286,3 +286,151 @@ def test_a_log_without_its_oldest_files_cannot_be_sent_again(tmp_path: Path) -> 
     oldest.unlink()
     with pytest.raises(SourceError, match=r"1 of the files published .* are missing \(app\.log\.2\)"):
         resend()
+
+
+@pytest.mark.parametrize("name", ["app.log", "latest"])
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_file_and_a_link_to_it_are_one_file(tmp_path: Path, name: str, follow: bool) -> None:
+    today, link = tmp_path / "app-20260131.log", tmp_path / name
+    today.write_bytes(b"1\n2\n")
+    link.symlink_to(today.name)
+
+    def published(sequence: int = -1, mark: str = "") -> tuple[list[bytes | None], tuple[int, str]]:
+        source = FileSet([tmp_path], follow=follow)
+        source.check(sequence, mark) if sequence >= 0 else source.mark(-1)
+        source.stop()
+        records = list(source.read(sequence + 1))
+        last = records[-1].sequence
+        return [record.value for record in records], (last, source.mark(last))
+
+    values, stored = published()
+    assert values == [b"1", b"2"]
+    with today.open("ab") as file:
+        file.write(b"3\n")
+    values, stored = published(*stored)
+    assert values == [b"3"]
+    link.unlink()
+    tomorrow = tmp_path / "app-20260201.log"
+    tomorrow.write_bytes(b"4\n")
+    link.symlink_to(tomorrow.name)
+    assert published(*stored)[0] == [b"4"]
+
+
+def test_a_file_with_two_names_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_set, "UNCLEAR_FOR_S", 0.0)
+    today, link = tmp_path / "app-20260131.log", tmp_path / "app.log"
+    today.write_bytes(b"1\n")
+    reading = FileSet([tmp_path], follow=True).read(0)
+    assert given(reading, 1) == [b"1"]
+    link.hardlink_to(today)
+    refusal = r"app-20260131\.log, app\.log are one file under two names.*Remove all but one"
+    with pytest.raises(SourceError, match=refusal):
+        next(reading)
+    with pytest.raises(SourceError, match=refusal):
+        FileSet([tmp_path])
+    with pytest.raises(SourceError, match=refusal):
+        FileSet([today, link])
+
+
+def regrown(log: Path, size: int) -> list[bytes]:
+    """Truncate a log, write it longer than `size` bytes, and return its lines."""
+    log.write_bytes(b"")
+    lines = [b"a new line, longer than each old one, number %d" % number for number in range(size // 40)]
+    log.write_bytes(b"".join(line + b"\n" for line in lines))
+    assert log.stat().st_size > size
+    return lines
+
+
+def test_a_log_truncated_while_a_record_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_set, "QUIET_S", 0.0)
+    monkeypatch.setattr(file_set, "UNCLEAR_FOR_S", 0.0)
+    log = tmp_path / "app.log"
+    old = [b"an old line, number %d" % number for number in range(20_000)]
+
+    def begin() -> tuple[FileSet, Iterator[Record], list[bytes | None]]:
+        log.write_bytes(b"".join(line + b"\n" for line in old))
+        source = FileSet([log], follow=True)
+        reading = source.read(0)
+        return source, reading, given(reading, 100)
+
+    source, reading, values = begin()
+    new = regrown(log, log.stat().st_size)
+    with pytest.raises(SourceError, match=r"bytes read of app\.log are not the beginning of app\.log"):
+        values += (record.value for record in reading)
+    assert values == old[: len(values)]
+
+    source, reading, values = begin()
+    (tmp_path / "app.log.1").write_bytes(log.read_bytes())
+    new = regrown(log, log.stat().st_size)
+    values += given(reading, len(old) + len(new) - 100)
+    source.stop()
+    values += (record.value for record in reading)
+    assert values == old + new
+
+
+def test_a_file_rewritten_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    old = [b"an old line, number %d" % number for number in range(20_000)]
+    other = file.with_name("b.txt")
+    for path in (file, other):
+        path.touch()
+    for source in (FileSource(file), FileSet([file, other])):
+        file.write_bytes(b"".join(line + b"\n" for line in old))
+        reading = source.read(0)
+        values = given(reading, 100)
+        regrown(file, file.stat().st_size)
+        with pytest.raises(SourceError, match=r"a\.txt: has changed before byte \d+ while it was read"):
+            values += (record.value for record in reading)
+        assert values == old[: len(values)]
+    blocks = FileSource(file).read_blocks(0, 50_000)
+    first = next(blocks)[1]
+    file.write_bytes(b"x" * 50 + b"\n" + first * 20)
+    with pytest.raises(SourceError, match=r"a\.txt: has changed before byte \d+ while it was read"):
+        list(blocks)
+
+
+def test_after_a_long_wait_the_files_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_set, "QUIET_S", 0.0)
+    log = tmp_path / "app.log"
+    log.write_bytes(b"first\n" + b"same\n" * 4000)
+    source = FileSet([log], follow=True)
+    reading = source.read(0)
+    values = given(reading, 100)
+    (tmp_path / "app.log.1").write_bytes(log.read_bytes())
+    log.write_bytes(b"other\n" + b"same\n" * 6000)  # the bytes before the next ones to read look unchanged
+    with monkeypatch.context() as patched:
+        patched.setattr(file_set, "LOOK_EVERY_S", -1.0)
+        values += given(reading, 1)
+    values += given(reading, 9901)
+    source.stop()
+    assert values == [b"first", *[b"same"] * 4000, b"other", *[b"same"] * 6000]
+    assert list(reading) == []
+
+
+def test_a_bad_row_is_refused_in_a_later_pass_too(tmp_path: Path) -> None:
+    log = tmp_path / "1.csv"
+    log.write_bytes(b"id,text\n1,nail\n")
+    reading = FileSet([tmp_path], follow=True).read(0)
+    assert given(reading, 1) == [b'{"id":"1","text":"nail"}']
+    with log.open("ab") as file:
+        file.write(b"2,hammer\n3\n")
+    assert given(reading, 1) == [b'{"id":"2","text":"hammer"}']
+    with pytest.raises(SourceError, match=r"1\.csv: line 4 .*has 1 fields"):
+        next(reading)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv"])
+def test_a_last_line_ends_the_reading(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.write_bytes(b"id\n1")
+    source = FileSource(file)
+    source.mark(-1)
+    records = list[Record]()
+    for record in source.read(0):
+        records.append(record)
+        if record.sequence == 3:
+            with file.open("ab") as raw:
+                raw.write(b"23\n4\n")
+    assert records[-1].sequence == 3
+    with pytest.raises(SourceError, match="has a longer line at byte 3"):
+        FileSource(file).check(3, source.mark(3))

@@ -295,3 +295,12 @@ def test_a_stream_without_sequences_is_refused() -> None:
         StreamSource(io.BytesIO(), sequence_field=None)
     with pytest.raises(SettingsError, match="--sequence-field n needs fields, but the format is 'lines'"):
         StreamSource(io.BytesIO(), sequence_field="n", format="lines")
+
+
+@pytest.mark.parametrize("cut", [b"id,amount\n1,5\n2,12", b"id,amou"])
+def test_a_row_of_a_stream_has_a_line_end(cut: bytes) -> None:
+    source, read = StreamSource(io.BytesIO(cut), sequence_field="id", format="csv"), list[Record]()
+    with pytest.raises(SourceError, match=r"standard input: line [13]: has no line end, .*cut off.* End the last line"):
+        read.extend(source.read(0))
+    assert [record.sequence for record in read] == [1] * (b"5" in cut)
+    assert len(list(StreamSource(io.BytesIO(b'{"n":1}'), sequence_field="n").read(0))) == 1

@@ -6,7 +6,8 @@ import gzip
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.errors import SourceError
-from kafka_ratchet.producers import FileSet, file_set
+from kafka_ratchet.producers import FileSet, Record, file_set
 
 OPERATIONS = ["append", "append", "half", "rename", "copy", "compress", "gzip begins", "remove", "late", "kill", "look"]
 
@@ -194,3 +195,98 @@ def test_what_is_published_is_what_was_written(operations: list[str], dated: boo
         published, is_refused = follow(log, [*operations, "append", "look", "look", "look"], together, lag)
     values = [published[sequence] for sequence in sorted(published)]
     assert values == log.written[: len(values) if is_refused else None]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_set, "QUIET_S", 0.0)
+    monkeypatch.setattr(file_set, "UNCLEAR_FOR_S", 0.0)
+
+
+def publish_through(
+    path: Path, steps: list[Callable[[], None]], values: list[bytes | None], until: int | None = None
+) -> None:
+    """Follow a log or folder with one step at each look, and restart after step `until`; add what is published."""
+    left, stored = list(steps), None
+    for count in (len(steps),) if until is None else (until, len(steps) - until):
+        source, ends = Followed([path], follow=True), len(left) - count
+
+        def happens(ends: int = ends) -> bool:
+            if len(left) <= ends:
+                return False
+            left.pop(0)()
+            return True
+
+        source.happens = happens
+        source.check(*stored) if stored else source.mark(-1)
+        for record in source.read(stored[0] + 1 if stored else 0):
+            values.append(record.value)
+            stored = record.sequence, source.mark(record.sequence)
+
+
+def rotations(log: Path, names: list[str]) -> list[Callable[[], None]]:
+    """Return the steps of a program that writes a line, then renames its log to each name in turn."""
+
+    def rotate(number: int, name: str) -> None:
+        os.replace(log, log.with_name(name))
+        log.write_bytes(b"%d\n" % (number + 1))
+
+    log.write_bytes(b"0\n")
+    return [partial(rotate, number, name) for number, name in enumerate(names)]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("restart", [None, 10])
+@pytest.mark.parametrize("form", ["app.log.2026-01-31.{}", "app-2026-01-31-{}.log"])
+def test_the_tenth_rotated_file_of_a_day_comes_after_the_ninth(tmp_path: Path, form: str, restart: int | None) -> None:
+    steps = rotations(tmp_path / "app.log", [form.format(number) for number in range(12)])
+    published = list[bytes | None]()
+    publish_through(tmp_path / "app.log", [*steps, lambda: None], published, restart)
+    assert published == [b"%d" % number for number in range(13)]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_clock_set_back_publishes_no_line_twice(tmp_path: Path) -> None:
+    steps = rotations(tmp_path / "app.log", ["app.log-20261025-0250", "app.log-20261025-0210"])
+    published = list[bytes | None]()
+    with pytest.raises(SourceError, match=r"app\.log-20261025-0250 is already published, .* sorts after a newer file"):
+        publish_through(tmp_path, [*steps, lambda: None], published)
+    assert published == [b"0", b"1"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_published_file_under_a_later_name_is_refused(tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    source = FileSet([tmp_path], follow=True)
+    (tmp_path / "app.log.1").write_bytes(b"a\n")
+    log.write_bytes(b"b\n")
+    reading = source.read(0)
+    first = [next(reading) for _ in range(2)]
+    assert [record.value for record in first] == [b"a", b"b"]
+    mark = source.mark(first[1].sequence)
+    (tmp_path / "app.log.1").rename(tmp_path / "keep-app.log.1")
+    for publishing in (reading, resumed(tmp_path, first[1].sequence, mark)):
+        with pytest.raises(SourceError, match=r"keep-app\.log\.1 is already published \(as app\.log\.1\)"):
+            next(publishing)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_removed_file_may_have_had_the_content_of_the_new_log(tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_bytes(b"same\n")
+
+    def rotate_and_remove(content: bytes) -> None:
+        (tmp_path / "app.log.1").unlink(missing_ok=True)
+        os.replace(log, tmp_path / "app.log.1")
+        log.write_bytes(content)
+
+    published = list[bytes | None]()
+    contents = (b"other\n", b"same\n")
+    publish_through(log, [*(partial(rotate_and_remove, each) for each in contents), lambda: None], published)
+    assert published == [b"same", b"other", b"same"]
+
+
+def resumed(path: Path, sequence: int, mark: str) -> Iterator[Record]:
+    source = FileSet([path], follow=True)
+    source.check(sequence, mark)
+    yield from source.read(sequence + 1)
