@@ -24,6 +24,7 @@ from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, 
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume, warn_of_missing_beginning
 from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS, Job, records, slices
 from kafka_ratchet.spark_sink.job.start import require_first_job
+from kafka_ratchet.spark_sink.rows.distinct import quoted
 from kafka_ratchet.spark_sink.rows.judging.reading import sequence_of
 from kafka_ratchet.spark_sink.rows.partition_by import partition_fields
 from kafka_ratchet.spark_sink.rows.write_mode import Kind, WriteMode, reduced, table_schema
@@ -37,8 +38,7 @@ from kafka_ratchet.spark_sink.spark.micro_batch import (
     micro_batch,
 )
 from kafka_ratchet.spark_sink.spark.session import is_connect, require_release
-from kafka_ratchet.spark_sink.stores.delta.spark_writer import ENGINE, require_delta_spark
-from kafka_ratchet.spark_sink.stores.location import TableAddress, TableLocation
+from kafka_ratchet.spark_sink.stores.location import ENGINE, TableAddress, TableLocation
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.store import NEW_TOPIC, require_local_master
 
@@ -128,7 +128,8 @@ class SinkOptions(TypedDict, total=False):
     catalog: Mapping[str, str]
     """Properties of an Iceberg catalog, in pyiceberg's names."""
     engine: Engine
-    """Writer of a Delta table's files: "delta-rs" (default), or "spark" for delta-spark, which checks constraints."""
+    """Writer of the files of a Delta or Iceberg table: "spark" for the format's own writer in Spark, which follows
+    the table's rules and properties; "delta-rs" (default) for Ratchet's own."""
     second_job: bool
     """Allow this job although another one has added rows of the topic to the table."""
 
@@ -407,8 +408,6 @@ class Sink:
         if self._store is None or self._topic != (topic, topic_id):
             self.close()
             require_release(spark)
-            if self._engine:
-                require_delta_spark(spark)
             self._store = self._make_store(spark, topic, topic_id)
             self._topic = topic, topic_id
             require_local_master(self._store, spark.conf.get("spark.master", None))
@@ -418,6 +417,8 @@ class Sink:
         location = self._location if self._location is not None else _of_catalog(self.target, spark, self._options)
         location = self._with_engine(location)
         made = store_class(location.kind)
+        if self._engine and spark is not None:
+            made.require_engine(spark)
         if self._options.get("evolve") and not made.evolves:
             raise OptionRefused(f"store {location.kind} cannot add columns to a table. Remove evolve")
         return made(
@@ -432,7 +433,9 @@ class Sink:
 
     def _with_engine(self, location: TableLocation) -> TableLocation:
         if self._engine and self._engine not in store_class(location.kind).engines:
-            raise OptionRefused(f"engine {self._engine} is for Delta tables, and not for store {location.kind}")
+            raise OptionRefused(
+                f"engine {self._engine} is for Delta and Iceberg tables, and not for store {location.kind}"
+            )
         return replace(location, engine=self._engine)
 
     def _commit(self, dataframe: DataFrame, topic: str, start: dict[int, int], end: dict[int, int]) -> int:
@@ -643,6 +646,7 @@ def _of_catalog(target: str, spark: SparkSession | None, options: SinkOptions) -
             rest,
             storage_options=dict(options.get("storage_options", {})),
             catalog=properties,
+            spark_name=".".join(map(quoted, (catalog, *rest.split(".")))),
         )
     try:
         described = spark.sql(f"DESCRIBE TABLE EXTENDED {target}").collect()

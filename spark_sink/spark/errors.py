@@ -35,6 +35,18 @@ def spark_errors() -> tuple[type[Exception], ...]:
     return PySparkException, Py4JError
 
 
+def messages_of(error: Exception) -> Iterator[str]:
+    """Yield the messages of a Spark error and of its causes in Java.
+
+    Each message comes after a full stop.
+    """
+    cause = getattr(error, "java_exception", None)
+    while cause is not None:
+        yield f".{cause.toString()}"
+        cause = cause.getCause()
+    yield str(error)
+
+
 def reason_of(error: BaseException) -> str:
     """Return the line that names the failure: the exception's line of a Python traceback, else the first line."""
     # py4j's Py4JJavaError has this attribute; pyspark-client lacks py4j.

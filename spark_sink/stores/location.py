@@ -20,6 +20,9 @@ SERVERS: Final[Mapping[str, str]] = {
 TABLE_FILES: Final = frozenset({"duckdb"})
 """Schemes of files that contain several tables."""
 
+ENGINE: Final = "spark"
+"""Value of `TableLocation.engine` for the writer of the table format's own package for Spark."""
+
 
 @dataclass(frozen=True)
 class TableLocation:
@@ -39,7 +42,9 @@ class TableLocation:
     catalog: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Properties of the catalog of store iceberg; empty: a SQLite file in the folder."""
     engine: str = ""
-    """Engine that writes the files, see `delta.spark_writer.ENGINE`; empty: the store's own."""
+    """Engine that writes the files, `ENGINE`; empty: the store's own."""
+    spark_name: str = ""
+    """Name of the table in Spark's catalog, quoted; empty: it was not named so."""
 
     def __str__(self) -> str:
         return self.path or self.table

@@ -15,7 +15,7 @@ from kafka_ratchet.spark_sink.topic_ids import StoredTopicId, text
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from kafka_ratchet.spark_sink.stores.compactor import Compactor
@@ -120,6 +120,14 @@ class TableStore(ResultStore):
             OptionRefused: the location cannot be used, or the store's package is not installed.
         """
         raise NotImplementedError
+
+    @staticmethod
+    def require_engine(spark: SparkSession) -> None:
+        """Refuse a Spark session that cannot use one of `engines`.
+
+        Raises:
+            OptionRefused: the session lacks a package or a setting.
+        """
 
     @classmethod
     def rejects_at(cls, location: TableLocation) -> TableLocation:

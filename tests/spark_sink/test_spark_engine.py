@@ -38,7 +38,11 @@ NewTopic = Callable[..., str]
     ("target", "options", "named"),
     [
         ("/lake/t", {"engine": "flink"}, "engine 'flink' is unknown; write one of delta-rs, spark"),
-        ("duckdb:/lake/t.duckdb", {"engine": "spark"}, "engine spark is for Delta tables, and not for store duckdb"),
+        (
+            "duckdb:/lake/t.duckdb",
+            {"engine": "spark"},
+            "engine spark is for Delta and Iceberg tables, and not for store duckdb",
+        ),
     ],
 )
 def test_what_the_engine_cannot_do_is_refused(target: str, options: dict[str, Any], named: str) -> None:

@@ -19,10 +19,11 @@ from urllib.parse import unquote
 from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError, refuse_several_rows
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.rows.distinct import quoted
-from kafka_ratchet.spark_sink.spark.errors import spark_errors
+from kafka_ratchet.spark_sink.spark.errors import messages_of, spark_errors
 from kafka_ratchet.spark_sink.stores.delta.rules import GENERATED
 from kafka_ratchet.spark_sink.stores.delta.spark_sums import refused_sum, with_sums
-from kafka_ratchet.spark_sink.stores.delta.spark_writer import ENGINE, SparkFiles, SparkWriter, messages_of
+from kafka_ratchet.spark_sink.stores.delta.spark_writer import SparkFiles, SparkWriter
+from kafka_ratchet.spark_sink.stores.location import ENGINE
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

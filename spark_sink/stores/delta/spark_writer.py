@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -20,16 +20,14 @@ from kafka_ratchet.spark_sink.files.bucket import Folder
 from kafka_ratchet.spark_sink.files.local import LocalFolder
 from kafka_ratchet.spark_sink.files.parquet import WrittenFile
 from kafka_ratchet.spark_sink.rows.partition_by import PartitionField
-from kafka_ratchet.spark_sink.spark.errors import spark_errors
+from kafka_ratchet.spark_sink.spark.errors import messages_of, spark_errors
 from kafka_ratchet.spark_sink.spark.session import is_connect
+from kafka_ratchet.spark_sink.stores.location import ENGINE
 from kafka_ratchet.spark_sink.stores.optimistic import COMMIT_ATTEMPTS
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
-
-ENGINE: Final = "spark"
-"""Value of `TableLocation.engine` for this writer."""
 
 PACKAGE: Final = "io.delta:delta-spark"
 
@@ -218,18 +216,6 @@ class SparkWriter:
 
     def _refuse(self, rule: str) -> NoReturn:
         refuse_rule(self.folder, rule.removesuffix(" violated by row with values:"))
-
-
-def messages_of(error: Exception) -> Iterator[str]:
-    """Yield the messages of a Spark error and of its causes in Java.
-
-    Each message comes after a full stop.
-    """
-    cause = getattr(error, "java_exception", None)
-    while cause is not None:
-        yield f".{cause.toString()}"
-        cause = cause.getCause()
-    yield str(error)
 
 
 def rules_of(table: DeltaTable) -> Rules:

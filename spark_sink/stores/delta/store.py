@@ -55,7 +55,7 @@ from kafka_ratchet.spark_sink.stores.delta.repair import actions_of, require_rep
 from kafka_ratchet.spark_sink.stores.delta.rules import require_no_rules
 from kafka_ratchet.spark_sink.stores.delta.spark_merge import SparkMerge
 from kafka_ratchet.spark_sink.stores.delta.spark_merge import actions_of as replaced_files
-from kafka_ratchet.spark_sink.stores.delta.spark_writer import ENGINE, SparkFiles, SparkWriter
+from kafka_ratchet.spark_sink.stores.delta.spark_writer import SparkFiles, SparkWriter, require_delta_spark
 from kafka_ratchet.spark_sink.stores.delta.table import (
     add_columns,
     free_columns,
@@ -68,7 +68,7 @@ from kafka_ratchet.spark_sink.stores.delta.table import (
 )
 from kafka_ratchet.spark_sink.stores.delta.transactions import TransactionReader, jobs_of, sources_of
 from kafka_ratchet.spark_sink.stores.delta.vacuum import STAGING
-from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.location import ENGINE, TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore, Staged
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.sequence_files import FOLDER, SequenceFiles
@@ -79,7 +79,7 @@ from kafka_ratchet.spark_sink.topic_ids import StoredTopicId
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
@@ -123,6 +123,10 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         self._columns: dict[str, str] = {}
         self._write_mode_actions: dict[str, int] = {}
         """`txn` actions that store a changed write mode with the next commit; empty: the log has it already."""
+
+    @staticmethod
+    def require_engine(spark: SparkSession) -> None:
+        require_delta_spark(spark)
 
     @classmethod
     def rejects_at(cls, location: TableLocation) -> TableLocation:

@@ -69,12 +69,14 @@ class Commit:
         generation: generation of this run; 0: none yet.
         write_mode: effect of the rows on the table.
         folder: folder of the table's files.
+        by_ids: True if another writer may have given the columns other names in the files; see `data_file`.
     """
 
     job: str
     generation: int
     write_mode: WriteMode
     folder: Folder
+    by_ids: bool = False
 
     def write(
         self,
@@ -104,7 +106,7 @@ class Commit:
         total = (total_rows(table) or 0) + added
         # pyiceberg's `add_files` takes no files with field ids: it would find columns by their names.
         files = [
-            data_file(table, path, Record(*(partitions[path] if partitions else ())), sort_order)
+            data_file(table, path, Record(*(partitions[path] if partitions else ())), sort_order, by_ids=self.by_ids)
             for path in (rows if isinstance(rows, list) else ())
         ]
         if isinstance(rows, list) and (written := sum(file.record_count for file in files)) != added:

@@ -10,6 +10,7 @@ from kafka_ratchet.spark_sink.files.parquet import write_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
     from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table
@@ -88,7 +89,9 @@ def write_rows(
     return data_file(table, f"{data_location(table)}/{name}", partition)
 
 
-def data_file(table: Table, path: str, partition: Record, sort_order: int | None = None) -> DataFile:
+def data_file(
+    table: Table, path: str, partition: Record, sort_order: int | None = None, *, by_ids: bool = False
+) -> DataFile:
     """Return a snapshot's entry for a Parquet file, with size and column bounds.
 
     pyiceberg's own `add_files` infers the partition from the bounds, which are missing for long values.
@@ -98,6 +101,7 @@ def data_file(table: Table, path: str, partition: Record, sort_order: int | None
         path: path of the file.
         partition: partition values of all its rows.
         sort_order: id of the order of its rows, if the table has one.
+        by_ids: True finds the columns by the field ids in the file, which may have other names for them.
     """
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import (
@@ -113,7 +117,7 @@ def data_file(table: Table, path: str, partition: Record, sort_order: int | None
     statistics = data_file_statistics_from_parquet_metadata(
         parquet_metadata=footer,
         stats_columns=compute_statistics_plan(table.schema(), table.properties),
-        parquet_column_mapping=parquet_path_to_id_mapping(table.schema()),
+        parquet_column_mapping=parquet_path_to_id_mapping(schema_of(footer) if by_ids else table.schema()),
     )
     return DataFile.from_args(
         content=DataFileContent.DATA,
@@ -127,3 +131,10 @@ def data_file(table: Table, path: str, partition: Record, sort_order: int | None
         key_metadata=None,
         **statistics.to_serialized_dict(),
     )
+
+
+def schema_of(footer: pq.FileMetaData) -> Schema:
+    """Return the columns of a Parquet file by its own names, with their field ids."""
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+    return pyarrow_to_schema(footer.schema.to_arrow_schema())

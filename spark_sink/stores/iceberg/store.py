@@ -44,6 +44,7 @@ from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
 )
 from kafka_ratchet.spark_sink.stores.iceberg.partitions import require_partitions, sorted_by
 from kafka_ratchet.spark_sink.stores.iceberg.repair import require_repairable, rewrite
+from kafka_ratchet.spark_sink.stores.iceberg.spark_writer import Paths, SparkFiles, SparkWriter, require_iceberg_spark
 from kafka_ratchet.spark_sink.stores.iceberg.table import (
     SCHEMA_KEY,
     add_columns,
@@ -53,7 +54,7 @@ from kafka_ratchet.spark_sink.stores.iceberg.table import (
     require_format,
     require_same_columns,
 )
-from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.location import ENGINE, TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore, Staged
 from kafka_ratchet.spark_sink.stores.orphans import Orphan, files_of_older_holders
 from kafka_ratchet.spark_sink.stores.sequence_files import FOLDER, SequenceFiles
@@ -85,7 +86,7 @@ def orphan_files(table: Table, folder: Folder) -> Iterator[Orphan]:
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
@@ -109,8 +110,14 @@ class IcebergStore(OptimisticStore["Table"]):
     all_totals = True
     keeps_sequences = True
     evolves = True
+    engines = (ENGINE,)
     partitions = True
     restricted_values = True  # pyiceberg cannot commit a file with times outside the years of Python's datetime
+
+    _spark_writer: SparkWriter | None = None
+    """Writer that uses Iceberg's own writer for Spark; None: the job's own tasks write the files."""
+    _by_spark: SparkFiles | None = None
+    """Files that Iceberg's writer wrote for the next commit."""
 
     def _prepare(self, location: TableLocation) -> None:
         require_package("pyiceberg.catalog.sql", "store iceberg needs pyiceberg")
@@ -127,12 +134,36 @@ class IcebergStore(OptimisticStore["Table"]):
                 "namespace too, write NAMESPACE.TABLE"
             )
         self._table_name = location.table
+        if location.engine:
+            self._spark_writer = self._writer_of(location)
         self._topic_key = f"ratchet-sink.{self._name}.{self._topic}"
         self._first_key = f"ratchet-sink-first.{self._name}.{self._topic}"
         self._write_mode_key = f"ratchet-sink-rule.{self._name}"
         self._schema: StructType | None = None
         self._sort_order: int | None = None
         """Id of the sort order of the staged files' rows; None: the rows are not sorted."""
+
+    def _writer_of(self, location: TableLocation) -> SparkWriter:
+        """Return the writer of `location.engine`.
+
+        Raises:
+            OptionRefused: the job changes rows, or the table is not named as in Spark's catalog.
+        """
+        if self._write_mode.row_key:
+            raise OptionRefused(
+                f"engine {location.engine} appends to Iceberg tables, and merges no {self._write_mode.kind} into them. "
+                "Leave engine out: pyiceberg then merges the rows in the driver"
+            )
+        if not location.spark_name:
+            raise OptionRefused(
+                f"table {location.table}: engine {location.engine} writes Iceberg tables by their names in Spark's "
+                "catalog. Name the table so, as in prod.sales.orders, or leave engine out"
+            )
+        return SparkWriter(self._catalog, location.spark_name)
+
+    @staticmethod
+    def require_engine(spark: SparkSession) -> None:
+        require_iceberg_spark(spark)
 
     def count(self) -> int:
         return self._for_reading().scan().count()
@@ -338,7 +369,8 @@ class IcebergStore(OptimisticStore["Table"]):
         self._refresh(table)
 
     def _commit_of(self, table: Table, generation: int) -> Commit:
-        return Commit(self._name, generation, self._write_mode, self._data_folder(table))
+        by_ids = self._spark_writer is not None
+        return Commit(self._name, generation, self._write_mode, self._data_folder(table), by_ids)
 
     def _after_take_over(self, table: Table, schema: StructType) -> None:
         if self._evolve:  # last of all checks, because a refused job changes nothing
@@ -348,6 +380,8 @@ class IcebergStore(OptimisticStore["Table"]):
     def _stage(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
         import pyarrow as pa
 
+        if self._spark_writer is not None:
+            return self._stage_by_spark(self._spark_writer, table, dataframe)
         folder = self._data_folder(table)
         folder.make()
         if self._write_mode.row_key:
@@ -359,6 +393,22 @@ class IcebergStore(OptimisticStore["Table"]):
             rows = rows.cast(wanted)
             return Staged(rows.num_rows, arrow=rows)
         return self._stage_files(table, dataframe, folder, generation)
+
+    def _stage_by_spark(self, writer: SparkWriter, table: Table, dataframe: DataFrame) -> Staged:
+        """Write the rows into new files of the table by Iceberg's writer for Spark."""
+        found = self._by_spark = writer.write(table, dataframe, partial(self._look_again, table))
+        self._sort_order = found.sort_order
+        return Staged(sum(file.rows for file in found.files), found.files, found.partitions)
+
+    def _look_again(self, table: Table) -> None:
+        """Refresh the table, and check that no other run has taken it over."""
+        self._refresh(table)
+        self._require_holder(table, None)
+
+    def _require_own_engine(self) -> None:
+        """Refuse to replace rows in a job with `engine`."""
+        if self._spark_writer is not None:
+            raise OptionRefused(f"{self._catalog}: engine {ENGINE} only appends. Leave engine out to replace rows")
 
     def _stage_files(self, table: Table, dataframe: DataFrame, folder: Folder, generation: int) -> Staged:
         """Write the rows into new files of the table, in Spark's tasks."""
@@ -378,6 +428,7 @@ class IcebergStore(OptimisticStore["Table"]):
         return pa.schema([field for field in schema if field.name in dataframe.columns])
 
     def _require_repairable(self, table: Table) -> None:
+        self._require_own_engine()
         require_repairable(self._catalog, table)
 
     def _stage_repair(self, table: Table, rows: Replacement, generation: int) -> Staged:
@@ -421,16 +472,25 @@ class IcebergStore(OptimisticStore["Table"]):
         return Staged(sum(file.rows for file in files), files, partitions={file.name: values for file, values in found})
 
     def _require_staged(self, table: Table, staged: Staged) -> None:
-        require_files(self._data_folder(table), staged.files)  # a clean-up removes files that no snapshot names yet
+        require_files(self._place_of(table), staged.files)  # a clean-up removes files that no snapshot names yet
+
+    def _place_of(self, table: Table) -> Folder | Paths:
+        """Return the place of the staged files: the data folder, or nothing more than their whole paths."""
+        return self._data_folder(table) if self._spark_writer is None else Paths(table)
 
     def _write(self, table: Table, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
-        files = [f"{data_location(table)}/{file.name}" for file in staged.files]
+        within = f"{data_location(table)}/"
+        if self._spark_writer is not None and self._by_spark is not None:
+            self._spark_writer.require_same_fields(table, self._by_spark)
+            within = ""
+        files = [f"{within}{file.name}" for file in staged.files]
         rows = files if staged.arrow is None else staged.arrow
-        partitions = {f"{data_location(table)}/{name}": values for name, values in staged.partitions.items()}
+        partitions = {f"{within}{name}": values for name, values in staged.partitions.items()}
         properties = self._properties(generation, end, staged.sequences)
         self._commit_of(table, generation).write(table, rows, properties, staged.rows, partitions, self._sort_order)
 
     def _stage_replacement(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
+        self._require_own_engine()
         return self._stage(table, dataframe, generation)
 
     def _write_replacement(
@@ -442,7 +502,7 @@ class IcebergStore(OptimisticStore["Table"]):
         self._refresh(table)
 
     def _finish(self, table: Table, staged: Staged) -> None:
-        require_files(self._data_folder(table), staged.files, "The table's newest snapshot names it")
+        require_files(self._place_of(table), staged.files, "The table's newest snapshot names it")
 
 
 def _names_records(table: Table) -> bool:

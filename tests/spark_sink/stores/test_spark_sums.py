@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode, reduced
+from kafka_ratchet.spark_sink.spark.errors import messages_of
 from kafka_ratchet.spark_sink.stores.delta.merge import merge
 from kafka_ratchet.spark_sink.stores.delta.spark_sums import refused_sum, with_sums
-from kafka_ratchet.spark_sink.stores.delta.spark_writer import messages_of
 
 Row = tuple[Any, ...]
 KEY = ("town", "open")
