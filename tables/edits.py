@@ -82,12 +82,17 @@ class Edit(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int = VERSION
 
     def __str__(self) -> str:
-        by = f"by {_printable(self.by)} at {_printable(self.at)}: {_printable(self.reason)}"
         if self.kind != FORGET:
-            return f"imported {self.added:,} added, {self.raised:,} raised, {self.replaced:,} replaced, {by}"
+            counts = f"{self.added:,} added, {self.raised:,} raised, {self.replaced:,} replaced"
+            return f"imported {counts}, {self.author}"
         after = "nothing" if self.after == NOTHING else str(self.after)
         before = "nothing" if self.before == NOTHING else str(self.before)
-        return f"forgotten of {self.name!r}: last sequence {before}, now {after}, {by}"
+        return f"forgotten of {self.name!r}: last sequence {before}, now {after}, {self.author}"
+
+    @property
+    def author(self) -> str:
+        """Return user, time and reason as a phrase."""
+        return f"by {_printable(self.by)} at {_printable(self.at)}: {_printable(self.reason)}"
 
     @property
     def name(self) -> bytes:

@@ -114,6 +114,12 @@ def import_(
                 f"An identity counted from {start} to {end - 1} and missing in the file "
                 "counts as new if its records are sent again"
             )
+        for request in each.superseded:
+            typer.echo(
+                f"partition {each.partition}: the request {request.id} to forget the identity {request.name!r} "
+                f"{'would' if dry_run else 'will'} not be applied again, and the sequence of the file stays. It was "
+                f"requested {request.author}. If the identity must begin again, run `ratchet forget` after the import"
+            )
     if not done:
         typer.echo(f"{file} has no rows")
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from kafka_ratchet.app.names import is_repartition_topic
+from kafka_ratchet.app.operations.policy_topic import read_policies
 from kafka_ratchet.app.operations.resume import CHANGELOG_BYTES, Resume, ResumeOptions
 from kafka_ratchet.app.operations.state_rows import Row
 from kafka_ratchet.app.partitioner import Partitioner
@@ -29,7 +30,7 @@ from kafka_ratchet.app.worker.topics import prepare_policy
 from kafka_ratchet.errors import SettingsError, TopicMissing
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.rule.identity import Identity
-from kafka_ratchet.tables.edits import IMPORT, Edit
+from kafka_ratchet.tables.edits import FORGET, IMPORT, Edit
 from kafka_ratchet.tables.map.entries import ENTRY_PREFIX
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.replays import LETTER
@@ -39,7 +40,8 @@ from kafka_ratchet.transport.batch.encoding import encode_entries
 from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH
 from kafka_ratchet.transport.move import PartitionMove
-from kafka_ratchet.transport.owner import RECORDS
+from kafka_ratchet.transport.owner import INPUT, RECORDS
+from kafka_ratchet.transport.policy import ForgetRequest
 
 TIMEOUT_MS: Final = 600_000
 """Timeout in ms of a transaction with more than `MANY` identities; brokers allow 15 minutes by default."""
@@ -71,6 +73,7 @@ class ImportResult(msgspec.Struct, frozen=True):
 
     uncounted: input offsets (first, end) committed in the group but missing in the changelog; None: none.
     A partition with uncounted offsets is halted; the import ends the halt, unless `is_stale`.
+    superseded: requests of `ratchet forget` that workers will not apply to the imported identities.
     """
 
     partition: int
@@ -79,6 +82,40 @@ class ImportResult(msgspec.Struct, frozen=True):
     replaced: int
     kept: int
     uncounted: tuple[int, int] | None = None
+    superseded: tuple[Edit, ...] = ()
+
+
+class Where(NamedTuple):
+    """Place of an import: input partition, id of the input topic, and next offset to read; None: unknown."""
+
+    partition: int
+    topic: str
+    position: int | None
+
+
+def superseded(
+    forgets: Iterable[ForgetRequest], state: SequencePartition, imported: Mapping[bytes, int], where: Where
+) -> tuple[Edit, ...]:
+    """Return changes without effect for the requests to forget that an import supersedes.
+
+    A changelog created again no longer shows which requests were applied, but the policy topic keeps all of them. So a
+    worker would forget an imported identity again. The file is later than the request, and decides.
+
+    Args:
+        forgets: requests of the stream.
+        state: the partition's state, before the import.
+        imported: last sequence of each imported identity.
+        where: place of the import. If its position is unknown, so is whether a request was applied.
+    """
+    number, topic, position = where
+    found = []
+    for each in forgets:
+        if each.identity not in imported or each.partition not in (None, number) or state.is_done(each.id):
+            continue
+        if position is None or each.holds_from(number, topic) <= position:
+            last, who = imported[each.identity], (each.id, FORGET, each.at, each.by, each.reason)
+            found.append(Edit(*who, position or 0, each.identity.hex(), each.above, last, last))
+    return tuple(found)
 
 
 def prepare_import(settings: Settings, bootstrap: str, name: str) -> None:
@@ -108,6 +145,7 @@ class StateImport:
         """Check the stream's topics and their owner; raises the errors of `Resume`."""
         self._resume = Resume(settings, bootstrap, name, ResumeOptions(None, how.reason, False, False))
         self._how, self._stream = how, self._resume.stream
+        self._forgets: Sequence[ForgetRequest] = ()
         self._is_internal = is_repartition_topic(self._stream.input, settings.app)
         self.partitions = self._resume.partitions
 
@@ -178,6 +216,9 @@ class StateImport:
 
     async def _run(self, seeds: list[Seeds], *, dry_run: bool) -> list[ImportResult]:
         await self._refuse_workers()
+        resume = self._resume
+        policies = await asyncio.to_thread(read_policies, resume.settings, resume.bootstrap)
+        self._forgets = policies.requests.of(resume.name).forgets
         found = []
         async with self._resume.connected() as cluster:
             for number, wanted in enumerate(seeds):
@@ -206,6 +247,11 @@ class StateImport:
                 done, entries = self._compared(state, number, wanted)
                 if entries and (uncounted := move.uncounted):
                     done = msgspec.structs.replace(done, uncounted=(uncounted.start, uncounted.stop))
+                if entries and self._forgets:
+                    topic = (await self._resume.owner_now(cluster)).topics[INPUT].id
+                    imported = {key[1:]: wanted[key[1:]].sequence for key, _ in entries}
+                    where = Where(number, topic, move.position)
+                    done = msgspec.structs.replace(done, superseded=superseded(self._forgets, state, imported, where))
                 if entries and not dry_run:
                     await self._refuse_workers()
                     await self._write(cluster, move, state, done, entries)
@@ -260,5 +306,7 @@ class StateImport:
         progress = (state.progress or Progress(0, 0, 0, 0))._replace(next=position, epoch=epoch)
         who = secrets.token_hex(8), IMPORT, now(), this_user(), self._how.reason
         edit = Edit(*who, position, added=done.added, raised=done.raised, replaced=done.replaced)
-        whole = [(PROGRESS, progress.pack()), *entries, edit.pack(state.edits.next)]
+        edits = [edit, *(msgspec.structs.replace(each, position=position) for each in done.superseded)]
+        packed = [each.pack(number) for number, each in enumerate(edits, state.edits.next)]
+        whole = [(PROGRESS, progress.pack()), *entries, *packed]
         await move.commit(encode_entries(whole, CHANGELOG_BYTES), position, input_id, epoch)

@@ -6,6 +6,8 @@ import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -14,16 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.app.names import changelog_name
+from kafka_ratchet.app.operations.policy_topic import write_record
 from kafka_ratchet.app.operations.resume import prepare_new
 from kafka_ratchet.app.operations.state_export import StateExport
-from kafka_ratchet.app.operations.state_import import ImportOptions, StateImport
+from kafka_ratchet.app.operations.state_import import ImportOptions, StateImport, Where, superseded
 from kafka_ratchet.app.operations.state_rows import Row, read_rows, write_rows
 from kafka_ratchet.app.partitioner import Partitioner
 from kafka_ratchet.app.verify import verify
+from kafka_ratchet.app.worker.forget_requests import request_key, request_value
 from kafka_ratchet.app.worker.topics import COMPACTED
 from kafka_ratchet.errors import SettingsError, StateError
 from kafka_ratchet.producers import made_topic
 from kafka_ratchet.tables.store import Store
+from kafka_ratchet.transport.policy import ForgetRequest
 from tests.app.local.test_broker import wait_until
 from tests.app.worker_process import Site, WorkerProcess, read_all
 
@@ -119,10 +124,7 @@ def test_an_import_over_a_recreated_changelog_names_the_resume_that_ends_the_hal
     exported = tmp_path / "state.ndjson"
     command(place, "export", str(exported))
     worker.stop()
-    admin, changelog = AdminClient({"bootstrap.servers": place.broker}), changelog_name(place.app, "events")
-    admin.delete_topics([changelog])[changelog].result(30)
-    new = NewTopic(changelog, 2, 1, config=COMPACTED)
-    wait_until(lambda: created(admin, new), "the new changelog")
+    recreate_changelog(place)
     for arguments in (["--dry-run"], []):
         tried = place.command("state", "import", str(exported), *arguments)
         assert tried.returncode == 0, tried.stdout + tried.stderr
@@ -145,6 +147,85 @@ def test_an_import_over_a_recreated_changelog_names_the_resume_that_ends_the_hal
     publish(place, (b"a", 6), (b"a", 7))
     worker.wait_for(lambda: place.position(f"{place.app}.in") == 4, "two more records")
     assert sum(map(len, read_all(place.broker, f"{place.app}.out").values())) == 3
+
+
+@pytest.mark.matrix
+def test_an_import_over_a_recreated_changelog_outlives_earlier_requests_to_forget(
+    place: Site, worker: WorkerProcess, tmp_path: Path
+) -> None:
+    worker.start()
+    worker.wait_for(lambda: "worker runs" in worker.text(), "the start")
+    publish(place, (b"a", 5))
+    worker.wait_for(lambda: place.position(f"{place.app}.in") == 1, "a record")
+    done = place.command("forget", "--identity", "a", "--reason", "a new device")
+    assert done.returncode == 0, done.stdout + done.stderr
+    publish(place, (b"a", 1), (b"a", 2))
+    worker.wait_for(lambda: place.position(f"{place.app}.in") == 3, "the new beginning")
+    exported, again = tmp_path / "state.ndjson", tmp_path / "again.ndjson"
+    command(place, "export", str(exported))
+    worker.stop()
+    recreate_changelog(place)
+    tried = place.command("state", "import", str(exported), "--dry-run").stdout
+    assert "to forget the identity b'a' would not be applied again" in tried
+    (imported,) = command(place, "import", str(exported))["partitions"]
+    assert [each["reason"] for each in imported["superseded"]] == ["a new device"]  # type: ignore[attr-defined]
+    resumed = place.command("resume", "--stream", "events", "--reason", "imported", "--execute")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    worker.start()
+    publish(place, (b"a", 2))
+    worker.wait_for(lambda: place.position(f"{place.app}.in") == 4, "the repeated record")
+    worker.stop()
+    command(place, "export", str(again))
+    assert [(row.identity, row.sequence) for row in read_rows(again)] == [(b"a", 2)]
+    assert sum(map(len, read_all(place.broker, f"{place.app}.out").values())) == 3
+
+
+REQUEST = ForgetRequest("0" * 16, b"a", None, "now", "me@here", "so", None, "id", (4, 9))
+
+
+@pytest.mark.parametrize(
+    ("request_", "position", "is_superseded"),
+    [
+        (REQUEST, 9, True),
+        (REQUEST._replace(partition=1), 9, True),
+        (REQUEST._replace(above=3), 9, True),
+        (REQUEST, None, True),  # the group has no offset: nothing tells whether a worker has applied the request
+        (REQUEST, 8, False),  # earlier records are still to be judged, so no worker has applied the request
+        (REQUEST._replace(partition=0), 9, False),
+        (REQUEST._replace(identity=b"b"), 9, False),  # the file does not speak of it
+        (REQUEST._replace(id="1" * 16), 9, False),  # applied
+    ],
+)
+def test_an_import_supersedes_unapplied_requests_about_its_identities(
+    request_: ForgetRequest, position: int | None, is_superseded: bool
+) -> None:
+    state: Any = SimpleNamespace(is_done=lambda request: request == "1" * 16)
+    where = Where(1, "id", position)
+    found = superseded([request_], state, {b"a": 7}, where)
+    assert [(each.id, each.before, each.after) for each in found] == [(request_.id, 7, 7)] * is_superseded
+    assert not any(each.has_changed or each.has_forgotten for each in found)
+
+
+def test_a_superseded_request_counts_as_applied(place: Site) -> None:
+    admin = AdminClient({"bootstrap.servers": place.broker})
+    assert made_topic(admin, NewTopic(f"{place.app}.in", 2, 1), 30)
+    prepare_new(place.settings, place.broker, "events")
+    write_record(place.settings, place.broker, request_key("events", REQUEST.id), request_value(REQUEST), "it")
+    how = ImportOptions(everywhere=True)
+    found = []
+    for sequence in (7, 8):  # the second import raises the sequence
+        importer = StateImport(place.settings, place.broker, "events", how)
+        done = importer.run([Row(b"a", sequence, None, None)], dry_run=False)
+        found.append([[edit.id for edit in each.superseded] for each in done])
+    assert found == [[[REQUEST.id]] * 2, [[]] * 2]
+
+
+def recreate_changelog(place: Site) -> None:
+    """Delete the changelog and create it again, as an operator does who has lost it."""
+    admin, changelog = AdminClient({"bootstrap.servers": place.broker}), changelog_name(place.app, "events")
+    admin.delete_topics([changelog])[changelog].result(30)
+    new = NewTopic(changelog, 2, 1, config=COMPACTED)
+    wait_until(lambda: created(admin, new), "the new changelog")
 
 
 def created(admin: AdminClient, topic: NewTopic) -> bool:
