@@ -121,7 +121,6 @@ EXCEPTIONS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "verdicts of a comparison: a branch for each way in which two logs differ": (
         "app/verify/__init__.py _Comparison._compare",
-        "app/verify/arrivals.py compare_arrivals",
         "app/verify/decided.py DecidedPartition.compare",
         "app/verify/letters.py Letters.compare",
         "app/verify/results.py ResultTable._read_keyed",

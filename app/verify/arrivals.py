@@ -1,8 +1,8 @@
 """Comparison of a stream's input with its internal topic, for streams with `repartition_by`.
 
-The internal topic must have each record of the input once. All records of one identity must be in one partition of the
-internal topic. Those that came from one input partition must have kept their order. Whether it is the right partition
-for the identity is not checked.
+Each record of the input must be once in the internal topic; a record without a valid identity must be a dead letter
+instead. All records of one identity must be in one partition of the internal topic. Those that came from one input
+partition must have kept their order. Whether it is the right partition for the identity is not checked.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from typing import Final
 
 from kafka_ratchet.app.repartition import RepartitionSettings
 from kafka_ratchet.app.verify.findings import Finding
-from kafka_ratchet.app.verify.letters import origin_of
+from kafka_ratchet.app.verify.letters import Letters
 from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.report import Report
+from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import RecordView
+from kafka_ratchet.app.verify.state import Baseline
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES
+from kafka_ratchet.topic_log.clients import OffsetRange
 from kafka_ratchet.transport.owner import Owner
 
 DIGEST_BYTES: Final = 16
@@ -62,7 +65,7 @@ def compare_arrivals(
     count = reader.count(arrivals.input)
     before = reader.committed_of(arrivals.input, count)
     ends = reader.sent(arrivals.output)
-    letters = _lettered(reader, arrivals)
+    lettered = reader.sent(arrivals.dead_letters)
     after = reader.committed_of(arrivals.input, count)
     given = reader.spans(arrivals.input)
     blocked = reader.blocked(arrivals.input, {number: end for number, (_, end) in given.items()})
@@ -74,19 +77,37 @@ def compare_arrivals(
     report.arrivals_not_compared += sum(bool(owner.decisions) for owner in owners.values())
     due: dict[bytes, dict[int, Due]] | None = None
     if not report.arrivals_not_compared:
+        letters = _letters(reader, arrivals, lettered, report)
         due = {}
         for number, (begin, end) in given.items():
+            invalid: dict[int, bytes] = {}
             for offset, record in reader.records(arrivals.input, number, min(end, after[number]), begin):
-                if (number, offset) not in letters:
-                    mine = due.setdefault(_identity(identify, record), {}).setdefault(number, deque())
+                if (identity := _identity(identify, record)) is None:
+                    invalid[offset] = content(record, with_timestamp=False)
+                else:
+                    mine = due.setdefault(identity, {}).setdefault(number, deque())
                     mine.append((_digest(record), offset < before[number]))
+            letters.compare(number, invalid, before[number], Baseline())
+        letters.finish()
         for parts in due.values():
             _set_aside(parts)
+    _compare_copies(reader, arrivals.output, ends, identify, due, report)
+
+
+def _compare_copies(
+    reader: TopicReader,
+    topic: str,
+    ends: list[OffsetRange],
+    identify: Identify,
+    due: dict[bytes, dict[int, Due]] | None,
+    report: Report,
+) -> None:
+    """Compare the records of the internal topic with the due ones. due: None: compare only their partitions."""
     partition_of: dict[bytes, int] = {}
     for number, held in enumerate(ends):
-        for offset, record in reader.records(arrivals.output, number, held.end, held.first):
-            at = (arrivals.output, None, None, number, offset)
-            identity = _identity(identify, record)
+        for offset, record in reader.records(topic, number, held.end, held.first):
+            at = (topic, None, None, number, offset)
+            identity = _identity(identify, record) or b"none" + _digest(record)
             if (known := partition_of.setdefault(identity, number)) != number:
                 detail = f"partition {known} has records of the same identity, too"
                 report.add(Finding("unexpected", *at, detail=detail))
@@ -94,7 +115,7 @@ def compare_arrivals(
                 _take(due.get(identity, {}), _digest(record), at, report)
     lost = sum(is_due for parts in (due or {}).values() for part in parts.values() for _, is_due in part)
     if lost:
-        report.add(Finding("lost", arrivals.output, detail=f"{lost:,} records of the input are missing"), times=lost)
+        report.add(Finding("lost", topic, detail=f"{lost:,} records of the input are missing"), times=lost)
 
 
 def _set_aside(parts: dict[int, Due]) -> None:
@@ -135,22 +156,21 @@ def _take(parts: dict[int, Due], digest: bytes, at: tuple[str, None, None, int, 
     report.add(Finding("doubled", *at, detail="is in this topic more often than in the input"))
 
 
-def _lettered(reader: TopicReader, arrivals: RepartitionSettings) -> set[tuple[int, int]]:
-    """Return the input partition and offset of each record that became a dead letter."""
-    found = set()
-    for number, held in enumerate(reader.sent(arrivals.dead_letters)):
-        for _, record in reader.records(arrivals.dead_letters, number, held.end, held.first):
-            if (origin := origin_of(record.headers, arrivals.input)) is not None:
-                found.add(origin)
-    return found
+def _letters(reader: TopicReader, arrivals: RepartitionSettings, ends: list[OffsetRange], report: Report) -> Letters:
+    """Return the dead letters of records without a valid identity. ends: first offset and end by partition."""
+    letters = Letters(arrivals.input, arrivals.dead_letters, whole=all(not held.first for held in ends), report=report)
+    counted = report.dead_letters
+    for number, held in enumerate(ends):
+        found = reader.records(arrivals.dead_letters, number, held.end, held.first)
+        letters.read((number, offset, record) for offset, record in found)
+    report.dead_letters = counted  # these are of another topic than the stream's
+    return letters
 
 
-def _identity(identify: Identify, record: RecordView) -> bytes:
-    """Return a digest of a record's identity, else of the whole record."""
+def _identity(identify: Identify, record: RecordView) -> bytes | None:
+    """Return a digest of a record's identity; None if the record has no valid identity."""
     identity = identify(record)
-    if identity is None or len(identity) > MAX_IDENTITY_BYTES:
-        return b"none" + _digest(record)
-    return _hashed(identity)
+    return None if identity is None or len(identity) > MAX_IDENTITY_BYTES else _hashed(identity)
 
 
 def _digest(record: RecordView) -> bytes:

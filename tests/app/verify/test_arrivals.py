@@ -13,7 +13,7 @@ from kafka_ratchet.app.settings_sections import StreamSettings
 from kafka_ratchet.app.status.open_transactions import BlockedRange
 from kafka_ratchet.app.verify.arrivals import compare_arrivals
 from kafka_ratchet.app.verify.reading import TopicReader
-from kafka_ratchet.app.verify.report import Report
+from kafka_ratchet.app.verify.report import ExitCode, Report
 from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.topic_log.clients import OffsetRange
 from kafka_ratchet.transport.owner import Decision, Owner
@@ -26,8 +26,9 @@ Topics = dict[str, list[list[RecordView]]]
 class Topic:
     """Stand-in for Kafka with the committed records of a topic; all of the input is read."""
 
-    def __init__(self, topics: Topics, first: int = 0) -> None:
-        self.topics, self.first = topics, first
+    def __init__(self, topics: Topics, first: int = 0, deleted: int = 0) -> None:
+        """deleted: number of the first dead letters that retention has deleted."""
+        self.topics, self.first, self.deleted = topics, first, deleted
 
     def count(self, topic: str) -> int:
         return len(self.topics[topic])
@@ -36,7 +37,8 @@ class Topic:
         return {number: len(part) for number, part in enumerate(self.topics[topic])}
 
     def sent(self, topic: str) -> list[OffsetRange]:
-        return [OffsetRange(0, len(part)) for part in self.topics[topic]]
+        first = self.deleted if topic == ARRIVALS.dead_letters else 0
+        return [OffsetRange(min(first, len(part)), len(part)) for part in self.topics[topic]]
 
     def spans(self, topic: str) -> dict[int, OffsetRange]:
         return {number: OffsetRange(self.first, len(part)) for number, part in enumerate(self.topics[topic])}
@@ -69,9 +71,9 @@ def topics() -> Topics:
     return {"in": [[A1, A2, B1], [A3, B2, NO_KEY]], ARRIVALS.output: sent, ARRIVALS.dead_letters: [[], [LETTER]]}
 
 
-def compared(held: Topics, first: int = 0, owners: dict[int, Owner] | None = None) -> Report:
+def compared(held: Topics, first: int = 0, owners: dict[int, Owner] | None = None, deleted: int = 0) -> Report:
     report = Report("hooks")
-    reader = cast(TopicReader, Topic(held, first))
+    reader = cast(TopicReader, Topic(held, first, deleted))
     compare_arrivals(reader, ARRIVALS, owners or {}, lambda record: record.key, report)
     return report
 
@@ -109,6 +111,42 @@ def test_what_is_not_right_is_found(change: Callable[[list[list[RecordView]]], o
     held = topics()
     change(held[ARRIVALS.output])
     assert compared(held).counts == found
+
+
+def swallow(held: Topics) -> None:
+    """Write a valid record as a dead letter, and not to the internal topic."""
+    held[ARRIVALS.output][1].remove(B2)
+    held[ARRIVALS.dead_letters][1].insert(0, letter(B2, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (swallow, {"lost": 1, "unexpected": 1}),
+        (lambda held: held[ARRIVALS.dead_letters][1].append(LETTER), {"doubled": 1}),
+        (
+            lambda held: held[ARRIVALS.dead_letters][1].append(letter(replace(NO_KEY, value=b"!"), 1, 2)),
+            {"doubled": 1},
+        ),
+        (
+            lambda held: held[ARRIVALS.dead_letters][1].__setitem__(0, letter(replace(NO_KEY, value=b"!"), 1, 2)),
+            {"altered": 1},
+        ),
+        (lambda held: held[ARRIVALS.dead_letters][1].clear(), {"lost": 1}),
+        (lambda held: held[ARRIVALS.dead_letters][0].append(letter(NO_KEY, 7, 0)), {"unexpected": 1}),
+    ],
+)
+def test_what_is_not_right_with_the_dead_letters_is_found(
+    change: Callable[[Topics], object], found: dict[str, int]
+) -> None:
+    held = topics()
+    change(held)
+    assert compared(held).counts == found
+
+
+def test_dead_letters_that_retention_has_deleted_leave_their_records_undecided() -> None:
+    report = compared(topics(), deleted=1)
+    assert (report.counts, report.undecided, report.exit_code()) == ({}, 1, ExitCode.NOT_ALL_PROVEN)
 
 
 def test_an_identity_that_is_too_long_is_none() -> None:
