@@ -253,8 +253,8 @@ class Run:
     def is_of_other_topics(self, partition: int, owner: Owner | None) -> bool:
         """Return True if a partition's owner entry names another input or output topic than today's.
 
-        The topic was then deleted and created again, or replaced. The partition cannot be compared; it is reported as
-        halted, as its worker halts for the same reason.
+        The topic was then deleted and created again, or replaced. The partition cannot be compared; it is left out,
+        and reported as halted, as its worker halts for the same reason.
         """
         ids, report, ranges = self._reader.topic_ids, self._report, self._ranges
         parts = (("input", self._stream.input), ("output", self._stream.output))
@@ -267,9 +267,9 @@ class Run:
                 "docs/reference/halted.md"
             )
             report.halted.append(HaltedPartition(partition, reason))
+            self.leave_out(partition, reason)
             waiting = ranges.input_high[partition] - ranges.input_begins[partition]
             report.pending += max(0, waiting - max(0, ranges.input_high[partition] - ranges.committed_to[partition]))
-            self._all_compared = False
             return True
         return False
 
