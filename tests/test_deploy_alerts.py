@@ -70,7 +70,25 @@ tests:
       - {{series: 'ratchet_producer_acknowledged_records_total{{job="p",instance="d",producer="till",topic="t"}}', values: '0+9x10 90x50'}}
       - {{series: 'ratchet_sink_stalled_seconds{{job="k",instance="c",sink="r",topic="t"}}', values: '0+30x60'}}
       - {{series: 'ratchet_verify_complete{{job="v",from="kafka:t",to="csv:f"}}', values: '1x6 0x60'}}
+      - {{series: 'up{{job="ratchet-verify",instance="e"}}', values: '1x20 0x60'}}
+      - {{series: 'ratchet_verify_interval_seconds{{job="v",from="kafka:t",to="csv:f"}}', values: '600x200'}}
+      - {{series: 'ratchet_verify_last_run_timestamp_seconds{{job="v",from="kafka:t",to="csv:f"}}', values: '0x20 600x180'}}
+      - {{series: 'ratchet_verify_interval_seconds{{job="v",from="kafka:d",to="csv:d"}}', values: '86400x200'}}
+      - {{series: 'ratchet_verify_last_run_timestamp_seconds{{job="v",from="kafka:d",to="csv:d"}}', values: '0x200'}}
     alert_rule_test:
+      - {{alertname: RatchetVerifyDown, eval_time: 14m}}
+      - eval_time: 20m
+        alertname: RatchetVerifyDown
+        exp_alerts:
+          - exp_labels: {{severity: warning, job: ratchet-verify, instance: e}}
+            exp_annotations:
+              summary: "`ratchet verify --every` at e does not answer: its pipelines are not compared."
+      - {{alertname: RatchetPipelineStale, eval_time: 69m}}
+      - eval_time: 72m
+        alertname: RatchetPipelineStale
+        exp_alerts:
+          - exp_labels: {{severity: warning, job: v, from: "kafka:t", to: "csv:f"}}
+            exp_annotations: {{summary: "kafka:t and csv:f were last compared 1h 2m 0s ago."}}
       - {{alertname: RatchetWorkerDown, eval_time: 3m}}
       - {{alertname: RatchetPipelineUnproven, eval_time: 15m}}
       - {{alertname: RatchetPartitionHalted, eval_time: 3m}}

@@ -254,11 +254,11 @@ def _watch(comparer: Any, given: dict[str, Any], show: Any) -> int:
     from kafka_ratchet.app.compare.bounds import seconds
     from kafka_ratchet.app.compare.watch import Gauges, watch
 
-    gauges = None
+    gauges, every_s = None, seconds(given["--every"], "--every")
     if given["--metrics-port"] is not None:
         from prometheus_client import start_http_server
 
-        gauges = Gauges(comparer.source, comparer.target)
+        gauges = Gauges(comparer.source, comparer.target, every_s)
         try:
             server, _ = start_http_server(given["--metrics-port"], given["--metrics-host"], gauges.registry)
         except OSError as error:
@@ -280,4 +280,4 @@ def _watch(comparer: Any, given: dict[str, Any], show: Any) -> int:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    return watch(comparer, seconds(given["--every"], "--every"), shown, failed, stop)
+    return watch(comparer, every_s, shown, failed, stop)

@@ -34,12 +34,13 @@ class Gauges:
     Args:
         source: source's address, used as label `from`.
         target: target's address, used as label `to`.
+        every_s: seconds from the start of one run to the start of the next.
 
     Raises:
         SettingsError: prometheus-client is not installed.
     """
 
-    def __init__(self, source: str, target: str) -> None:
+    def __init__(self, source: str, target: str, every_s: float) -> None:
         try:
             from prometheus_client import CollectorRegistry, Gauge
         except ModuleNotFoundError:
@@ -55,7 +56,12 @@ class Gauges:
         self._labels = labels
         self._counts = {name: gauge(name, HELP[name]) for name in VERDICTS}
         self._oldest = gauge("oldest_in_flight_seconds", "Age of the oldest record in flight; 0: there is none.")
-        self._ran = gauge("last_run_timestamp_seconds", "Time of the last comparison that ended.")
+        self._ran = gauge(
+            "last_run_timestamp_seconds", "Time of the last comparison that ended; before the first, of the start."
+        )
+        self._ran.labels(**labels).set(time.time())  # so that an alert sees a first comparison that never ends
+        interval = gauge("interval_seconds", "Seconds from the start of one comparison to the start of the next.")
+        interval.labels(**labels).set(every_s)
         self._readable = gauge(
             "complete", "1 if the last run read both sides whole and every row has the identity, else 0."
         )

@@ -184,6 +184,14 @@ def test_the_code_of_a_watch_whose_last_run_fails_is_that_of_an_error(monkeypatc
     [({}, 1), ({"without_identity": {"source": 5, "target": 0}}, 0), ({"unread": ["an open transaction"]}, 0)],
 )
 def test_a_comparison_that_left_rows_out_is_not_complete(outcome: dict[str, Any], complete: int) -> None:
-    gauges = Gauges("s", "t")
+    gauges = Gauges("s", "t", 60)
     gauges.show(Comparison("s", "t", ["id"], [], **outcome))
     assert gauges.registry.get_sample_value("ratchet_verify_complete", {"from": "s", "to": "t"}) == complete
+
+
+def test_a_first_comparison_that_never_ends_grows_old() -> None:
+    """The alert about an old comparison needs both figures from the start, before a run has ended."""
+    began, of = time.time(), {"from": "s", "to": "t"}
+    registry = Gauges("s", "t", 600).registry
+    assert registry.get_sample_value("ratchet_verify_interval_seconds", of) == 600
+    assert (registry.get_sample_value("ratchet_verify_last_run_timestamp_seconds", of) or 0) >= began

@@ -47,7 +47,7 @@ def of_producers() -> set[str]:
 
 
 def of_comparisons() -> set[str]:
-    return {family.name for family in Gauges("kafka:a", "kafka:b").registry.collect()}
+    return {family.name for family in Gauges("kafka:a", "kafka:b", 60).registry.collect()}
 
 
 def of_sinks() -> set[str]:
