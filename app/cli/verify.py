@@ -320,6 +320,8 @@ def _show(console: Console, report: Report) -> None:
     if report.late or report.conflict:
         console.print(f"  {report.late:,} too late, {report.conflict:,} with another value than the record they repeat")
     _show_singly(console, report)
+    if report.other_letters:
+        console.print(f"  {report.other_letters:,} of the dead letters are of other inputs, and not compared")
     if report.duplicates_kept:
         console.print(f"  {report.duplicates_kept:,} records in the topic of duplicates")
     if report.replay is not None:

@@ -66,10 +66,12 @@ class Letters:
             own = RecordView(letter.key, letter.value, own_headers(letter.headers), 0)
             depends = dict(letter.headers).get("ratchet-reason") in DEPENDING
             found = Letter(at_partition, at_offset, content(own, with_timestamp=False), depends)
-            if (origin := origin_of(letter.headers, self._input)) is None:
+            if (origin := origin_of(letter.headers)) is None:
                 self._unexpected(found, "nowhere: bad or missing headers")
-                continue
-            self._of.setdefault(origin[0], {}).setdefault(origin[1], []).append(found)
+            elif origin[0] != self._input.encode():
+                self._report.other_letters += 1
+            else:
+                self._of.setdefault(origin[1], {}).setdefault(origin[2], []).append(found)
 
     def compare(
         self,
@@ -183,14 +185,14 @@ def own_headers(headers: Headers) -> Headers:
     return own
 
 
-def origin_of(headers: Headers, input_topic: str) -> tuple[int, int] | None:
-    """Return the input partition and offset that the appended headers name; None if they are missing or malformed."""
+def origin_of(headers: Headers) -> tuple[bytes, int, int] | None:
+    """Return the input topic, partition and offset in a dead letter's headers; None if one is missing or malformed."""
     appended = headers[-len(DEAD_LETTER_HEADERS) :]
     said = dict(appended)
     if len(appended) != len(DEAD_LETTER_HEADERS) or set(said) != set(DEAD_LETTER_HEADERS):
         return None
-    partition, offset = said["ratchet-partition"] or b"", said["ratchet-offset"] or b""
+    topic, partition, offset = said["ratchet-topic"], said["ratchet-partition"] or b"", said["ratchet-offset"] or b""
     numbers = all(number.isdigit() and len(number) <= 19 for number in (partition, offset))
-    if not said["ratchet-reason"] or said["ratchet-topic"] != input_topic.encode() or not numbers:
+    if not said["ratchet-reason"] or not topic or not numbers:
         return None
-    return int(partition), int(offset)
+    return topic, int(partition), int(offset)

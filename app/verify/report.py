@@ -142,6 +142,7 @@ class Report(Findings[FindingKind, Finding], Document):
         "policies",
         "delivered",
         "dead_letters",
+        "other_letters",
         "duplicates_kept",
         "pending",
         "undecided",
@@ -188,6 +189,8 @@ class Report(Findings[FindingKind, Finding], Document):
     """Records in the output."""
     dead_letters: int = 0
     """Records in the dead-letter topic."""
+    other_letters: int = 0
+    """Dead letters with the name of another input, in a topic that streams share; part of `dead_letters`."""
     duplicates_kept: int = 0
     """Records in the topic of dropped records."""
     pending: int = 0

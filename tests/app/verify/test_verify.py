@@ -265,6 +265,18 @@ def test_dead_letters(stage: Stage) -> None:
     assert [f.input_offset for f in report.findings if f.kind == "lost"] == [3, 4, 5]
 
 
+def test_the_dead_letters_of_another_stream_in_a_shared_topic_are_no_finding(stage: Stage) -> None:
+    bad = record(None)
+    stage.write(0, 0, [bad])
+    other = stage.letter(bad, 0, 0)
+    other = replace(other, headers=[(n, b"other" if n == "ratchet-topic" else v) for n, v in other.headers])
+    stage.write(2, 0, [stage.letter(bad, 0, 0), other])
+    stage.commit(1)
+    report = stage.verify()
+    assert (report.counts, report.exit_code()) == ({}, ExitCode.PROVEN)
+    assert (report.dead_letters, report.other_letters) == (2, 1)
+
+
 def test_a_dead_letter_published_again_keeps_its_own_headers(stage: Stage) -> None:
     once = stage.letter(record(None), 7, 7)
     stage.write(0, 0, [once])
