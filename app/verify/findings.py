@@ -226,7 +226,7 @@ class ResultsReport(Findings[FindingKind, Finding], Document):
     columns_left_out: list[str] = field(default_factory=list)
     """Names of the columns that were not compared."""
     values_unproven: str = ""
-    """Reason why no values were compared; empty if they were."""
+    """Reason why values of rows were not compared; empty if all were."""
     offsets: dict[int, int] = field(default_factory=dict)
     accounts: CountsByIdentity = field(default_factory=CountsByIdentity)
 
