@@ -151,6 +151,10 @@ class Accumulator:
             self.failure, self.is_over = failure, True
             self._producer.purge(in_flight=False, blocking=False)
 
+    def abandon(self, failure: RatchetError) -> None:
+        """End the client in a forked child, which has none of its threads."""
+        self.failure, self.is_over = failure, True
+
     def refusal(self, error: KafkaError, what: str) -> RatchetError:
         """Return the error for a record that Kafka refuses; `what` names the record."""
         return refusal(error, f"topic {self.topic!r}, producer {self.name!r}, {what}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import uuid
@@ -11,11 +12,20 @@ from contextlib import suppress
 from dataclasses import replace
 from operator import index
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar, get_args
+from typing import Any, Generic, Protocol, Self, TypeVar, get_args
+from weakref import WeakSet
 
 import structlog
 
-from kafka_ratchet.errors import ProducerFenced, RatchetError, SettingsError, SourceError, TopicError, TopicMissing
+from kafka_ratchet.errors import (
+    ProducerFenced,
+    RatchetError,
+    SettingsError,
+    SourceError,
+    TopicError,
+    TopicMissing,
+    TransportError,
+)
 from kafka_ratchet.producers.accumulator import SILENCE_S
 from kafka_ratchet.producers.beginning import ProgressCheck, TopicDecision
 from kafka_ratchet.producers.headers import NOTHING_YET, SEQUENCE_MAX, name_bytes, partition_of, sequence_bytes, whole
@@ -73,6 +83,9 @@ class RecordTransport(Protocol):
 
     def fail(self, failure: RatchetError) -> None:
         """End the transport with an error, and discard the waiting records."""
+
+    def abandon(self, failure: RatchetError) -> None:
+        """End the transport with an error in a forked child, without its threads and locks."""
 
     def stop(self) -> None:
         """Stop at once, without waiting for records in flight."""
@@ -147,6 +160,9 @@ class NamedProducer(ABC, Generic[C]):
         self._progress_writer = ProgressWriter(
             self._progress_store, self._newest_progress, self._accumulator.fail, store_s
         )
+        self._process = os.getpid()
+        """Id of the process that made the producer; 0 in a forked child."""
+        _PRODUCERS.add(self)
 
     @staticmethod
     def _check(initial_sequence: int, topic_replaced: str | None) -> None:
@@ -374,5 +390,30 @@ class NamedProducer(ABC, Generic[C]):
         return self._progress
 
     def _stop(self) -> None:
-        self._progress_writer.close()
-        self._accumulator.stop()
+        if self._process:  # a forked child has none of the threads to stop
+            self._progress_writer.close()
+            self._accumulator.stop()
+
+    def _abandon(self) -> None:
+        """End the producer in a forked child, where it would send nothing, and `close` would wait without end."""
+        self._lock = threading.Lock()  # another thread of the parent may have held it
+        self._accumulator.abandon(
+            TransportError(
+                f"topic {self.topic!r}, producer {self.name!r}: was made in process {self._process} and is used after "
+                f"a fork, in process {os.getpid()}, which has no connection. Make a new producer in the child"
+            )
+        )
+        self._process = 0
+
+
+_PRODUCERS: WeakSet[NamedProducer[Any]] = WeakSet()
+"""Producers of this process, which end in a forked child."""
+
+
+def _abandon_all() -> None:
+    for producer in list(_PRODUCERS):
+        producer._abandon()  # noqa: SLF001
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_abandon_all)

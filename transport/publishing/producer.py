@@ -203,6 +203,10 @@ class BatchProducer(NamedProducer[BatchSender]):
         metrics = super().metrics()
         return replace(metrics, sent=metrics.sent + taken, in_flight=metrics.in_flight + taken)
 
+    def _abandon(self) -> None:
+        self._turn = threading.RLock()
+        super()._abandon()
+
     def _connect(self, options: Mapping[str, str | int | bool], timeout_s: float) -> BatchSender:
         return BatchSender(
             self.topic,

@@ -211,6 +211,11 @@ class BatchSender:
                 self.failure, self.is_over = failure, True
             self._changed.notify_all()
 
+    def abandon(self, failure: RatchetError) -> None:
+        """End the sender in a forked child, where another thread of the parent may have held the lock."""
+        self._changed = threading.Condition()
+        self.failure, self.is_over = failure, True
+
     def stop(self) -> None:
         """Stop at once, without waiting for batches in flight."""
         if not self._thread.is_alive():

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -11,7 +15,7 @@ from typing import Any
 import pytest
 
 from kafka_ratchet.errors import TransportError
-from kafka_ratchet.producers import named
+from kafka_ratchet.producers import Producer, named
 from kafka_ratchet.producers.topics import TopicShape
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.client.produce import BatchRequest
@@ -139,3 +143,35 @@ def test_what_is_no_bytes_is_refused_before_it_is_taken(make: MakeProducer, sent
                 producer.send_many([b"one", each.value], each.key and [None, each.key])
         producer.send(Text(b"last"), Text(b"key"))
     assert sent == [(None, b"one")] * 5 + [(b"key", b"last")]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="only where a process can fork")
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_producer_is_refused_after_a_fork(make: MakeProducer, sent: list[Any], is_batch: bool) -> None:
+    producer: Producer | BatchProducer = (
+        make() if is_batch else Producer("t", "me", options={"bootstrap.servers": "127.0.0.1:1"})
+    )
+    producer.send(b"a")
+    producer._lock.acquire()  # as another thread may at the fork
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a fork beneath threads
+        child = os.fork()
+    if not child:
+        signal.alarm(20)
+        refusal = (
+            f"'me': was made in process {os.getppid()} and is used after a fork.* Make a new producer in the child"
+        )
+        try:
+            calls: list[Callable[[], object]] = [producer.flush, producer.close]
+            for call in (lambda: producer.send(b"b"), lambda: producer.send_many([b"c"]), *calls):
+                with pytest.raises(TransportError, match=refusal):
+                    call()
+        finally:
+            os._exit(sys.exc_info()[0] is not None)
+    producer._lock.release()
+    assert os.waitpid(child, 0)[1] == 0
+    if is_batch:
+        producer.flush()
+        assert [value for _, value in sent] == [b"a"]
+    else:
+        producer._stop()
