@@ -17,7 +17,9 @@ class Record(NamedTuple):
 class Source(Protocol):
     """Replayable source, which yields the same records with the same sequences each time it is read.
 
-    Any object with these two methods is a source, such as the rows of a table with an increasing id::
+    Any object with these two methods is a source, such as the rows of a table with an increasing id. Ids must become
+    visible in their order: with several writers, read only rows older than the oldest running transaction, or use
+    change data capture (docs/guide/debezium.md)::
 
         class Orders:
             def __init__(self, database: sqlite3.Connection) -> None:
