@@ -280,26 +280,36 @@ class _Host:
             if table.window is not None:
                 clock = engine.Table(f"{table.name}-clock", key_type=str, value_type=float, stream=stream)
                 self._windows[table] = Windows(store, clock, goes_by_record(table, wrappers))
+        changelog = self._changelog_to_write(table)
         if isinstance(table, SetTable):
             table._data = LaneSets(table)
             table._data._storage = store
         else:
             table._data = store
             lend_defaults(table, store)
-            if (
-                type(table).__name__ != "GlobalTable"
-                and table.window is None
-                and (table._changelog_topic is None or table._changelog_topic.internal)
-            ):
+            if type(table).__name__ != "GlobalTable" and table.window is None and changelog is None:
                 shorten(table)
         use_event_time(table)
         table.partition_for_key = lambda key: 0
-        changelog = table._changelog_topic
-        if changelog is not None and not changelog.internal and streams:
+        if changelog is not None and streams:
             hosted.changelogs[changelog.get_topic_name()] = next(iter(streams.values())).name
-        table.send_changelog = changelog_sender(
-            table, changelog if changelog is not None and not changelog.internal else None
-        )
+        table.send_changelog = changelog_sender(table, changelog)
+
+    def _changelog_to_write(self, table: Any) -> Any:
+        """Return the topic for a copy of a table's writes; None without one.
+
+        The topic that Faust makes by itself is written only if the program reads it. Others are the program's own.
+        """
+        name = table._changelog_topic_name()
+        topic = table._changelog_topic
+        if topic is not None and not (topic.internal and topic.get_topic_name() == name):
+            return topic
+        followed = {
+            each.changelog_topic.get_topic_name()
+            for each in self.app.tables.values()
+            if isinstance(each, GlobalTableT) and each is not table
+        }
+        return table.changelog_topic if name in self._by_topic or name in followed else None
 
     def _follow(self, table: Any) -> None:
         store = GlobalStore(
@@ -323,11 +333,14 @@ class _Host:
 
     def _declare_topics(self) -> None:
         """Declare the topics that agents may send to, since a lane must know them before it starts."""
-        engine = self.hosted.engine
+        engine, hosted = self.hosted.engine, self.hosted
+        own = {table._changelog_topic_name() for table in self.app.tables.values()}
+        own |= {f"{self.app.conf.id}-__assignor-__leader", *hosted.regrouped.values()}
+        own -= hosted.changelogs.keys()
         for name, topic in find_topics(self.app).items():
             send_at_once(topic)
             reads = name in self._by_topic
-            if name in self._judged or (topic.internal and not reads):
+            if name in self._judged or (topic.internal and not reads and name in own):
                 continue
             if not reads or len(engine.streams) > 1:
                 engine.topic(name)

@@ -12,7 +12,7 @@ from faust.exceptions import KeyDecodeError
 from faust.models.base import maybe_model
 from faust.stores.base import SerializedStore
 from faust.tables.objects import ChangeloggedObject
-from faust.tables.sets import ChangeloggedSetManager, SetTable
+from faust.tables.sets import OPERATION_ADD, OPERATION_UPDATE, ChangeloggedSetManager, SetTable
 from faust.tables.table import Table
 
 from kafka_ratchet.app.faust_host.refusals import no_partition, not_exact, not_named
@@ -249,6 +249,23 @@ class LaneStore(SerializedStore):
             encoded = super()._encode_key(key)
         self._last = key, encoded
         return encoded
+
+    def _decode_key(self, key: bytes | None) -> Any:
+        kind = self.key_type
+        if getattr(self.table, "window", None) is None or kind in (None, str, bytes):
+            return super()._decode_key(key)
+        # A window's key is [key, [start, end]]: only its first part has the table's key type.
+        serializers = self.app.serializers
+        found = serializers.loads_key(None, key, serializer=self.key_serializer)
+        if not isinstance(found, list) or len(found) != 2:
+            return found
+        first, window = found
+        if type(first) is not kind:
+            try:
+                first = serializers._prepare_payload(kind, first)
+            except Exception as error:
+                raise KeyDecodeError(f"{first!r:.100} is no {kind!r}: {error}") from error
+        return [first, window]
 
     def _encode_value(self, value: Any) -> bytes | None:
         if type(value) is int and self._is_json and self.value_type in (None, int):
@@ -508,9 +525,33 @@ class LaneSets(ChangeloggedSetManager):
         Faust itself would store the set before the operation, and log the operation.
         """
         found = self[key]
+        if operation in (OPERATION_ADD, OPERATION_UPDATE):
+            self._check_elements(key, [value] if operation == OPERATION_ADD else value[0])
         found.apply_changelog_event(operation, value)
         self.table.send_changelog(None, (operation, key), value)
+        if self.table.window is not None:
+            # Faust reports no write to a window of sets, which would close only after a restart.
+            self.table._maybe_set_key_ttl(key, 0)
         self.storage[key] = sorted(found.data, key=repr)
+
+    def _check_elements(self, key: Any, elements: Iterable[Any]) -> None:
+        """Check that new elements are found again, once they are stored.
+
+        Raises:
+            TableError: the table's codec makes another value of an element.
+        """
+        store = self.storage
+        for element in elements:
+            if type(element) in PLAIN and type(element) is not bytes:
+                continue
+            (stored,) = store._decode_value(store._encode_value([element]))
+            again = tuple(stored) if isinstance(stored, list) else stored
+            if again != element:
+                raise TableError(
+                    f"table {self.table.name}: element {element!r:.100} of key {key!r:.100} is a "
+                    f"{type(element).__name__}, which is stored as {stored!r:.100} and would not be found again. Add "
+                    "str(element), and look for that"
+                )
 
     async def on_start(self) -> None:
         """Do nothing, because the lane starts the store."""

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 import structlog
+from faust.tables.sets import OPERATION_UPDATE, SetTable
 from faust.tables.wrappers import WindowWrapper
 
 from kafka_ratchet.app.faust_host.refusals import not_named
@@ -96,7 +97,11 @@ class OpenWindows:
             if encoded is None:
                 continue
             key, value = self._key(data), self._store._decode_value(encoded)
-            self._table.send_changelog(None, key, None, value_serializer="raw")
+            if isinstance(self._table, SetTable):
+                self._table.send_changelog(None, (OPERATION_UPDATE, key), [[], value])
+                value = {tuple(each) if isinstance(each, list) else each for each in value}
+            else:
+                self._table.send_changelog(None, key, None, value_serializer="raw")
             self._store._del(data)
             if data in self._late:
                 self._late.discard(data)
