@@ -136,6 +136,8 @@ class LaneStream(Stream):
     """
 
     steps: list[RepartitionStep] | None = None
+    _processors: list[Any]
+    """Functions that Faust applies to each value."""
     _decoder: Any = None
     """Topic of the last step; None: the stream reads the topic of the agent, or one derived from it."""
 
