@@ -298,7 +298,7 @@ class _Host:
     def _changelog_to_write(self, table: Any) -> Any:
         """Return the topic for a copy of a table's writes; None without one.
 
-        The topic that Faust makes by itself is written only if the program reads it. Others are the program's own.
+        The topic that Faust makes for a table is written only if the program reads it. Others are the program's own.
         """
         name = table._changelog_topic_name()
         topic = table._changelog_topic

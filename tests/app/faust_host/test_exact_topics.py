@@ -98,7 +98,7 @@ def test_a_topic_given_by_name_has_the_types_of_the_stream() -> None:
 
 @pytest.mark.parametrize("reader", ["none", "agent", "global table"])
 def test_internal_topics_of_the_program_are_written(reader: str) -> None:
-    """reader: reader of the changelog that Faust makes for a table by itself."""
+    """reader: reader of the changelog that Faust makes for a table."""
     app = new_app()
     source, out = app.topic("source", value_type=Order), app.topic("out", internal=True)
     logged = app.Table("logged", default=int, changelog_topic=app.topic("log", internal=True, partitions=1))
