@@ -277,6 +277,7 @@ class CommittedPartition:
                     *stands_for,
                     columns=self.known.map.unsaved_columns(),
                     forget=self._forgets,
+                    timed=self.known.timed,
                     missing=self.missing,
                     unproven=self._earlier,
                 )

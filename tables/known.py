@@ -56,7 +56,7 @@ class KnownIdentities:
             kept: which further state of each identity to keep.
         """
         self.path, self.room, self.kept = path, room, kept
-        self._entries_of, self._timed = entries_of, timed
+        self._entries_of, self.timed = entries_of, timed
         self.map = self._empty_map()
         self.beyond = 0
         """Number of identities in the store but not in the map."""
@@ -69,7 +69,7 @@ class KnownIdentities:
         return len(self.map) + self.beyond
 
     def _empty_map(self) -> LastSequences:
-        return LastSequences(timed=self._timed, kept=self.kept)
+        return LastSequences(timed=self.timed, kept=self.kept)
 
     @property
     def _resident_bytes(self) -> int:

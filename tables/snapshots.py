@@ -77,7 +77,7 @@ def read_store(path: Path, known: KnownIdentities, *, timed: bool, log: Any) -> 
     Args:
         path: folder of the store.
         known: identities of the partition, for the map's settings.
-        timed: whether the stream needs times of activity.
+        timed: whether the stream needs the time of the store's newest entry.
         log: logger for the message about a removed store.
 
     Raises:
@@ -103,7 +103,7 @@ def _read(path: Path, known: KnownIdentities, *, timed: bool) -> StoreContents:
         if store.layout > LAYOUT:
             raise _OfNewerLayout
         position, identities, seconds = store.stands_for
-        if timed and position and seconds is None:
+        if position and ((timed and seconds is None) or (known.timed and not store.is_timed)):
             raise _WithoutTimes
         if known.kept.dense and position and store.missing is None:
             raise _WithoutCounts

@@ -12,7 +12,8 @@ Keys and values are those of the changelog, byte for byte:
 except for the entry that only the changelog has (`kafka_ratchet.tables.edits`). Further keys of the store alone:
 
     b"c"              8-byte big-endian changelog offset: the store contains everything below it; the number of
-                      identities, 8 bytes too; and where the stream has bounds, the time, in seconds
+                      identities, 8 bytes too; and where the stream has bounds or tables, the time, in seconds
+    b"a"              8-byte big-endian changelog offset of b"c", where each identity has its last activity
     b"m"              16-byte big-endian count of missing sequences, where a stream counts them
     b"l"              see `kafka_ratchet.transport.changelog.KnownPosition`: two 8-byte big-endian integers
     b"u"              8-byte big-endian broker time in seconds: see `Store.unproven`
@@ -46,6 +47,7 @@ from kafka_ratchet.transport.owner import Owner
 
 _CHANGELOG: Final = b"c"
 _SIGHTING: Final = b"l"
+_TIMED: Final = b"a"
 _MISSING: Final = b"m"
 _UNPROVEN: Final = b"u"
 _LAYOUT: Final = b"v"
@@ -57,6 +59,7 @@ A store without this entry has layout 1. A store with a newer layout is rebuilt 
 _MISSING_BYTES: Final = 16
 """Bytes of the count of missing sequences: each of very many identities may miss 2^63."""
 _SECONDS: Final = struct.Struct(">q")
+_POSITION: Final = struct.Struct(">q")
 _SIGHTED: Final = struct.Struct(">qq")
 _STANDS_FOR: Final = struct.Struct(">qq")
 _STANDS_FOR_TIMED: Final = struct.Struct(">qqq")
@@ -71,7 +74,7 @@ class Store(Database):
 
         Returns:
             Changelog offset below which the store contains everything, number of identities, and time in seconds; the
-            time is None if the store lacks times of activity.
+            time is None if the stream had neither bounds nor tables.
 
         Raises:
             StoreDamaged: the entry is damaged.
@@ -87,6 +90,12 @@ class Store(Database):
                 f"{_STANDS_FOR.size} or {_STANDS_FOR_TIMED.size}"
             )
         return *_STANDS_FOR.unpack(value), None
+
+    @property
+    def is_timed(self) -> bool:
+        """Return True if each identity in the store has the time of its last activity."""
+        # A version without this entry leaves it in place, with the position of an earlier snapshot.
+        return self.get(_TIMED) == _POSITION.pack(self.stands_for[0])
 
     @property
     def layout(self) -> int:
@@ -250,6 +259,7 @@ class Store(Database):
         *,
         columns: Iterable[tuple[list[bytes], list[bytes | None]]] = (),
         forget: bool = False,
+        timed: bool = False,
         missing: int | None = None,
         unproven: int = 0,
     ) -> None:
@@ -263,6 +273,7 @@ class Store(Database):
             sighting: last changelog offset with a known leader epoch; None: unchanged.
             columns: more entries as lists of keys and values, each key once.
             forget: whether to remove all earlier identities first.
+            timed: see `is_timed`.
             missing: number of missing sequences; None: unknown.
             unproven: see `unproven`.
 
@@ -287,14 +298,9 @@ class Store(Database):
             batch.put(_CHANGELOG, _STANDS_FOR.pack(position, identities))
         else:
             batch.put(_CHANGELOG, _STANDS_FOR_TIMED.pack(position, identities, time))
-        if missing is None:
-            batch.delete(_MISSING)
-        else:
-            batch.put(_MISSING, missing.to_bytes(_MISSING_BYTES, "big"))
-        if unproven:
-            batch.put(_UNPROVEN, _SECONDS.pack(unproven))
-        else:
-            batch.delete(_UNPROVEN)
+        _put(batch, _TIMED, _POSITION.pack(position) if timed else None)
+        _put(batch, _MISSING, None if missing is None else missing.to_bytes(_MISSING_BYTES, "big"))
+        _put(batch, _UNPROVEN, _SECONDS.pack(unproven) if unproven else None)
         if sighting is not None:
             batch.put(_SIGHTING, _SIGHTED.pack(*sighting))
         self.apply(batch, count)

@@ -12,6 +12,7 @@ from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
@@ -45,9 +46,15 @@ class Bounded:
     """A partition with bounds, the changelog that its commits have made, and a clock."""
 
     def __init__(
-        self, folder: Path, bounds: EvictionLimits | None, room: int = EVERYTHING, step_s: float = SAVES_AT_ONCE
+        self,
+        folder: Path,
+        bounds: EvictionLimits | None,
+        room: int = EVERYTHING,
+        step_s: float = SAVES_AT_ONCE,
+        table: Table | None = None,
     ) -> None:
-        """step_s: by which the worker's own clock goes on with every look."""
+        """step_s: by which the worker's own clock goes on with every look; table: of the stream's agents."""
+        self.table = table
         self.folder, self.bounds, self.room, self.clock = folder, bounds, room, Clock(step_s)
         self.log, self.end, self.input, self.now_s = b"", 0, 0, START_S
         self.open()
@@ -58,6 +65,8 @@ class Bounded:
     def another(self, folder: Path) -> SequencePartition:
         where = (folder, CHANGELOG, 0, Identity.KEY, 1 << 20)
         state = SequencePartition(*where, lambda: self.room, self.bounds, self.clock)
+        if self.table is not None:
+            state.tables.add(self.table.codec, self.table.default)
         state.open()
         self.restore(state)
         return state

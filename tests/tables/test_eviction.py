@@ -20,6 +20,7 @@ from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.store import Store
 from kafka_ratchet.tables.totals import EvictedTotals
+from kafka_ratchet.tables.values.table import Table
 from tests.clock import SAVES_AT_ONCE
 from tests.tables.bounded_partition import CHANGELOG, EVERYTHING, NAMES, NOTHING, Bounded, record
 from tests.tables.test_edits import asked
@@ -251,6 +252,50 @@ def test_a_store_without_times_is_rebuilt_when_bounds_come_and_serves_when_they_
     one.work(record(b"c", 3), after_s=1_000)
     one.crash()
     assert one.known() == {b"c": 3, b"e": 1}
+
+
+@pytest.mark.parametrize("before", [None, EvictionLimits(inactive_s=80)], ids=["never", "on, and off again"])
+def test_a_store_of_a_stream_with_tables_is_rebuilt_when_bounds_come(
+    tmp_path: Path, made: list[Bounded], room: int, before: EvictionLimits | None
+) -> None:
+    """A stream with tables records the time of its newest entry, with or without bounds."""
+    made.append(one := Bounded(tmp_path / "0", before, room, table=Table("t", default=int)))
+    one.work(record(b"i", 1), record(b"e", 1))
+    one.bounds = None
+    with capture_logs() as lines:
+        one.crash()
+    one.work(record(b"c", 1))
+    one.bounds = EvictionLimits(inactive_s=80)
+    assert not lines
+    with capture_logs() as lines:
+        one.crash()
+    assert [line["event"] for line in lines] == [
+        "the local store has no times of activity, which the stream needs; it is rebuilt from the changelog"
+    ]
+    assert one.work(record(b"e", 1), after_s=1) == ([1], [])
+    assert one.work(record(b"c", 1), record(b"i", 1), after_s=1) == ([1, 1], [])
+    one.state.close()
+    with capture_logs() as lines:
+        one.open()
+    assert not lines
+
+
+def test_times_of_another_position_are_none(tmp_path: Path, made: list[Bounded], room: int) -> None:
+    """A version that does not know the marker leaves it as it was."""
+    made.append(one := Bounded(tmp_path / "0", EvictionLimits(inactive_s=80), room))
+    one.work(record(b"i", 1))
+    one.state.close()
+    store = Store(one.folder)
+    marker = store.get(b"a")
+    assert marker is not None
+    found = [store.is_timed]
+    for entries in ([], [(b"a", marker)]):
+        store.write(entries, one.end + 1, 1)
+        found.append(store.is_timed)
+    assert found == [True, False, False]
+    store.close()
+    one.open()
+    assert one.known() == {b"i": 1}
 
 
 def test_a_store_older_than_nulls_last_is_rebuilt(tmp_path: Path, made: list[Bounded], room: int) -> None:
