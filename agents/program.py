@@ -357,7 +357,7 @@ class App(Timers):
                 service), so that `ratchet verify --replay` cannot compute them again.
 
         Raises:
-            SettingsError: the function or the stream is not suitable.
+            SettingsError: the function or the stream is not suitable, or the stream has an agent of that name.
         """
         if on_error not in ("halt", "dead-letter"):
             raise SettingsError(f"on_error is {on_error!r}. Write halt or dead-letter")
@@ -368,7 +368,13 @@ class App(Timers):
                 raise SettingsError(
                     f"agent {function!r} is not an async function. Write `async def` with one parameter, the stream"
                 )
-            stream.agents.append(Agent(function, stream, on_error, deterministic))
+            agent = Agent(function, stream, on_error, deterministic)
+            if agent.name in {other.name for other in stream.agents}:
+                raise SettingsError(
+                    f"streams.{stream.name}: has two agents named {agent.name}. Give one of the functions another "
+                    "name, because a replayed dead letter goes to agents by name"
+                )
+            stream.agents.append(agent)
             return function
 
         return register

@@ -209,7 +209,7 @@ class _Host:
             self.hosted.regrouped[target.name] = derived.get_topic_name()
         for source in sources:
             mine = {name: each for name, each in topics.items() if self._by_topic.get(name, source) is source}
-            engine.agent(source, on_error="dead-letter")(forward(self.app, mine, derived, step, topic))
+            engine.agent(source, on_error="dead-letter")(forward(self.app, mine, derived, step, topic, agent.name))
             source.agents[-1].is_step = True
             target.fed_by.append(source)
         return [target], {derived.get_topic_name(): derived}
@@ -230,7 +230,7 @@ class _Host:
             assert merged.topic is not None  # noqa: S101 - it is internal
             for source in sources:
                 origin = next(name for unit in group for name in unit.topics if self._reads(unit, source, name))
-                engine.agent(source, on_error="dead-letter")(merge(origin, merged.topic))
+                engine.agent(source, on_error="dead-letter")(merge(origin, merged.topic, merged.name))
                 source.agents[-1].is_step = True
                 merged.fed_by.append(source)
             self._note_meetings(group)
@@ -480,7 +480,7 @@ def hosted_run(
 
 
 def forward(
-    app: Any, topics: dict[str, Any], derived: Any, step: RepartitionStep, topic: Topic
+    app: Any, topics: dict[str, Any], derived: Any, step: RepartitionStep, topic: Topic, agent: str
 ) -> Callable[[Any], Awaitable[None]]:
     """Return an agent of Ratchet for a step: it forwards each event to the step's topic.
 
@@ -490,6 +490,7 @@ def forward(
         derived: the Faust topic of the step
         step: the `group_by` or `through`
         topic: Ratchet's topic for the events
+        agent: name of the Faust agent, since agents with equal steps must differ in their names
     """
 
     async def run(lane: Lane) -> None:
@@ -507,18 +508,18 @@ def forward(
                 new = await new
             topic.send_event(derived.prepare_key(new, None)[0])
 
-    run.__name__ = f"through {step.name}" if step.key is None else f"group_by {step.name}"
+    run.__name__ = f"{'through' if step.key is None else 'group_by'} {step.name} of {agent}"
     return run
 
 
-def merge(origin: str, topic: Topic) -> Callable[[Any], Awaitable[None]]:
+def merge(origin: str, topic: Topic, merged: str) -> Callable[[Any], Awaitable[None]]:
     """Return an agent of Ratchet that forwards a topic's events to a merged stream, partition by partition."""
 
     async def run(lane: Lane) -> None:
         async for event in lane.events():
             topic.send_event(event.key, partition=event.partition, header=(FROM, origin.encode()))
 
-    run.__name__ = f"merge {origin}"
+    run.__name__ = f"merge {origin} into {merged}"
     return run
 
 

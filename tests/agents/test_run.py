@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kafka_ratchet.agents.program import App
+from kafka_ratchet.agents.program import App, StreamDefinition
 from kafka_ratchet.agents.run import PartitionProgram
-from kafka_ratchet.errors import Aborted, AgentFailed, StoreDamaged
+from kafka_ratchet.errors import Aborted, AgentFailed, SettingsError, StoreDamaged
 from kafka_ratchet.tables.values.own_table import OWN
 from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table_partition import nothing, nowhere
@@ -266,6 +266,24 @@ async def taken(
     delivery = Delivery(replace(lane_spec("numbers"), letters=b"shop/letters/id/"), Policy(), batch)
     await program.take(delivery, np.full(batch.count, fresh))
     return [(topic, rows_of(encoded)[0][2]) for topic, _, encoded in delivery.outputs]
+
+
+def test_two_agents_of_one_name_are_refused_on_a_stream_and_accepted_on_two() -> None:
+    """A re-sent dead letter names its agents, so it would come to both, though one had processed it."""
+    app = App()
+
+    def register(stream: StreamDefinition) -> None:
+        @app.agent(stream)
+        async def count(stream: Any) -> None:
+            async for _ in stream:
+                pass
+
+    numbers = app.stream("numbers")
+    register(numbers)
+    register(app.stream("others"))
+    with pytest.raises(SettingsError, match=r"streams\.numbers: has two agents named count\. Give one"):
+        register(numbers)
+    assert [agent.name for agent in numbers.agents] == ["count"]
 
 
 async def test_a_replayed_record_goes_to_the_agents_that_rejected_it_and_to_no_other() -> None:
