@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable
+from functools import cached_property
 from types import NoneType
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec import inspect
 
 from kafka_ratchet.errors import SettingsError, TableError
 
@@ -67,21 +70,40 @@ class Codec:
         self._plain = PLAIN - {bytes} if value_type is None else (PLAIN - {bytes}) & frozenset({value_type})
 
     @property
-    def form(self) -> str:
-        """Return a description of the form of keys and values, for display and for comparison with existing entries."""
+    def _named(self) -> str:
         # A type's module is left out: it may move.
         named = self.key_type.__qualname__ if isinstance(self.key_type, type) else str(self.key_type)
         return f"{self.serializer} by {'str or int' if self.key_type is None else named}"
 
-    earlier_forms: Collection[str] = ()
-    """Descriptions that earlier versions recorded for the same form, if they differ from `form`."""
+    @cached_property
+    def form(self) -> str:
+        """Return a description of the form of keys and values, for display and for comparison with existing entries."""
+        values = ", values bytes" if self.value_type is bytes else ""
+        shape = "" if self.is_simple else _shape(inspect.type_info(self.key_type))
+        if "{" not in shape:
+            return self._named + values
+        # A class keeps its name when its fields change.
+        return f"{self._named} with fields {hashlib.sha256(shape.encode()).hexdigest()[:12]}{values}"
+
+    @property
+    def earlier_forms(self) -> Collection[str]:
+        """Return the descriptions that earlier versions recorded for the same form, if they differ from `form`."""
+        return {self._named} - {self.form}
 
     def is_own(self, keys: Iterable[Any], value_of: Callable[[Any], Any]) -> bool:
         """Return True if this codec wrote the entries of a table with an earlier form.
 
         keys: keys of the entries; value_of: function that returns a key's value
         """
-        return False
+        try:
+            for kept in keys:
+                if not self.is_simple and self.check_key(self.key(kept)) != kept:
+                    return False
+                if self.value_type is bytes:
+                    value_of(kept if self.is_simple else self.key(kept))
+        except (msgspec.MsgspecError, TableError):
+            return False
+        return True
 
     def remedy(self, before: str) -> str:
         """Return how to continue over entries of another form.
@@ -235,6 +257,34 @@ class Codec:
                 f"table {self.table}: a value cannot be read: {error}. Was value_type or serializer changed? Give the "
                 "table a new name, or undo the change"
             ) from None
+
+
+def _shape(kind: Any, within: tuple[type, ...] = ()) -> str:
+    """Return the parts of a key's type that its bytes depend on: names, types and order of fields, and tags.
+
+    A class with fields gives a text with braces. Names of classes are left out.
+
+    Args:
+        kind: the type as `msgspec.inspect` describes it.
+        within: classes that contain it, outermost first; a class among them is named by its place.
+    """
+    if isinstance(kind, inspect.UnionType):
+        return " | ".join(sorted(_shape(each, within) for each in kind.types))
+    name = type(kind).__name__
+    fields = getattr(kind, "fields", None)
+    if fields is None:
+        parts = [getattr(kind, part, None) for part in ("key_type", "value_type", "item_type")]
+        inner = [_shape(each, within) for each in (*parts, *getattr(kind, "item_types", ())) if each is not None]
+        return f"{name}[{', '.join(inner)}]" if inner else name
+    if kind.cls in within:
+        return f"{name} {within.index(kind.cls)}"
+    within = *within, kind.cls
+    each = ", ".join(f"{field.encode_name}: {_shape(field.type, within)}" for field in fields)
+    form = ""
+    if isinstance(kind, inspect.StructType):
+        config = kind.cls.__struct_config__
+        form = f" {kind.array_like} {config.omit_defaults} {kind.tag_field!r} {kind.tag!r}"
+    return f"{name}{form} {{{each}}}"
 
 
 def _with_lists(value: Any) -> Any:

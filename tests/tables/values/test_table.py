@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import make_dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,6 +28,24 @@ LIMIT = 1 << 20
 class Point(msgspec.Struct):
     x: int
     tags: list[str] = []
+
+
+def keyed(tag: str | None = None, **fields: Any) -> Any:
+    """A class of keys as one version of a program has it: name and type of each field, or type and default."""
+    each = [(name, *kind) if isinstance(kind, tuple) else (name, kind) for name, kind in fields.items()]
+    return msgspec.defstruct("Key", each, frozen=True, tag=tag)
+
+
+def listed(**fields: Any) -> Any:
+    return NamedTuple("Key", list(fields.items()))
+
+
+def dated(**fields: Any) -> Any:
+    return make_dataclass("Key", list(fields.items()), frozen=True)
+
+
+class Tree(msgspec.Struct, frozen=True):
+    left: Tree | None = None
 
 
 class Kept:
@@ -271,23 +290,68 @@ def test_a_table_whose_type_was_changed_says_so() -> None:
             "its entries were written as json by str, but the program declares json by bytes",
         ),
         ({"key_type": tuple[str, int]}, {"key_type": tuple[int, str]}, r"json by tuple\[str, int\]"),
+        ({"key_type": keyed(user=str)}, {"key_type": keyed(user=str, region=(str, "eu"))}, "json by Key with fields"),
+        ({"key_type": keyed(user=str)}, {"key_type": keyed(user=int)}, "json by Key with fields"),
+        ({"key_type": keyed(a=str, b=str)}, {"key_type": keyed(b=str, a=str)}, "json by Key with fields"),
+        ({"key_type": keyed(user=str)}, {"key_type": keyed(tag="k", user=str)}, "json by Key with fields"),
+        ({"key_type": keyed(by=keyed(a=str))}, {"key_type": keyed(by=keyed(a=int))}, "json by Key with fields"),
+        ({"key_type": listed(a=str, b=str)}, {"key_type": listed(b=str, a=str)}, "json by Key with fields"),
+        ({"key_type": dated(a=str)}, {"key_type": dated(a=str, b=int)}, "json by Key with fields"),
+        (
+            {"value_type": bytes, "default": bytes},
+            {"value_type": str, "default": str},
+            "written as json by str or int, values bytes, but the program declares json by str or int",
+        ),
     ],
 )
 def test_a_table_that_is_written_otherwise_now_is_refused(
     before: dict[str, Any], after: dict[str, Any], says: str
 ) -> None:
     # MessagePack's 48 reads as JSON's 0.
-    kept = Kept(Table("t", default=int, **before))
+    kept = Kept(Table("t", **({"default": int} | before)))
     kept.partition.begin()
     kept.commit()
     kept.save()
-    again = Kept(Table("t", default=int, **after))
+    again = Kept(Table("t", **({"default": int} | after)))
     again.store.update(kept.store)
     with pytest.raises(TableError, match=says):
         again.partition.begin()
-    same = Kept(Table("t", default=int, **before))
+    same = Kept(Table("t", **({"default": int} | before)))
     same.store.update(kept.store)
     same.partition.begin()
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "value", "earlier"),
+    [
+        ({"key_type": keyed(user=str)}, b'{"user":"ann"}', b"5", "json by Key"),
+        ({"key_type": keyed(user=str, region=(str, "eu"))}, b'{"user":"ann"}', b"5", None),
+        ({"value_type": bytes, "default": bytes}, b'"a"', b'"AAE="', "json by str or int"),
+        ({"value_type": bytes, "default": bytes}, b'"a"', b'"ann!"', None),
+    ],
+)
+def test_entries_of_an_earlier_description_are_known_by_what_they_are(
+    options: dict[str, Any], key: bytes, value: bytes, earlier: str | None
+) -> None:
+    """Earlier versions described a class of keys by its name, and bytes like text."""
+    kept = Kept(Table("t", **({"default": int} | options)))
+    form = "json by str or int" if "value_type" in options else "json by Key"
+    kept.store.update({b't\0"form t"': msgspec.json.encode(form), b"t\1t" + key: value})
+    if earlier is None:
+        with pytest.raises(TableError, match=f"written as {form}, but the program declares {form}"):
+            kept.partition.begin()
+        return
+    kept.partition.begin()
+    kept.commit()
+    kept.save()
+    assert kept.store[b't\0"form t"'] == msgspec.json.encode(kept.tables[0].codec.form)
+    assert kept.tables[0].codec.form != form
+
+
+def test_a_class_of_keys_may_move_and_refer_to_itself() -> None:
+    assert Table("t", key_type=Tree).codec.form.startswith("json by Tree with fields ")
+    assert Table("t", key_type=keyed(user=str)).codec.form == Table("t", key_type=keyed(user=str)).codec.form
+    assert Table("t", key_type=float).codec.form == "json by float"
 
 
 def test_a_plain_value_takes_the_place_of_an_object_that_was_changed() -> None:
