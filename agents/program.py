@@ -279,7 +279,12 @@ class App(Timers):
         }
         internal = [name for name, stream in self.streams.items() if stream.topic is not None]
         shared = {"topics of agents": sorted(self.topics), "internal streams": sorted(internal)}
-        windows = {f"table {name}": str(table.window) for name, table in sorted(self.tables.items()) if table.window}
+        # A worker with another `expires` is admitted: it only removes windows earlier or later.
+        windows = {
+            f"table {name}": str(table.window._replace(expires=None))
+            for name, table in sorted(self.tables.items())
+            if table.window
+        }
         return agents | timers | {name: ", ".join(each) for name, each in shared.items() if each} | windows
 
     def Table(

@@ -297,3 +297,22 @@ def test_what_cannot_be_done_says_what_to_do() -> None:
 def test_windows_that_cannot_be(windows: Callable[[Table], Any], what: str) -> None:
     with pytest.raises(SettingsError, match=what):
         windows(Table("t"))
+
+
+@pytest.mark.parametrize(
+    ("windows", "is_rolling"),
+    [
+        (lambda table: table.tumbling(60, expires=600), True),
+        (lambda table: table.tumbling(60, expires=60), True),
+        (lambda table: table.tumbling(30), False),
+        (lambda table: table.hopping(60, 30), False),
+    ],
+)
+def test_workers_of_a_group_may_differ_in_when_windows_expire_only(
+    windows: Callable[[Table], Any], is_rolling: bool
+) -> None:
+    before, after = App(), App()
+    before.Table("counts").tumbling(60)
+    windows(after.Table("counts"))
+    assert (before.rules() == after.rules()) == is_rolling
+    assert before.rules() == {"table counts": "tumbling 60 s"}
