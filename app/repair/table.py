@@ -157,6 +157,7 @@ class RepairedTable:
     def _carry_out(self, spark: SparkSession, job: Job, plan: RepairPlan, seen: int) -> RepairResult:
         """Take the job over and commit the repair. seen: generation of the table before it was read."""
         stored = self._store.open(job.pipeline.schema(spark))
+        self._store.check_before_commit(lambda: self._planner.require_still_first_topic(stored))
         try:
             crash_points.passing("taken-over")
             # A job moves the offsets. Another repair moves the generation alone.

@@ -365,6 +365,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         crash_points.passing("before-write")
         staged = self._stage_repair(table, rows, generation)
         rows.require_staged(self._where, staged.rows)
+        self._check_source()
         crash_points.passing("before-commit")
         # A version in place has no end offsets to recognise it by, and is written again, without an effect.
         write = partial(self._write_repair, table, rows, staged, generation, note)

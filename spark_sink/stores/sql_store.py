@@ -214,6 +214,7 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
         with self._staging(generation, start) as staged:
             for table, replacement in replaced:
                 staged.append(self._stage_replacement(generation, table, replacement))
+            self._check_source()
             crash_points.passing("before-commit")
             self._in_transaction(generation, change)
         crash_points.passing("after-commit")

@@ -80,7 +80,7 @@ class ResultStore(Protocol):
         return {}
 
     def check_before_commit(self, check: Callable[[], object]) -> None:
-        """Set a check for `commit` and `replace`, to call between staging and commit.
+        """Set a check for `commit`, `replace` and `repair`, to call between staging and commit.
 
         Spark reads a topic by its name, and reads it while the rows are staged. The check finds out whether the topic
         was created again until then. Its error ends the commit, and no staged row becomes visible. Commits by tasks

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 from psycopg import sql
@@ -32,6 +32,7 @@ from tests.spark_sink.conftest import spark_jvm
 from tests.spark_sink.damage import change, delete, repeat_all
 from tests.spark_sink.followed import Follow, Followed, as_toml, values
 from tests.spark_sink.sites import DeltaSite, PostgresSite, Rows, Site, param, params
+from tests.topic_config import recreate_topic
 
 MYSQL = pytest.param("mysql", marks=pytest.mark.matrix)
 KINDS = ("delta", "iceberg", "duckdb", "postgres")
@@ -341,6 +342,32 @@ def test_a_repair_by_another_operator_meanwhile_is_not_made_twice(
     done = repaired(followed)
     assert (done.exit_code, done.note, done.plan.is_right) == (0, None, True)
     require_right(followed, before)
+
+
+@AND_POSTGRES
+@pytest.mark.matrix
+def test_a_topic_that_is_created_again_during_a_repair(
+    follow: Follow, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = follow(columns=COLUMNS)
+    filled(followed)
+    change(site, "amount = 7777.00", ALTERED)
+    there = in_order(site.rows())
+    topic, broker = followed.stage.topics[1], followed.stage.broker
+
+    def recreate(point: str) -> None:
+        if point == "before-write":
+            recreate_topic(broker, topic, 2)
+            producer = Producer({"bootstrap.servers": broker})
+            for partition in (0, 1):
+                for text in texts_of(5) * 2:
+                    producer.produce(topic, text, partition=partition)
+            assert producer.flush(60) == 0
+
+    monkeypatch.setattr(crash_points, "passing", recreate)
+    with pytest.raises(SetupError, match="deleted and created again while the job read it"):
+        repaired(followed)
+    assert in_order(site.rows()) == there
 
 
 @AND_POSTGRES
