@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OffsetsLost, TopicMissing, TopicRecreated
+from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OffsetsLost, OptionRefused, TopicMissing, TopicRecreated
 from kafka_ratchet.spark_sink.job.first_unread import first_unread_timestamps, open_consumer
 from kafka_ratchet.spark_sink.stores.store import NEW_TOPIC
 from kafka_ratchet.spark_sink.topic_ids import of_halves, text
@@ -152,6 +152,28 @@ class TopicPlanner:
         partitions = [partition.id for partition in self._describe().partitions]
         found = self._offsets(partitions, timestamp_ms, least=NO_RECORD)
         return {partition: None if offset == NO_RECORD else offset for partition, offset in found.items()}
+
+    def cleanup_policy(self) -> str:
+        """Return the topic's cleanup.policy: delete, compact, or both with a comma.
+
+        Raises:
+            OptionRefused: this user may not read the topic's settings.
+            KafkaUnavailable: Kafka did not answer.
+        """
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        resource = ConfigResource(ResourceType.TOPIC, self._topic)
+        request = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource]
+        try:
+            return str(self._answer(request)["cleanup.policy"].value)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise OptionRefused(
+                    f"topic {self._topic}: this user may not read the topic's cleanup.policy. Give the user the right "
+                    f"DescribeConfigs on topic {self._topic}, then run the command again"
+                ) from None
+            raise self._unavailable(f"topic {self._topic}", error) from None
 
     def high_watermarks(self) -> dict[int, int]:
         """Return the high watermark of each partition, with records of open transactions.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -29,7 +31,7 @@ from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
 from tests.spark_sink.sites import LOCAL, SERVED, DeltaSite, MysqlSite, PostgresSite, Site, params
-from tests.topic_config import recreate_topic
+from tests.topic_config import recreate_topic, set_topic_config
 
 NewTopic = Callable[..., str]
 Replay = Callable[..., RunSummary]
@@ -168,6 +170,30 @@ def test_ranges_and_tables_that_cannot_be_replayed(
     second.commit(empty(site, columns), {0: 0}, {0: 1})
     with pytest.raises(OptionRefused, match=rf"rows of job second \(topic {topic}\), and a row"):
         replay(topic, AFTER, "earliest", "stored")
+    assert numbers(site) == there
+
+
+@pytest.mark.parametrize("site", ["delta"], indirect=True)
+def test_a_compacted_topic_cannot_be_replayed(
+    site: Site, topic: str, broker: str, ingest: Ingest, replay: Replay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest(topic, BEFORE)
+    there = numbers(site)
+    for policy in ("compact", "compact,delete"):
+        set_topic_config(AdminClient({"bootstrap.servers": broker}), topic, "cleanup.policy", policy)
+        with pytest.raises(OptionRefused, match=rf"topic {topic} has cleanup\.policy={policy}.*removed"):
+            replay(topic, AFTER, "earliest", "stored")
+    assert numbers(site) == there
+    refused: Future[Any] = Future()
+    refused.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+
+    def refuse(_: AdminClient, resources: list[Any], **__: Any) -> dict[Any, Future[Any]]:
+        return dict.fromkeys(resources, refused)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AdminClient, "describe_configs", refuse)
+        with pytest.raises(OptionRefused, match=r"DescribeConfigs on topic"):
+            replay(topic, AFTER, "earliest", "stored")
     assert numbers(site) == there
 
 
