@@ -36,6 +36,7 @@ from kafka_ratchet.spark_sink.spark.micro_batch import (
     MicroBatch,
     SourceClient,
     micro_batch,
+    require_query_start,
 )
 from kafka_ratchet.spark_sink.spark.session import is_connect, require_release
 from kafka_ratchet.spark_sink.stores.location import ENGINE, TableAddress, TableLocation
@@ -344,7 +345,10 @@ class Sink:
         if self._offsets is None:
             require_first_job(Job("", topic, self.job, second_job=self._options.get("second_job", False)), store)
         stored = self._offsets if self._offsets is not None else store.offsets()
-        _require_none_missing(given, number, stored, client)
+        if stored:
+            _require_none_missing(given, number, stored, client)
+        else:
+            require_query_start(given, number, self.job)
         begin = {each: stored.get(each, start[each]) for each in given.end}
         ahead = {each: at for each, at in begin.items() if at > start[each]}
         if all(begin[each] >= at for each, at in given.end.items()):
@@ -527,7 +531,7 @@ def _require_none_missing(given: MicroBatch, number: int, stored: Mapping[int, i
     for partition, begins in given.start.items():
         if partition in stored:
             held, known = stored[partition], f"has read up to offset {stored[partition]}"
-        elif stored and begins:  # added after the table's last commit
+        elif begins:  # added after the table's last commit
             held, known = client.earliest(partition), "has no offset of this partition, which was added later"
         else:
             continue

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OptionRefused, TopicMissing
+from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OffsetsLost, OptionRefused, TopicMissing
 from kafka_ratchet.spark_sink.spark.errors import reason_of
 from kafka_ratchet.spark_sink.topic_ids import of_halves
 
@@ -225,6 +225,12 @@ class MicroBatch:
     """True if the query may emit rows in micro-batches without offsets."""
     skips_loss: bool
     """True if the source leaves out removed records without an error."""
+    source: Any
+    """Spark's source of the records, in Java."""
+
+    def query_start(self) -> dict[int, int]:
+        """Return the offset of each partition at which the query first began; the checkpoint keeps it."""
+        return {int(each): int(at) for each, at in json.loads(self.source.initialOffset().json())[self.topic].items()}
 
     @property
     def has_isolation(self) -> bool:
@@ -258,14 +264,14 @@ def micro_batch(dataframe: DataFrame) -> MicroBatch | None:
             start, end = leaf.startOffset(), leaf.endOffset()
             if end.isDefined():
                 offsets = tuple(json.loads(each.get().json()) if each.isDefined() else {} for each in (start, end))
-                found.append((*offsets, _options(execution, leaf)))
+                found.append((*offsets, _options(execution, leaf), leaf.stream()))
     is_one = len(streams) == len(found) == 1 and len(found[0][1]) == 1
     if not is_one or not isinstance(next(iter(found[0][1].values())), dict):
         raise OptionRefused(
             "the query does not read exactly one Kafka topic, and the table has the offsets of one topic. Use a query "
             "for each topic, and read the others as tables"
         )
-    first, last, options = found[0]
+    first, last, options, source = found[0]
     ((topic, end),) = last.items()
     start = first.get(topic, {})
     ends = {int(each): int(at) for each, at in end.items()}
@@ -287,6 +293,34 @@ def micro_batch(dataframe: DataFrame) -> MicroBatch | None:
         skips_loss=any(
             name.lower() == FAIL_ON_LOSS.lower() and str(value).lower() != "true" for name, value in options.items()
         ),
+        source=source,
+    )
+
+
+def require_query_start(given: MicroBatch, number: int, job: str) -> None:
+    """Check that a micro-batch for a table without offsets begins where its query began.
+
+    The checkpoint of another table, or of one that was removed, begins later.
+
+    Args:
+        given: range of the micro-batch.
+        number: number of the micro-batch.
+        job: name of the job, for the message.
+
+    Raises:
+        OffsetsLost: offsets that earlier micro-batches of the query have read would be missing.
+    """
+    began = given.query_start()
+    missing = {each: at - began.get(each, 0) for each, at in given.start.items() if at > began.get(each, 0)}
+    if not missing:
+        return
+    partition, starts = min(missing), {str(each): at for each, at in sorted(given.start.items())}
+    raise OffsetsLost(
+        f"topic {given.topic}/{partition}: the table has no offsets of job {job}, and micro-batch {number} begins at "
+        f"{given.start[partition]}: {missing[partition]} offsets that this query has read would be missing. The table "
+        "was removed or replaced, or the checkpoint belongs to another table. Restore the table; or start the query "
+        'without its checkpoint, with option("startingOffsets", "earliest") or, if the table needs no earlier records, '
+        f"with option(\"startingOffsets\", '{json.dumps({given.topic: starts})}')"
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -127,6 +129,30 @@ def test_a_query_that_passes_over_removed_records_is_refused(
             run(rows(read(spark, broker, topic, **options)), sink.batch, tmp_path / "a")
     assert sink.offsets(topic) == {0: 10}
     assert ids(path) == list(range(10))
+
+
+def test_a_checkpoint_without_its_table_is_refused(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, path = new_topic(1), tmp_path / "t"
+    fill(broker, topic, range(10))
+    frame = rows(read(spark, broker, topic))
+    run(frame, exactly_once(str(path), job="orders").batch, tmp_path / "a")
+    shutil.rmtree(path)
+    fill(broker, topic, range(10, 20))
+    with pytest.raises(Exception, match="has no offsets of job orders, and micro-batch 1 begins at 10: 10 offsets"):
+        run(frame, exactly_once(str(path), job="orders").batch, tmp_path / "a")
+    assert not path.exists()
+    run(frame, exactly_once(str(path), job="orders").batch, tmp_path / "b")
+    assert ids(path) == list(range(20))
+    # The first query of a table may begin anywhere, and wait for its first records.
+    for starting, there in (("latest", range(20, 25)), (json.dumps({topic: {"0": 15}}), range(15, 30))):
+        other = tmp_path / f"from {there.start}" / "t"
+        first = rows(read(spark, broker, topic, starting))
+        again = exactly_once(str(other), job="orders")
+        more = partial(fill, broker, topic, range(there.stop - 5, there.stop))
+        run(first, again.batch, other.with_name("checkpoint"), more)
+        assert ids(other) == list(there)
 
 
 @pytest.mark.matrix

@@ -129,7 +129,8 @@ class ConsistencyCheck:
         ):
             raise RowsLost(
                 f"{self._folder}: the table was removed or recreated while job {self._name} wrote to it. Nothing more "
-                "was added. Run the job again: it begins at the offsets that the present table stores"
+                "was added. Run the job again, a streaming query without its checkpoint: it begins at the offsets "
+                "that the present table stores"
             )
 
     def row_offsets(self, table: DeltaTable) -> dict[int, int] | None:
