@@ -382,7 +382,8 @@ class Sink:
 
     def offsets(self, topic: str) -> dict[int, int]:
         """Return the table's next offset of each partition of a topic."""
-        store = self._make_store(None, topic, 0)  # a separate one: a run may hold the other one
+        spark = None if self._location is not None else _present_session()
+        store = self._make_store(spark, topic, 0)  # a separate one: a run may hold the other one
         try:
             return store.offsets()
         finally:
@@ -507,6 +508,17 @@ def exactly_once(
     """
     keys, summed = ((each,) if isinstance(each, str) else tuple(each) for each in (key, sums))
     return Sink(target, job, WriteMode(kind, keys, summed), options)
+
+
+def _present_session() -> SparkSession | None:
+    """Return the Spark session of this thread or program; None: Spark has not started."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.active()
+    except PySparkException:
+        return None
 
 
 def with_producer(read: DataFrame) -> DataFrame:

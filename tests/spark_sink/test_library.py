@@ -6,6 +6,7 @@ import json
 import shutil
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -576,3 +577,8 @@ def test_a_table_of_an_iceberg_catalog_over_jdbc(
     assert sorted(prod.load_table("sales.orders").scan().to_arrow()["id"].to_pylist()) == list(range(14))
     with pytest.raises(OptionRefused, match=r"as in prod\.NAMESPACE\.orders"):
         commit_to("prod.orders")
+    named = exactly_once("prod.sales.orders", job="orders")
+    assert named.offsets(topic) == {0: 7, 1: 7}
+    assert json.loads(named.starting_offsets(topic)) == {topic: {"0": 7, "1": 7}}
+    with ThreadPoolExecutor(1) as threads:  # Spark's active session is one of the thread
+        assert threads.submit(named.offsets, topic).result() == {0: 7, 1: 7}
