@@ -24,9 +24,17 @@ from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, 
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume, warn_of_missing_beginning
 from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS, Job, records, slices
 from kafka_ratchet.spark_sink.job.start import require_first_job
+from kafka_ratchet.spark_sink.job.unreadable import (
+    UnreadableRanges,
+    look_for_unreadable,
+    overflow_explained,
+    pieces,
+    timestamps_named,
+)
 from kafka_ratchet.spark_sink.rows.distinct import quoted
 from kafka_ratchet.spark_sink.rows.judging.reading import sequence_of
 from kafka_ratchet.spark_sink.rows.partition_by import partition_fields
+from kafka_ratchet.spark_sink.rows.timestamps import MOST_MS
 from kafka_ratchet.spark_sink.rows.write_mode import Kind, WriteMode, reduced, table_schema
 from kafka_ratchet.spark_sink.spark.errors import ranges, spark_errors_named
 from kafka_ratchet.spark_sink.spark.kafka_options import java_options
@@ -156,6 +164,10 @@ class Sink:
         self._schema: StructType | None = None
         self._generation: int | None = None
         """Generation of the store that this run has taken over with."""
+        self._job: Job | None = None
+        """Job of the last loop; None: no loop has begun."""
+        self._unreadable: dict[tuple[str, int], UnreadableRanges] = {}
+        """Ranges that Spark cannot read, by name and id of the topic; each loop adds to them."""
 
     # -- a loop
 
@@ -181,6 +193,7 @@ class Sink:
 
         Raises:
             OptionRefused: `max_records` is no number of offsets, or a batch was not committed before the next one.
+            SparkFailed: Spark cannot read or compute the records.
             SinkError: the table or Kafka cannot be read; the class names the reason.
         """
         if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
@@ -211,7 +224,10 @@ class Sink:
         )
         with self._lock:
             self.close()  # each loop is a separate run
-            store = self._open_store(spark, topic, planner.topic_id())
+            topic_id = planner.topic_id()
+            job = replace(job, unreadable=self._unreadable.setdefault((topic, topic_id), job.unreadable))
+            store = self._open_store(spark, topic, topic_id)
+            self._job = job
             require_first_job(job, store)
             stored = store.offsets()
             # Spark reads by the topic's name, and reads in the commit.
@@ -236,16 +252,22 @@ class Sink:
         self, spark: SparkSession, job: Job, planner: TopicPlanner, offset_range: OffsetRange, start: dict[int, int]
     ) -> Iterator[Batch]:
         """Yield the batches up to the end of the range; the caller must commit each before the next."""
-        for begin, end in slices(start, offset_range.end, job.max_records):
-            planner.require_still_first_topic(begin)
-            read = with_producer(records(spark, job, begin, end))
-            with _described(spark, f"{self.job}: {job.topic} {ranges(begin, end)}"):
-                yield Batch(read, job.topic, begin, end)
-            if self._offsets is None or any(self._offsets.get(each) != at for each, at in end.items()):
-                raise OptionRefused(
-                    f"job {self.job}: offsets {ranges(begin, end)} of topic {job.topic} are not committed. Call "
-                    "sink.commit(dataframe, batch) before the loop goes on; for no rows, with batch.records.limit(0)"
-                )
+        # Spark's source fails at a timestamp beyond this one, and Kafka finds the first such record by its time index.
+        beyond = planner.offsets_at(MOST_MS + 1)
+        for first, last in slices(start, offset_range.end, job.max_records):
+            if odd := {p: max(at, first[p]) for p, at in beyond.items() if at is not None and at < last.get(p, 0)}:
+                look_for_unreadable(job, odd, {each: last[each] for each in odd})
+            for begin, end in pieces(job.unreadable, first, last):
+                planner.require_still_first_topic(begin)
+                read = with_producer(records(spark, job, begin, end))
+                with _described(spark, f"{self.job}: {job.topic} {ranges(begin, end)}"):
+                    yield Batch(read, job.topic, begin, end)
+                if self._offsets is None or any(self._offsets.get(each) != at for each, at in end.items()):
+                    raise OptionRefused(
+                        f"job {self.job}: offsets {ranges(begin, end)} of topic {job.topic} are not committed. Call "
+                        "sink.commit(dataframe, batch) before the loop goes on; for no rows, with "
+                        "batch.records.limit(0)"
+                    )
 
     def commit(self, dataframe: DataFrame, batch: Batch) -> int:
         """Make the rows and the offsets of a batch visible in one action.
@@ -264,10 +286,12 @@ class Sink:
             SchemaDiffers: the table has other columns.
             TopicRecreated: the topic was deleted and created again; nothing of this call is visible.
             KafkaUnavailable: Kafka does not answer about the topic; nothing of this call is visible.
+            SparkFailed: Spark cannot read or compute the rows; nothing of this call is visible.
             StoreError: the table cannot be written; nothing of this call is visible.
         """
-        with self._lock:
-            return self._commit(dataframe, batch.topic, dict(batch.start), dict(batch.end))
+        start, end = dict(batch.start), dict(batch.end)
+        with self._lock, timestamps_named(self._job, start, end):
+            return self._commit(dataframe, batch.topic, start, end)
 
     # -- Structured Streaming
 
@@ -356,7 +380,8 @@ class Sink:
             return False
         end = {each: max(at, begin[each]) for each, at in given.end.items()}
         with _described(dataframe.sparkSession, f"{self.job}: {topic} {ranges(begin, end)}"):
-            self._commit(_without_stored(dataframe, ahead, self.job) if ahead else dataframe, topic, begin, end)
+            with overflow_explained(topic, begin, end):
+                self._commit(_without_stored(dataframe, ahead, self.job) if ahead else dataframe, topic, begin, end)
         return True
 
     def starting_offsets(self, topic: str, *, bootstrap: str = "", options: Mapping[str, str] | None = None) -> str:

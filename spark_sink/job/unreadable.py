@@ -37,6 +37,9 @@ RANGE_RECORDS: Final = 20_000
 RANGE_BYTES: Final = 32 * 1024 * 1024
 """Maximum bytes of one range: the driver holds its records, and passes them to Spark."""
 
+OVERFLOWS: Final = ("long overflow", "overflows when converting")
+"""Texts of Spark's errors for a timestamp that it cannot represent: before Spark 4.2, and since."""
+
 AT_A_TIME: Final = 1_000
 LOOK_S: Final = 0.2
 
@@ -195,6 +198,46 @@ def unreadable_named(job: Source, start: Mapping[int, int], end: Mapping[int, in
         ) from error
 
 
+@contextmanager
+def timestamps_named(job: Source | None, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[None]:
+    """Find the unreadable records after an error of a loop's commit in the block, and name the way on.
+
+    Raises:
+        TimestampsUnreadable: records are unreadable for Spark; the next loop reads them by librdkafka.
+    """
+    try:
+        yield
+    except SparkFailed as error:
+        cause = error.__cause__
+        if job is None or cause is None or not find_unreadable(job, start, end, cause):
+            raise
+        raise TimestampsUnreadable(
+            f"topic {job.topic}: Spark cannot read the timestamps of some records of offsets {ranges(start, end)}. "
+            "Nothing of this batch was added. Start a new loop of `batches` with this sink: it reads these records by "
+            "librdkafka"
+        ) from cause
+
+
+@contextmanager
+def overflow_explained(topic: str, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[None]:
+    """Add the way on to an overflow in the block, which a record's timestamp may have caused.
+
+    Raises:
+        SparkFailed: Spark could not compute the rows.
+    """
+    try:
+        yield
+    except SparkFailed as error:
+        if not any(each in str(error.__cause__) for each in OVERFLOWS):
+            raise
+        raise SparkFailed(
+            f"topic {topic}: Spark could not compute the rows of offsets {ranges(start, end)}, because a value "
+            "overflowed. If a record's timestamp is too large for Spark, as nanoseconds are, no query of Structured "
+            "Streaming can read the record. Commit these offsets by a loop over sink.batches, then start the query "
+            "again: it leaves out what the table has"
+        ) from error.__cause__
+
+
 def read_again(job: Source, start: Mapping[int, int], end: Mapping[int, int], read: Callable[[], Result]) -> Result:
     """Call `read`, and once more if Spark could not read timestamps."""
     try:
@@ -213,8 +256,18 @@ def find_unreadable(job: Source, start: Mapping[int, int], end: Mapping[int, int
     Raises:
         KafkaUnavailable: Kafka does not send the records.
     """
-    if "overflow" not in str(error).lower():
-        return False
+    return "overflow" in str(error).lower() and look_for_unreadable(job, start, end)
+
+
+def look_for_unreadable(job: Source, start: Mapping[int, int], end: Mapping[int, int]) -> bool:
+    """Find the records of a range that Spark cannot read, by reading it with librdkafka.
+
+    Returns:
+        True if any of them was not known yet.
+
+    Raises:
+        KafkaUnavailable: Kafka does not send the records.
+    """
     found = False
     with closing(_consumer(job)) as consumer:
         for partition in sorted(end):

@@ -21,7 +21,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_ratchet.spark_sink import Batch, exactly_once, library
-from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, RowsLost, StoreError, TopicRecreated
+from kafka_ratchet.spark_sink.errors import (
+    Fenced,
+    OffsetsLost,
+    OptionRefused,
+    RowsLost,
+    SparkFailed,
+    StoreError,
+    TopicRecreated,
+)
 from kafka_ratchet.spark_sink.library import (
     Sink,
     SinkOptions,
@@ -143,6 +151,54 @@ def test_batches_without_a_record_are_refused_at_the_call(size: Any, tmp_path: P
     sink = exactly_once(str(tmp_path / "t"), job="orders")
     with pytest.raises(OptionRefused, match=rf"max_records={size!r}: write a whole number of at least 1"):
         sink.batches(None, bootstrap="127.0.0.1:9", topic="orders", max_records=size)  # type: ignore[arg-type]
+
+
+NANOSECONDS = 1_790_000_000_000_000_000
+
+
+def stamped(broker: str, new_topic: NewTopic, odd: dict[int, int]) -> str:
+    """A topic with 40 records in one partition, some of them with other timestamps than the rest."""
+    topic = new_topic(1, message_timestamp_after_max_ms=2**63 - 1, retention_ms=-1)
+    producer = Producer({"bootstrap.servers": broker, "log_level": 0})
+    for number in range(40):
+        value = json.dumps({"id": number, "town": number % 3}).encode()
+        producer.produce(topic, value, timestamp=odd.get(number, 1_790_000_000_000))
+    assert producer.flush(30) == 0
+    return topic
+
+
+def test_a_loop_reads_around_timestamps_of_nanoseconds(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, path = stamped(broker, new_topic, {3: NANOSECONDS, 17: NANOSECONDS}), tmp_path / "t"
+    assert run_loop(exactly_once(str(path), job="orders"), spark, broker, topic, max_records=20) == 40
+    assert ids(path) == list(range(40))
+
+
+def test_a_second_loop_reads_around_timestamps_that_the_first_one_could_not_read(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, path = stamped(broker, new_topic, {3: -NANOSECONDS}), tmp_path / "t"
+    sink = exactly_once(str(path), job="orders")
+    with pytest.raises(SparkFailed, match=r"cannot read the timestamps.*0: 0-40.*new loop of `batches`"):
+        run_loop(sink, spark, broker, topic)
+    assert run_loop(sink, spark, broker, topic) == 40
+    assert ids(path) == list(range(40))
+
+
+@pytest.mark.matrix
+def test_a_query_with_timestamps_of_nanoseconds_names_the_way_on(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, path = stamped(broker, new_topic, {3: NANOSECONDS}), tmp_path / "t"
+    sink = exactly_once(str(path), job="orders")
+    with pytest.raises(Exception, match="Commit these offsets by a loop over"):
+        run_query(stream(spark, broker, topic), sink, tmp_path / "a")
+    for batch in sink.batches(spark, bootstrap=broker, topic=topic):
+        sink.commit(enrich(batch.records).select("partition", "offset", "id", "town"), batch)
+    fill(broker, topic, range(40, 45), partitions=1)
+    run_query(stream(spark, broker, topic), sink, tmp_path / "a")
+    assert ids(path) == list(range(45))
 
 
 def test_an_older_run_is_fenced_and_a_batch_counts_once(
