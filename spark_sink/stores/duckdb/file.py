@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -216,6 +216,24 @@ def _free_columns(database: DuckDBPyConnection, table: str) -> set[str]:
         [table],
     )
     return {str(column) for (column,) in found.fetchall()}
+
+
+def same_key(database: DuckDBPyConnection, view: str, key: Sequence[str]) -> str:
+    """Return an SQL condition for equal keys in `target` and in a view; null equals null.
+
+    Texts are compared by their bytes, because the collation of a table's column may make different texts equal.
+
+    Args:
+        database: connection.
+        view: name of the view, which is also its alias in the statement.
+        key: names of the key columns.
+    """
+    types = _described(database, view)
+    forms = {name: "encode({}.{})" if types[name] == "VARCHAR" else "{}.{}" for name in key}
+    return " AND ".join(
+        f"{form.format('target', quoted(name))} IS NOT DISTINCT FROM {form.format(view, quoted(name))}"
+        for name, form in forms.items()
+    )
 
 
 def quoted(name: str) -> str:

@@ -25,7 +25,7 @@ from kafka_ratchet.spark_sink.rows.distinct import HASHES
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
 from kafka_ratchet.spark_sink.stores.decision import Decision, Replacement
-from kafka_ratchet.spark_sink.stores.duckdb.file import DatabaseFile, has_table, quoted
+from kafka_ratchet.spark_sink.stores.duckdb.file import DatabaseFile, has_table, quoted, same_key
 from kafka_ratchet.spark_sink.stores.duckdb.job_state import TABLES, JobState
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.merge_sql import PlainDialect, changes
@@ -93,7 +93,7 @@ def add(
     insert = f"INSERT INTO {table} BY NAME SELECT * FROM source"  # noqa: S608
     if write_mode.kind == "append":
         return changed_rows(database, insert)
-    same = " AND ".join(f"target.{name} IS NOT DISTINCT FROM source.{name}" for name in map(quoted, write_mode.row_key))
+    same = same_key(database, "source", write_mode.row_key)
     if write_mode.kind == "upsert" and columns:
         return _merged(database, table, write_mode.row_key, same, columns, deletes=deletes)
     if write_mode.kind == "upsert":
@@ -365,9 +365,8 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema", _Staged]):
     def _replace(self, database: DuckDBPyConnection, replacement: Replacement, staged: _Staged) -> None:
         table = staged.target
         if replacement.gone.num_rows:
-            names = map(quoted, replacement.identity)
-            same = " AND ".join(f"target.{name} IS NOT DISTINCT FROM gone.{name}" for name in names)
             database.register("gone", replacement.gone)
+            same = same_key(database, "gone", replacement.identity)
             database.execute(f"DELETE FROM {quoted(table)} AS target USING gone WHERE {same}")  # noqa: S608
             database.unregister("gone")
         if staged.files:

@@ -241,6 +241,8 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
     def _stage_replacement(self, generation: int, table: str, replacement: Replacement) -> StagedRepair:
         columns = self._columns if table == self._result else column_types(replacement.rows.schema)
         staged = self._stage_in(generation, table, columns, replacement.with_removals(), None)
+        with self._reading() as database:
+            self._tables.require_collations(database, table, replacement.identity)
         replacement.require_staged(self._where, staged.rows - replacement.gone.num_rows)
         return staged
 
@@ -249,6 +251,7 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
 
     def _require_types(self, database: Database) -> None:
         for table in self._relations:
+        self._tables.require_collations(database, self._result, self._write_mode.row_key)
             self._tables.require_types(database, table, self._columns_at(table))
 
     def _note_write_mode(self, database: Database, generation: int, start: dict[int, int]) -> None:

@@ -75,7 +75,8 @@ class Tables(SqlTables["Database"]):
 
         Raises:
             SchemaDiffers: a table has other columns.
-            StoreError: there is a key, and the server is older than PostgreSQL 15.
+            StoreError: there is a key, and the server is older than PostgreSQL 15, or a collation makes different keys
+                equal.
         """
         from psycopg import sql
 
@@ -93,6 +94,7 @@ class Tables(SqlTables["Database"]):
             )
             self.require_fits(database, name, columns, evolves=name == evolving)
         if key:
+            self.require_collations(database, next(iter(tables)), key)
             self._create_key(database, next(iter(tables)), key)
 
     def _create_key(self, database: Database, table: str, key: Sequence[str]) -> None:
@@ -177,6 +179,33 @@ class Tables(SqlTables["Database"]):
             if name in present
         }
         require_columns(self._where, found, expected, table)
+
+    def require_collations(self, database: Database, table: str, key: Sequence[str]) -> None:
+        """Refuse a table if the collation of a key column makes different values equal.
+
+        The index over the key and all comparisons use the column's collation, so that one key would replace another.
+
+        Raises:
+            StoreError: a column of the key has such a collation.
+        """
+        from psycopg import sql
+
+        if not key:
+            return
+        found = self._state.run(
+            database,
+            "SELECT attname, collname FROM pg_attribute JOIN pg_collation ON pg_collation.oid = attcollation "
+            "WHERE attrelid = to_regclass({name}) AND attnum > 0 AND NOT attisdropped AND NOT collisdeterministic",
+            name=self._state.name_literal(table),
+        )
+        for column, collation in found:
+            if column in key:
+                at, name = (each.as_string(None) for each in (self._state.table(table), sql.Identifier(str(column))))
+                raise StoreError(
+                    f"{self._where}: column {column} of {table} has the collation {collation}, to which different "
+                    "texts are equal, so that the row of one key would replace that of another. Nothing was added. "
+                    f'ALTER TABLE {at} ALTER COLUMN {name} TYPE text COLLATE "C", or choose another table'
+                )
 
     def evolve(self, database: Database, table: str, columns: Sequence[Column]) -> None:
         """Apply the changes of `missing` in the caller's transaction; a change of type rewrites the table.

@@ -16,15 +16,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers, StoreError
 from kafka_ratchet.spark_sink.rows.columns import record_schema
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.duckdb.job_state import TABLES, JobState
-from kafka_ratchet.spark_sink.stores.duckdb.store import DuckDBStore
+from kafka_ratchet.spark_sink.stores.duckdb.store import DuckDBStore, add
 from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import duckdb_store
 
@@ -231,3 +233,16 @@ def test_the_number_of_the_sequences_is_that_of_the_last_move(tmp_path: Path) ->
         assert state.sequences(database) == 0
         state.move_sequences(database, 7)
         assert state.sequences(database) == 7
+
+
+@pytest.mark.parametrize("columns", [(), ("who", "_records")])
+@pytest.mark.parametrize("write_mode", [WriteMode("upsert", ("who",)), WriteMode("totals", ("who",))])
+def test_a_collation_makes_no_two_keys_one(write_mode: WriteMode, columns: tuple[str, ...]) -> None:
+    with duckdb.connect() as database:
+        database.execute("CREATE TABLE results (who VARCHAR COLLATE NOCASE, _records BIGINT)")
+        for who in ("a", "A", None, "a", None):
+            database.register("source", pa.table({"who": pa.array([who], pa.string()), "_records": [1]}))
+            assert add(database, "results", write_mode, deletes=False, columns=columns) == 1
+        found = database.execute("SELECT encode(who), _records FROM results").fetchall()
+    twice = 2 if write_mode.kind == "totals" else 1
+    assert sorted(found, key=str) == sorted([(b"A", 1), (b"a", twice), (None, twice)], key=str)
