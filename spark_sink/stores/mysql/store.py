@@ -172,6 +172,7 @@ class MysqlStore(SqlStore["Database", list[Column], _Staged]):
     # -- commits
 
     def _require_types(self, database: Database) -> None:
+                self._require_consistent(database)  # a TRUNCATE may have waited for the session that was ended
         if self._write_mode.key:
             self._tables.require_key(database, self._write_mode.key)
         for table in self._relations:
