@@ -357,7 +357,27 @@ class SqlJobState(Generic[Database]):
 
     def inconsistency(self, database: Database) -> tuple[str, str]:
         """Return a table replaced since the offsets were committed, and a sentence about it; else two empty texts."""
-        return self.marks.inconsistency(database) if self.stored(database) else ("", "")
+        if self.stored(database):
+            return self.marks.inconsistency(database)
+        name = self.table_of(self.result)
+        if self._has_lost_offsets(database) and self.is_filled(database, name):
+            return name, (
+                f"table {name} has rows, and ratchet_sink_offsets has no offsets of job {self._name}, which has "
+                "committed: they were removed, or restored without them"
+            )
+        return "", ""
+
+    def _has_lost_offsets(self, database: Database) -> bool:
+        """Return whether the job has committed, and has no offset of any topic, without an operator's decision."""
+        if not self.write_mode(database):
+            return False
+        of_job = "WHERE result = {result} AND job = {job}"
+        if self.run(database, f"SELECT 1 FROM {{offsets}} {of_job} LIMIT 1"):  # noqa: S608
+            return False
+        if not self.has_table(database, "ratchet_sink_decisions"):
+            return True
+        found = self.run(database, f"SELECT decision FROM {{decisions}} {of_job}")  # noqa: S608
+        return not any(json.loads(text).get("after") == {} for (text,) in found)
 
     def write_mode(self, database: Database) -> str:
         """Return the stored text of the rows' write mode; empty: none is stored."""

@@ -19,7 +19,7 @@ from kafka_ratchet.spark_sink.stores.mysql.connection import (
     session,
     spoken,
 )
-from kafka_ratchet.spark_sink.stores.mysql.marks import Marks
+from kafka_ratchet.spark_sink.stores.mysql.marks import ID, Marks
 from kafka_ratchet.spark_sink.stores.mysql.types import names, table_parts
 from kafka_ratchet.spark_sink.stores.sql_job_state import OF_JOB, SqlJobState, Statements
 
@@ -91,6 +91,20 @@ class JobState(SqlJobState["Database"]):
     def of_job(self, name: str) -> JobState:
         """Return the state of another job with the same result table."""
         return JobState(self._location, name, self._topic, 0)
+
+    def is_moved(self, database: Database) -> bool:
+        """Return whether the result table has rows, and its id from the jobs of another database.
+
+        The tables with the state of these jobs stay there. An id that a start gives is in `ratchet_sink_marks`.
+        """
+        found = self.described(database, self.result)
+        given = None if found is None else ID.search(found[1])
+        if given is None or self.generations(database) or not self.is_filled(database, self.result):
+            return False
+        if not self.has_table(database, "ratchet_sink_marks"):
+            return True
+        known = "SELECT 1 FROM {marks} WHERE result = {result} AND table_id = {id} LIMIT 1"
+        return not self.run(database, known, id=literal(given[1]))
 
     # -- sessions
 

@@ -28,6 +28,13 @@ MAX_COMMENT = 2048
 """Maximum number of characters in a table's comment."""
 
 
+GIVEN = (
+    "INSERT INTO {marks} SELECT {result}, {job}, {topic}, {relation}, '', {table_id}, 0 FROM DUAL "  # noqa: S608
+    f"WHERE NOT EXISTS (SELECT 1 FROM {{offsets}} {OF_JOB}) ON DUPLICATE KEY UPDATE table_id = {{table_id}}"
+)
+"""Statement that marks an id before the table gets it, for a job without offsets; `note` replaces the mark."""
+
+
 class State(Protocol):
     """Part of a job's state that `Marks` uses."""
 
@@ -78,11 +85,14 @@ class Marks:
         for relation in self._relations:
             found = self._state.described(database, relation)
             if found is not None and not ID.search(found[1]):
-                comment = f"{found[1]} [ratchet {secrets.token_hex(8)}]".strip()
+                table_id = secrets.token_hex(8)
+                comment = f"{found[1]} [ratchet {table_id}]".strip()
                 if len(comment) > MAX_COMMENT:
                     raise StoreError(
                         f"{self._state.where}: the comment of {relation} leaves no room for an id. Shorten it"
                     )
+                if relation == self._relations[0]:  # if this start is killed, the next one knows the id by its mark
+                    self._state.run(database, GIVEN, relation=literal(relation), table_id=literal(table_id))
                 self._state.run(
                     database,
                     "ALTER TABLE {table} COMMENT = {comment}",

@@ -128,6 +128,16 @@ class MysqlStore(SqlStore["Database", list[Column], _Staged]):
         if self._tables.columns(database, table):
             self._tables.require_fits(database, table, columns, evolves=table == self._evolving)
 
+    def _require_write_mode(self, database: Database) -> None:
+        super()._require_write_mode(database)
+        if self._state.is_moved(database):
+            raise StoreError(
+                f"{self._where}: the table has rows and the id of a table of another database in its comment "
+                "([ratchet ...]), and no job of this database has filled it. After a rename or a copy, the job would "
+                "add the whole topic to its rows once more. Nothing was added. Bring the tables ratchet_sink_* along, "
+                "or rename the table back; if its rows are of another origin, remove the id from the comment"
+            )
+
     # -- holders
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
@@ -162,6 +172,7 @@ class MysqlStore(SqlStore["Database", list[Column], _Staged]):
                 generation = self._state.take_over(database)
                 self._require_write_mode(database)  # once more: the row of the job is ours until the transaction ends
                 stored = self._state.stored(database)
+                self._require_consistent(database)  # a TRUNCATE may have waited for the session that was ended
                 self._state.marks.note(database)
             if self._evolve:  # every commit of an older holder is refused by now
                 self._tables.evolve(database, self._result, tables[self._result])
@@ -172,7 +183,6 @@ class MysqlStore(SqlStore["Database", list[Column], _Staged]):
     # -- commits
 
     def _require_types(self, database: Database) -> None:
-                self._require_consistent(database)  # a TRUNCATE may have waited for the session that was ended
         if self._write_mode.key:
             self._tables.require_key(database, self._write_mode.key)
         for table in self._relations:

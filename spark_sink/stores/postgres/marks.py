@@ -2,7 +2,8 @@
 
 Rows and offsets are in one database, so a backup restored as a whole, or to a point in time, is consistent. But the
 result table alone may be dropped, created again, restored, or truncated. Each commit stores the server's number (oid)
-of that table, and that of the table of offsets: restoring a whole dump changes both numbers.
+of that table, and that of the table of offsets: restoring a whole dump changes both numbers. If only the second one has
+changed, the offsets are not those of the rows.
 """
 
 from __future__ import annotations
@@ -70,8 +71,13 @@ class Marks:
                     return relation, f"table {relation} was dropped"
                 continue
             was_oid, was_filenode, was_offsets_oid, was_filled = noted[relation]
-            if was_oid == 0 or (was_offsets_oid != offsets_oid and oid):
-                continue  # an operator has decided without a table; or all comes from a dump, which is of one moment
+            if was_oid == 0:
+                continue  # an operator has decided without a table
+            if was_offsets_oid != offsets_oid and oid == was_oid:
+                offsets = "ratchet_sink_offsets"
+                return offsets, f"table {offsets} is another one: dropped and recreated, or restored alone"
+            if was_offsets_oid != offsets_oid and oid:
+                continue  # all comes from a dump, which is of one moment
             if not oid:
                 return relation, f"table {relation} was dropped"
             if oid != was_oid:

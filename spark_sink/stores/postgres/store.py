@@ -241,9 +241,9 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
 
     def _stage_replacement(self, generation: int, table: str, replacement: Replacement) -> StagedRepair:
         columns = self._columns if table == self._result else column_types(replacement.rows.schema)
-        staged = self._stage_in(generation, table, columns, replacement.with_removals(), None)
         with self._reading() as database:
             self._tables.require_collations(database, table, replacement.identity)
+        staged = self._stage_in(generation, table, columns, replacement.with_removals(), None)
         replacement.require_staged(self._where, staged.rows - replacement.gone.num_rows)
         return staged
 
@@ -251,20 +251,23 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
         replace_staged(self._state, database, staged, replacement)
 
     def _require_types(self, database: Database) -> None:
-        for table in self._relations:
         self._tables.require_collations(database, self._result, self._write_mode.row_key)
+        for table in self._relations:
             self._tables.require_types(database, table, self._columns_at(table))
 
     def _note_write_mode(self, database: Database, generation: int, start: dict[int, int]) -> None:
         """Store the write mode before the first task commits.
 
-        A job killed later may leave rows of its tasks.
+        A job killed later may leave rows of its tasks. The offsets of the start are stored too: a job that has a write
+        mode and no offsets has lost them.
         """
         if self._state.write_mode(database):
             return
         with self._state.transaction(database, generation):
             self._state.lock(database)
             self._require_holder(database, generation, start)
+            if not self._state.stored(database):
+                self._state.move(database, start)
             self._state.note_write_mode(database, write_mode_text(self._write_mode))
 
     def _commit_in_tasks(

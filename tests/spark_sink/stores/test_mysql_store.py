@@ -584,3 +584,45 @@ def test_a_deadlock_alone_is_tried_again(site: MysqlSite, monkeypatch: pytest.Mo
     with pytest.raises((StoreError, pymysql.OperationalError), match="the server has rolled back"):
         store.commit(rows, {0: 3}, {0: 4})
     assert (store.offsets(), errors) == ({0: 3}, [])
+
+
+def test_a_table_that_was_moved_to_another_database_is_not_a_new_one(site: MysqlSite) -> None:
+    store: Any = site.make()
+    store.open(PLAIN)
+    store.reset_offsets({0: 1}, decide("latest", "as if it had committed so far"))
+    there = f"{site.database}2"
+    with site.connect() as cursor:
+        cursor.execute(f"INSERT INTO {site.name()} VALUES ('a', 1)")  # noqa: S608
+        cursor.execute(f"CREATE DATABASE {quoted(there)}")
+        cursor.execute(f"CREATE TABLE {quoted(there, 'clicks')} LIKE {site.name()}")  # as a dump of the table makes it
+        cursor.execute(f"RENAME TABLE {site.name()} TO {quoted(there, site.table)}")
+
+    def moved(table: str) -> MysqlStore:
+        location = TableLocation("mysql", "", f"{there}.{table}", site.server.url, site.server.password)
+        return MysqlStore(location, "job", "events")
+
+    moved("clicks").open(PLAIN)  # without rows there is nothing to double; it leaves the bookkeeping
+    for use in (moved(site.table).require_write_mode, lambda: moved(site.table).open(PLAIN)):
+        with pytest.raises(StoreError, match=r"has rows and the id of a table of another database"):
+            use()
+    with site.connect() as cursor:
+        cursor.execute(f"ALTER TABLE {quoted(there, site.table)} COMMENT = ''")
+    assert moved(site.table).open(PLAIN) == {}  # the operator says that it is another table
+
+
+def test_a_table_that_got_its_id_from_a_killed_start_is_a_new_one(
+    site: MysqlSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with site.connect() as cursor:
+        cursor.execute(f"CREATE TABLE {site.name()} (who LONGTEXT, amount BIGINT) ENGINE = InnoDB")
+        cursor.execute(f"INSERT INTO {site.name()} VALUES ('of the user', 1)")  # noqa: S608
+    store: Any = site.make()
+
+    def die(*_: object) -> None:
+        raise Died
+
+    monkeypatch.setattr(store, "_require_same_topic", die)
+    with pytest.raises(Died):
+        store.open(PLAIN)
+    assert _id(site).startswith("[ratchet ")
+    assert site.make().open(PLAIN) == {}

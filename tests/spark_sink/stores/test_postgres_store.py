@@ -24,6 +24,7 @@ from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.postgres.job_state import RULE_BROKEN
 from kafka_ratchet.spark_sink.stores.postgres.tasks import commit_partitions, textual
 from kafka_ratchet.spark_sink.stores.postgres.types import column_types
+from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import PostgresSite, PostgresTasksSite, postgres_store
 
@@ -701,3 +702,73 @@ def test_a_name_that_postgres_would_cut_off_or_refuse_is_no_column(name: str) ->
     assert [column.name for column in column_types(PLAIN)] == ["who"]
     with pytest.raises(OptionRefused, match="a name in PostgreSQL has 1 to 63 bytes"):
         column_types(StructType([StructField(name, StringType())]))
+
+
+def _add_row(store: Any, end: int) -> None:
+    """Add a row of `PLAIN` and store the offset, in the transaction of a commit."""
+
+    def change(database: Any) -> None:
+        store._state.run(database, "INSERT INTO {table} VALUES ('a')", table=store._state.table(store._result))
+        store._state.commit(database, {0: end}, write_mode_text(store._write_mode))
+
+    store._in_transaction(store._generation, change)
+
+
+@pytest.mark.parametrize("restored", [("offsets",), ("jobs", "offsets", "marks", "rules", "decisions")])
+def test_a_state_that_was_restored_alone_is_noticed(place: PostgresSite, restored: tuple[str, ...]) -> None:
+    store = place.make()
+    store.open(PLAIN)
+    _add_row(store, 1)
+    with place.connect() as database:
+        database.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(place.schema)))
+        for name in restored:
+            database.execute(f"CREATE TABLE dump_{name} (LIKE ratchet_sink_{name} INCLUDING ALL)".encode())
+            database.execute(f"INSERT INTO dump_{name} TABLE ratchet_sink_{name}".encode())
+        _add_row(store, 2)
+        for name in restored:
+            database.execute(f"DROP TABLE ratchet_sink_{name}".encode())
+            database.execute(f"ALTER TABLE dump_{name} RENAME TO ratchet_sink_{name}".encode())
+    for use in (place.make().offsets, lambda: place.make().open(PLAIN), lambda: _require(store, 1)):
+        with pytest.raises(RowsLost, match="ratchet_sink_offsets is another one"):
+            use()
+    assert place.make().check().row_offsets is None
+    place.make().reset_offsets({0: 2}, decide("0:2", "both rows are there"))
+    assert place.make().open(PLAIN) == {0: 2}
+
+
+def _require(store: Any, at: int) -> None:
+    """Check the table as a commit does."""
+    with store._reading() as database:
+        store._require_unchanged(database, store._generation, {0: at}, locks=False)
+
+
+@pytest.fixture
+def folding(place: PostgresSite) -> str:
+    """A collation to which `a` and `A` are one value."""
+    with place.connect() as database:
+        name = sql.Identifier(place.schema, "folding")
+        made = sql.SQL("CREATE COLLATION {} (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+        try:
+            database.execute(made.format(name))
+        except psycopg.errors.FeatureNotSupported:
+            pytest.skip("this server was built without ICU")
+        return name.as_string(None)
+
+
+def test_a_key_column_to_which_two_keys_are_one_is_refused(place: PostgresSite, folding: str) -> None:
+    keyed = WriteMode("upsert", ("who",))
+    columns = StructType([StructField("who", StringType()), StructField("note", StringType())])
+    table = sql.Identifier(place.schema, place.table).as_string(None)
+    with place.connect() as database:
+        database.execute(f"CREATE TABLE {table} (who text COLLATE {folding}, note text)".encode())
+    with pytest.raises(StoreError, match=r"column who of .* has the collation folding"):
+        place.make(write_mode=keyed).open(columns)
+    with place.connect() as database:
+        database.execute(f'ALTER TABLE {table} ALTER who TYPE text COLLATE "C"'.encode())
+        database.execute(f"ALTER TABLE {table} ALTER note TYPE text COLLATE {folding}".encode())
+    store = place.make(write_mode=keyed)
+    store.open(columns)
+    with place.connect() as database:
+        database.execute(f"ALTER TABLE {table} ALTER who TYPE text COLLATE {folding}".encode())
+    with pytest.raises(StoreError, match=r"column who of .* has the collation folding"):  # changed under a stream
+        _require(store, 0)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from kafka_ratchet.spark_sink.errors import SchemaDiffers, StoreError, TopicRecreated, WriteModeDiffers
+from kafka_ratchet.spark_sink.errors import RowsLost, SchemaDiffers, StoreError, TopicRecreated, WriteModeDiffers
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.sql_job_state import SqlJobState
 from kafka_ratchet.spark_sink.stores.sql_store import SqlStore
+from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 
 Make = Callable[..., SqlStore[Any, Any, Any]]
 COLUMNS = StructType([StructField("who", StringType()), StructField("amount", LongType())])
@@ -35,8 +38,11 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
         server = request.getfixturevalue({"postgres": "postgres", "mysql": "mariadb"}[request.param])
         location = TableLocation(request.param, "", ODD, server.url, server.password)
 
-    def store(name: str, topic_id: int = MINE, write_mode: WriteMode = APPEND) -> SqlStore[Any, Any, Any]:
-        return cast(SqlStore[Any, Any, Any], store_class(location.kind)(location, name, "t", topic_id, write_mode))
+    def store(
+        name: str, topic_id: int = MINE, write_mode: WriteMode = APPEND, table: str = ODD
+    ) -> SqlStore[Any, Any, Any]:
+        at = replace(location, table=table)
+        return cast(SqlStore[Any, Any, Any], store_class(location.kind)(at, name, "t", topic_id, write_mode))
 
     return store
 
@@ -72,3 +78,72 @@ def test_generations_offsets_and_decisions_of_two_jobs_over_one_table(make: Make
     make("one", write_mode=UPSERT).reset_offsets({3: 1}, decide("latest", "another kind"))
     with pytest.raises(WriteModeDiffers):
         one.require_write_mode()
+
+
+def add_row(store: SqlStore[Any, Any, Any], end: int) -> None:
+    """Add a row and store the offset, in the transaction of a commit."""
+
+    def change(database: Any) -> None:
+        state: SqlJobState[Any] = store._state
+        state.run(database, "INSERT INTO {table} VALUES ('a', 1)", table=state.table(store._result))
+        state.commit(database, {0: end}, write_mode_text(store._write_mode))
+
+    assert store._generation is not None
+    store._in_transaction(store._generation, change)
+
+
+def run(store: SqlStore[Any, Any, Any], statement: str) -> None:
+    """Run a statement in a transaction of its own."""
+
+    def change(database: Any) -> None:
+        store._state.run(database, statement, table=store._state.table(store._result))
+
+    store._in_transaction(1, change)
+
+
+def test_offsets_that_are_gone_are_no_first_start(make: Make) -> None:
+    at = partial(make, "job", table="without offsets")
+    holder = at()
+    holder.open(COLUMNS)
+    add_row(holder, 1)
+    run(holder, "DELETE FROM {offsets} WHERE result = {result}")
+    for use in (at().offsets, lambda: at().open(COLUMNS)):
+        with pytest.raises(RowsLost, match="no offsets"):
+            use()
+    assert at().check().row_offsets is None
+    # An operator may decide to read everything again over the rows.
+    at().reset_offsets({}, decide("earliest", "rows twice rather than rows lost"))
+    assert (at().offsets(), at().open(COLUMNS)) == ({}, {})
+
+
+def test_a_job_of_another_topic_or_without_a_commit_is_a_first_start(make: Make) -> None:
+    at = partial(make, "job", table="of two topics")
+    holder = at()
+    holder.open(COLUMNS)
+    run(holder, "INSERT INTO {table} VALUES ('of others', 1)")
+    assert at().open(COLUMNS) == {}
+    again = at()
+    again.open(COLUMNS)
+    add_row(again, 1)
+    run(again, "UPDATE {offsets} SET topic = 'renamed' WHERE result = {result}")
+    assert at().offsets() == {}
+
+
+@pytest.mark.parametrize("make", ["postgres", "mysql"], indirect=True)
+def test_a_take_over_blesses_no_table_that_was_emptied_amid_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A TRUNCATE that waited for the lock of the frozen session runs as soon as this session is ended."""
+    at = partial(make, "job", table="emptied amid a take-over")
+    holder = at()
+    holder.open(COLUMNS)
+    add_row(holder, 1)
+    successor = at()
+    state: Any = successor._state
+
+    def end_sessions(*_: object) -> None:
+        run(holder, "TRUNCATE TABLE {table}")
+
+    monkeypatch.setattr(state, "end_sessions", end_sessions)
+    uses: list[Callable[[], object]] = [lambda: successor.open(COLUMNS), at().offsets]
+    for use in uses:
+        with pytest.raises(RowsLost, match="was emptied"):
+            use()
