@@ -489,8 +489,8 @@ def forward(
         topics: decoders of the input, by name
         derived: the Faust topic of the step
         step: the `group_by` or `through`
-        topic: Ratchet's topic for the events
-        agent: name of the Faust agent, since agents with equal steps must differ in their names
+        topic: Ratchet's topic for the events.
+        agent: name of the Faust agent, so that agents with equal steps have different names
     """
 
     async def run(lane: Lane) -> None:

@@ -78,6 +78,20 @@ def run_replay(
     return run.outcome()
 
 
+def _refuse_compaction(job: Job, planner: TopicPlanner) -> None:
+    """Refuse a topic in which Kafka may have removed records between others.
+
+    Raises:
+        OptionRefused: the topic is compacted.
+    """
+    if "compact" in (policy := planner.cleanup_policy()):
+        raise OptionRefused(
+            f"job {job.name}: topic {job.topic} has cleanup.policy={policy}, so Kafka may have removed records in its "
+            "middle. A replay would remove the rows of removed records. Fill another table from the topic; or set "
+            "cleanup.policy=delete if no record was compacted yet"
+        )
+
+
 def _range(
     job: Job, planner: TopicPlanner, store: ResultStore
 ) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
@@ -104,12 +118,7 @@ def _range(
             f"job {job.name}: the table also has rows of {', '.join(others)}, and a row does not show its job or "
             "topic. Only a table of one job and topic can be replayed"
         )
-    if "compact" in (policy := planner.cleanup_policy()):
-        raise OptionRefused(
-            f"job {job.name}: topic {job.topic} has cleanup.policy={policy}, so Kafka may have removed records in its "
-            "middle. A replay would remove the rows of removed records. Fill another table from the topic; or set "
-            "cleanup.policy=delete if no record was compacted yet"
-        )
+    _refuse_compaction(job, planner)
     offset_range = planner.offset_range()
     resume(offset_range, stored)
     first, last = (_offsets(place, offset_range, stored, planner) for place in (job.start, job.until))

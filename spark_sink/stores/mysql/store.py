@@ -172,7 +172,7 @@ class MysqlStore(SqlStore["Database", list[Column], _Staged]):
                 generation = self._state.take_over(database)
                 self._require_write_mode(database)  # once more: the row of the job is ours until the transaction ends
                 stored = self._state.stored(database)
-                self._require_consistent(database)  # a TRUNCATE may have waited for the session that was ended
+                self._require_consistent(database)  # a TRUNCATE may have waited for the ended session
                 self._state.marks.note(database)
             if self._evolve:  # every commit of an older holder is refused by now
                 self._tables.evolve(database, self._result, tables[self._result])

@@ -189,7 +189,7 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
                 stored = self._state.stored(database)
                 if self._evolve:  # the older holder's sessions are ended, or this would wait for a frozen one
                     self._tables.evolve(database, self._result, tables[self._result])
-                self._require_consistent(database)  # a TRUNCATE may have waited for a session that was ended
+                self._require_consistent(database)  # a TRUNCATE may have waited for an ended session
                 self._state.marks.note(database)
             # Once more, for sessions that came in between; their commits are refused, or in `stored`.
             self._state.end_sessions(database, generation - 1)
