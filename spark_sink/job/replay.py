@@ -79,7 +79,7 @@ def run_replay(
 
 
 def _refuse_compaction(job: Job, planner: TopicPlanner) -> None:
-    """Refuse a topic in which Kafka may have removed records between others.
+    """Refuse a compacted topic, because Kafka may have removed records between others.
 
     Raises:
         OptionRefused: the topic is compacted.
