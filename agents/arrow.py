@@ -65,7 +65,10 @@ class CurrentBatch:
 
     @property
     def newest(self) -> int:
-        """Return the index of the record with the latest timestamp, which the outputs of the batch inherit."""
+        """Return the index of the record with the latest timestamp.
+
+        The outputs of the batch inherit this timestamp unless they have their own.
+        """
         return int(self._rows[np.argmax(known_times(self._delivery.batch.timestamps[self._rows]))])
 
     def emit(self, output: Any) -> None:
@@ -154,7 +157,7 @@ def _gather(data: NDArray[np.uint8], starts: Rows, lengths: Rows, floor: Rows) -
     """Return spans of a buffer as a binary array; a negative length is null.
 
     Arrow needs contiguous elements, so the bytes between two spans become an element too, and `take` drops it while
-    copying. floor: int64[spans], ascending; the start to use for a null.
+    copying. floor: int64[spans], ascending, the start to use for each null span.
     """
     is_null = lengths < 0
     ends = np.zeros(2 * len(starts) + 1, np.int32)  # a batch has 1 GiB at most (max_batch_mb)

@@ -53,7 +53,7 @@ SHOWN = 80
 
 
 class FormCheck:
-    """Check of judged batches for sequences in another format than presumed.
+    """Check of judged batches for sequences in another format than the stream assumes.
 
     It is for streams that do not set the format.
     """

@@ -23,7 +23,7 @@ Checks are counted instead of seconds, because a suspended process has not block
 
 
 def line_of(result: Any, function: Any) -> str:
-    """Return the line where a coroutine or async generator now stands, in the file of its function."""
+    """Return the current line of a coroutine or async generator, in the file of its function."""
     file = function.__code__.co_filename if hasattr(function, "__code__") else None
     line: int | None = None
     while result is not None:

@@ -54,7 +54,10 @@ class Sends:
         self._agent, self._reading = agent, reading
         self._rows: list[Row] = []
         self._allowed: tuple[Delivery | None, str] = None, ""
-        """Current delivery, and the last topic found allowed in it, which is the topic of nearly every row."""
+        """Current delivery, and the last topic that an agent was found to be allowed to send to.
+
+        Nearly every row has this topic, so the check is rarely repeated.
+        """
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -45,7 +45,7 @@ from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch
 log = structlog.get_logger(__name__)
 
 Sequences = tuple[NDArray[np.int64], NDArray[np.uint8]]
-"""Sequence of each record as int64[records], -1 for none; and the reason for none as uint8[records]."""
+"""Sequence of each record as int64[records] (-1: missing), and as uint8[records] the reason why it is missing."""
 
 
 Spans = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
@@ -221,7 +221,7 @@ def field_reader(path: str, missing: str) -> Callable[[bytes | None], bytes | st
 
 
 def parse_integer(text: bytes) -> int | str:
-    """Return the number in a JSON integer or string of digits; for other text, the reason for having none."""
+    """Return the number in a JSON integer or string of digits; for other text, return the reason for its refusal."""
     if text.startswith(b'"') and b"\\" in text:  # digits may be written as escapes
         try:
             text = b'"' + msgspec.json.decode(text, type=str).encode() + b'"'
@@ -397,7 +397,7 @@ def _identities(
     """Extract identities with one Python call per valid record.
 
     Args:
-        read: function that returns a record's identity as bytes, or the reason for having none as str.
+        read: function that returns a record's identity as bytes, or as str the reason why it is missing.
         batch: the batch.
         reasons: uint8[records]; NONE is replaced by the reason if an identity is missing.
     """
@@ -448,7 +448,7 @@ def _identity_field(path: str) -> Callable[[RecordBatch, int], bytes | str]:
 
 
 def parse_id(text: bytes) -> bytes | str:
-    """Return the identity in a JSON text or integer; for other JSON, the reason for having none."""
+    """Return the identity in a JSON string or integer; for other JSON, return the reason for its refusal."""
     if text.startswith(b'"'):
         try:
             return msgspec.json.decode(text, type=str).encode()

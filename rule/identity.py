@@ -262,7 +262,7 @@ class SequenceSource:
             raise ValueError(
                 "the record key cannot be the sequence: records of one sequence would have different keys, land on "
                 "different partitions and lose their order. Put the number into a header (header:NAME) or into "
-                "the value (field:PATH). Where there is no number and a key is an id of its record, write "
+                "the value (field:PATH). If the records have no number, and each key is a unique id, write "
                 'sequence = "none" and identity = "key"'
             )
         match kind:

@@ -1,26 +1,27 @@
-"""Compiled rule: the verdict of each record against the last sequence of its identity, in a map of them.
+"""Compiled rule: compares each record with the last sequence of its identity, and gives the verdict.
 
-The map is open addressing with linear probing in plain numpy arrays, one slot per identity, held by
-`kafka_ratchet.tables.map.slots.Slots`; `kafka_ratchet.tables.map.map.LastSequences` holds a transaction's changes:
+The map of last sequences is a hash table in plain numpy arrays: open addressing with linear probing, and one slot per
+identity. `kafka_ratchet.tables.map.slots.Slots` holds the arrays of the slots, and
+`kafka_ratchet.tables.map.map.LastSequences` those of a transaction's changes:
 
     hashes   uint64[slots]  0 is an empty slot
     starts   int64[slots]   start of the identity's bytes in the arena
-    lengths  int32[slots]   their number; bytes are compared, never the hash alone
+    lengths  int32[slots]   number of these bytes; they are compared, never the hash alone
     pushed   int64[slots]   last sequence judged fresh; -1 is none
     changed  int32[slots]   0, or 1 + the index in `slots`/`undo` of this slot's entry in the open transaction
     unsaved  uint8[slots]   1 where the persisted state is not yet in the store on disk
-    seen     uint32[slots]  its last activity, in seconds; in a map with bounds, else empty
-    active   uint8[slots]   1 where the open transaction has judged a duplicate of it; likewise
+    seen     uint32[slots]  last activity of the identity, in seconds; empty array in a map without bounds
+    active   uint8[slots]   1 if the open transaction has a duplicate of the identity; empty array without bounds
 
     arena    uint8[...]     the identities' bytes
     slots    int64[...]     slots that the open transaction changed, in order
-    undo     int64[...]     `pushed` before it: the persisted sequence
+    undo     int64[...]     `pushed` of each of these slots before the transaction: the persisted sequence
     sizes    int64[5]       USED slots, ARENA bytes in use, CHANGED slots, KNOWN identities (persisted), TOUCHED
                             slots (those with `active`)
 
 An evicted identity keeps its slot, with -1 for its sequence, as does a new identity after a rollback. So the worker
-does not look it up in a store that still has it. `kafka_ratchet.rule.windows` has the rule of streams that keep more
-state, `kafka_ratchet.tables.map` the passes that commit, grow, age and store the map.
+does not search for the identity in the store, which may still contain it. `kafka_ratchet.rule.windows` has the rule of
+streams that keep more state, `kafka_ratchet.tables.map` the passes that commit, grow, age and store the map.
 
 `hash_of` is seeded per map, so that a stranger cannot choose keys that all have one slot. The functions never raise and
 change only the given arrays; tests/tables/map/plain_judge.py is their oracle.

@@ -2,8 +2,8 @@
 
 If a stream does not configure a form, eight bytes are read as a big-endian integer, and digits as decimal text. A
 little-endian counter then jumps up and down, and most of its records look like duplicates. So each sequence is compared
-with the last one of its identity. It is a *doubt* if it follows the last one when both are read in another form, and
-does not in the configured form. docs/decisions/0078 contains the bounds and their limits.
+with the last one of its identity. A sequence is a *doubt* if it follows the last one when both are read in another
+form, but not when both are read in the configured form. docs/decisions/0078 contains the bounds and their limits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ is large, because a repeated old sequence may be far below the last one: if sequ
 FAR is 198 days or more.
 """
 STEP, FIRST_BYTE = 256, 1 << 56
-"""Maximum step as little-endian, and minimum as big-endian, of a doubtful number that rises in both byte orders.
+"""Bounds of a doubtful number that rises in both byte orders: little-endian maximum step, big-endian minimum value.
 
 Only the first numbers of a little-endian counter rise in both.
 """

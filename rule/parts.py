@@ -58,7 +58,7 @@ def is_decimal(data: U8, start: int, length: int) -> bool:
 
 @compiled(inline="always")
 def number_of(data: U8, start: int, length: int, form: int) -> tuple[np.int64, int]:
-    """Return the sequence in some bytes and NONE; or -1, and the reason why the bytes are no sequence.
+    """Return (sequence, NONE) for bytes that contain a sequence, else (-1, reason for their refusal).
 
     In the form GUESS, eight bytes of decimal text (digits, or a minus and digits) count as text; any other eight bytes
     count as a big-endian integer.

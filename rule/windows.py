@@ -69,10 +69,11 @@ class ExtraColumns(NamedTuple):
     """Further columns of a map, by slot; an unused column has length 0.
 
     Args:
-        bits: uint64[slots, words]; the bit of sequence s, from last - 64 * words to last - 1, is s modulo 64 * words.
+        bits: uint64[slots, words]; bit number s modulo 64 * words is set if sequence s was seen, for each s from
+            last - 64 * words to last - 1.
         prints: uint64[slots], fingerprint of the last value; 0: unknown.
         firsts: int64[slots], lowest sequence seen; ~n if counting began when n was the last sequence.
-        counts: int64[slots], number of sequences seen since then.
+        counts: int64[slots], number of sequences seen since counting began.
     """
 
     bits: NDArray[np.uint64]
@@ -91,7 +92,7 @@ class ExtraColumns(NamedTuple):
         )
 
     def put(self, at: NDArray[np.int64], other: ExtraColumns, of: NDArray[np.int64] | slice) -> None:
-        """Copy the rows `of` the columns `other` to the rows `at` of these columns."""
+        """Copy rows of other columns into these columns. of: rows of `other` to read; at: rows to write here."""
         for mine, theirs in zip(self, other, strict=True):
             if len(mine):
                 mine[at] = theirs[of]
