@@ -29,7 +29,7 @@ POLL_EVERY_RECORDS = 64
 """Number of sent records after which a sender fetches delivery reports; each fetch costs a call into the client."""
 
 SILENCE_S = 3.0
-"""Seconds without an acknowledgement, while records wait, after which a warning is logged; also until the next one."""
+"""Seconds without an acknowledgement, while records wait, before a warning is logged and between two warnings."""
 
 THROTTLED_FOR_S = 15.0
 """Seconds after a delay by quota during which that delay explains missing acknowledgements."""

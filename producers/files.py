@@ -94,8 +94,8 @@ class FileLines:
         self._form = self._lines.form
         self._raw: io.BufferedReader | None = None
         self._tape: deque[tuple[int, int, bool, Any]] = deque()
-        """Records in flight: offset of the first byte, offset after the record, True if its line has an end, digest up
-        to there.
+        """Records in flight: offset of the first byte, offset after the record, True if its line has an end, and the
+        digest of all bytes up to the record's end.
 
         Each takes about 350 bytes; there are as many as the client's queue has.
         """

@@ -299,7 +299,7 @@ def require_field_mark(source: str, mark: str, field: str | None, key: str | Non
         SourceError: the mark has another field or key, or byte offsets as sequences.
     """
     if field is not None and mark == f"field:{field}":
-        return f"{source}: an earlier version published it and did not store --key, which must be the same"
+        return f"{source}: an earlier version published it and did not store --key. Give the same --key as then"
     if field is not None and mark.startswith(f"field:{field};") and mark != field_mark(field, key):
         raise SourceError(
             f"{source}: was published with another --key ({mark[len(field) + 7 :][:100]}; this run has key={key}), so "
@@ -308,8 +308,8 @@ def require_field_mark(source: str, mark: str, field: str | None, key: str | Non
         )
     if field is None or mark != field_mark(field, key):
         raise SourceError(
-            f"{source}: was published with other sequences ({mark[:100]}). Publish as then, with or without the "
-            "same --sequence-field, or use another producer name"
+            f"{source}: was published with other sequences ({mark[:100]}). Give --sequence-field as in the first "
+            "run, or omit it if the first run had none. Or publish under another producer name"
         )
     return None
 
@@ -317,8 +317,8 @@ def require_field_mark(source: str, mark: str, field: str | None, key: str | Non
 class RisingSequences:
     """Check of the sequences in one reading of a source: each must be above the one before it.
 
-    It covers records below the first sequence to yield too. Otherwise a number that does not rise would be refused
-    once, and left out by the next run as already published.
+    It also covers the records below the first sequence to yield. Otherwise a run would refuse a number that does not
+    rise, and the next run would leave out its record as already published.
     """
 
     def __init__(self) -> None:

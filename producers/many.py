@@ -71,4 +71,4 @@ def _taken(
 
 
 def _differ(given: Iterable[str]) -> SourceError:
-    return SourceError(f"{' and '.join(given)} are not of one length: give every record one of each")
+    return SourceError(f"{' and '.join(given)} have different lengths: give each record one of each")

@@ -31,9 +31,9 @@ class AcknowledgedPrefix:
     """Records sent to each partition, and the highest sequence such that Kafka has all records up to it.
 
     A delivery report covers all earlier records of its partition. A record is reported if it is the only one in flight
-    in its partition; of the other records, every `REPORT_EVERY`-th one is. A run without a reported end waits for the
-    next record of the partition, or for `acknowledge_all`. It is not thread-safe; its memory is limited by the reports
-    in flight.
+    in its partition; of the other records, every `REPORT_EVERY`-th one is reported. A run without a reported end waits
+    for the next record of the partition, or for `acknowledge_all`. This class is not thread-safe; its memory is limited
+    by the reports in flight.
     """
 
     def __init__(self, sequence: int = NOTHING_YET) -> None:
@@ -76,7 +76,7 @@ class AcknowledgedPrefix:
     def silent_run(self, partition: int) -> Run | None:
         """Return the run that the partition's next record can join without a report.
 
-        It is None if there is no such run; `needs_report` then decides.
+        None: there is no such run, and `needs_report` decides whether the record needs a report.
         """
         runs = self._runs.get(partition)
         if not runs or len(runs) == 1:

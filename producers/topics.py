@@ -33,7 +33,10 @@ class TopicShape:
 
 
 class CheckedAdminClient(AdminClient):  # type: ignore[misc]  # confluent_kafka has no types
-    """Administration client that stores the last refused connection: Kafka refused the client, or it refused Kafka."""
+    """Administration client that stores the error of its last refused connection.
+
+    Either Kafka refused this client, or this client refused Kafka's certificate.
+    """
 
     def __init__(self, options: Mapping[str, str | int | bool]) -> None:
         self._heard = RefusalCallback(options)

@@ -21,8 +21,8 @@ STANDSTILL_S: Final = 12.0
 class Standstill(NamedTuple):
     """Position where librdkafka makes no progress, although committed records follow.
 
-    offset: the position. end: last stable offset of the partition. requests: number of fetch requests to the leader so
-    far when librdkafka was first seen at the position. since: time of that, in seconds of librdkafka's clock.
+    offset: the position. end: last stable offset of the partition. since: time when librdkafka was first seen at the
+    position, in seconds of librdkafka's clock. requests: number of fetch requests to the leader until that time.
     """
 
     offset: int

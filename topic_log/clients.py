@@ -20,8 +20,8 @@ ADMIN_TIMEOUT_S: Final = 30.0
 NEW_TOPIC_S: Final = 180.0
 """Seconds to wait until brokers know a new topic.
 
-They create a few hundred partitions a second, on a busy machine tens. A stream of 1,000 partitions has four or five
-such topics.
+They create some hundred partitions a second, or some tens on a busy machine. A stream of 1,000 partitions has four or
+five topics with 1,000 partitions each.
 """
 SETTLING: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -174,7 +174,7 @@ def offsets_at(
 ) -> list[int]:
     """Return the first or last offset of some partitions of a topic, in the given order, with one request.
 
-    Several topics in one request would cost more: librdkafka searches each partition in the list of all.
+    Several topics in one request would cost more: librdkafka searches the list of partitions again for each of them.
 
     Args:
         client: consumer from the function `consumer`
@@ -299,7 +299,8 @@ class Consumers:
         Args:
             group: see the function `consumer`.
             committed: see the function `consumer`.
-            topic: topic to read, which an idle consumer of other topics would take a second to find; None: any.
+            topic: topic to read: its metadata is fetched first, because an idle consumer of other topics would take a
+                second to find it. None: fetch no metadata.
         """
         kind = group, committed
         if kind in self._idle:

@@ -25,7 +25,7 @@ AT_A_TIME: Final = 10_000
 CONSUME_S: Final = 0.005
 """Maximum seconds to wait for `AT_A_TIME` messages. Each partition causes this wait once, at its end."""
 STUCK_S: Final = 3.0
-"""Seconds without records after which another client reads the batch at a position."""
+"""Seconds without records after which the worker's client (`second_client`) reads the batch at the position."""
 UNREADABLE: Final = {
     KafkaError._BAD_COMPRESSION,  # noqa: SLF001 - librdkafka has no public name
     KafkaError._BAD_MSG,  # noqa: SLF001
@@ -33,7 +33,10 @@ UNREADABLE: Final = {
 }
 """Error codes of librdkafka for a batch that other clients may be able to read."""
 SECOND_MAY: Final = UNREADABLE | {OUT_OF_RANGE}
-"""Error codes after which the second client reads; after a refused batch librdkafka may fetch beyond the end."""
+"""Error codes after which the worker's client (`second_client`) may read the batch.
+
+OUT_OF_RANGE is one of them, because librdkafka may fetch beyond the end after it has refused a batch.
+"""
 
 SecondRead = Callable[[str, int, int], tuple[list[Message], int] | None]
 """Function that reads the batch at a topic, partition and offset.

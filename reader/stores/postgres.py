@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     Cursor = psycopg.Cursor[tuple[Any, ...]]
 
 APPLICATION: Final = "ratchet-reader"
-"""Application name of a reader's session in pg_stat_activity; within a transaction the owner follows a space.
+"""Application name of a reader's session in pg_stat_activity; a transaction appends a space and the owner's id.
 
-A pooler gives the session to other programs between transactions: a take-over must not end it then.
+A pooler gives the session to other programs between transactions: a take-over must not end the session then.
 """
 
 LOCK_TIMEOUT_MS: Final = 10_000

@@ -40,12 +40,12 @@ def test_columns_are_given_in_parts_of_one_length() -> None:
 
 
 def test_columns_of_unequal_length_are_refused() -> None:
-    with pytest.raises(SourceError, match="values and keys are not of one length"):
+    with pytest.raises(SourceError, match="values and keys have different lengths"):
         next(in_parts([b"a"], [b"k", b"k"], None))
     for values, keys in ((4, 3), (3, 4), (3, 5), (6, 3)):
         given = in_parts(iter([b"v"] * values), iter([b"k"] * keys), None, 3)
         assert next(given) == RecordsPart([b"v"] * 3, [b"k"] * 3, None)
-        with pytest.raises(SourceError, match="not of one length"):
+        with pytest.raises(SourceError, match="have different lengths"):
             list(given)
 
 
