@@ -22,7 +22,10 @@ Counting all 20,000 records of 2 MiB cost 30 to 150 ns each, while judging costs
 MOST_IN_A_BATCH: Final = 128
 """Maximum number of producers to count in one fetched batch; usually there are a few."""
 MOST_MOVED: Final = 1_000
-"""Maximum number of producers outside of the samples to note as seen in a transaction, which takes about 1 ms."""
+"""Maximum number of identities that a transaction may change so that all of its producers are noted as seen.
+
+With more, only the producers in the samples are noted. Noting so many takes about 1 ms.
+"""
 TABLE: Final = 1 << 10
 """Number of slots in the hash table of a batch; at most an eighth is used."""
 MOST_NAMES: Final = 10_000

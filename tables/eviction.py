@@ -36,10 +36,10 @@ EVICT_MOST: Final = 10_000
 """Maximum number of identities evicted per transaction, in addition to one for each added identity; takes 1 ms."""
 SAMPLE: Final = 8
 SAMPLE_LEAST: Final = 4_096
-"""Number of map slots sampled for each identity to displace, and minimum size of a sample.
+"""Minimum number of map slots in a sample; a larger one has `SAMPLE` slots for each identity to displace.
 
-The least recently active identities of a sample are displaced, one in eight. A map of up to 4,096 slots is searched
-completely.
+The least recently active identities of a sample are displaced, at most one in eight. A map of up to 4,096 slots is
+searched completely.
 """
 SAMPLE_STORE: Final = 2
 """Number of store entries sampled for each identity to displace, if the map lacks some identities.
@@ -48,9 +48,10 @@ These are less active anyway, and reading one costs 3 µs.
 """
 REFRESH_MOST_S: Final = 600
 REFRESH_PART: Final = 8
-"""Fraction of `inactive_s` after which a duplicate's activity is written to the changelog, at most ten minutes.
+"""Divisor of `inactive_s`; the result is the pause between two changelog entries about an identity's duplicates.
 
-A duplicate counts as activity; without this pause each would cost a changelog entry.
+The pause is at most `REFRESH_MOST_S`. A duplicate counts as activity; without the pause each one would cost a changelog
+entry.
 """
 NULLS_LAST_S: Final = 24 * 3600
 """Seconds that a tombstone stays in a compacted topic for late readers.

@@ -74,8 +74,8 @@ class SequencePartition(CommittedPartition):
         self._eviction = Eviction(bounds, clock, changelog=changelog, partition=partition) if bounds else None
         self._judged = np.zeros(VERDICTS, np.int64)
         self.counted = np.zeros(VERDICTS + 1, np.int64)
-        """Number of records committed by this worker since its start, by verdict, then those forwarded unjudged. It
-        never decreases, and does not include commits of other workers."""
+        """Numbers of records that this worker has committed since its start: one for each verdict, and last the number
+        forwarded unjudged. They never decrease, and do not include commits of other workers."""
         self._pending, self._pending_evicted = Progress(0, 0, 0, 0), EvictedTotals()
 
     @property

@@ -1,12 +1,10 @@
 """Intervals of a partition's input that were judged, or forwarded unjudged.
 
 Each interval has an entry in the changelog, committed with its records, under a key of its own. Compaction keeps all of
-them, so that later readers know the judged intervals.
+them, so that later readers know the judged intervals. A partition has no intervals if deduplication was always on.
 
   b"s" + number     8-byte big-endian, counted from 0 in the order of their time
-  value             version byte, 1 where judged, then start, end, policy, unjudged: big-endian integers
-
-An always judged partition has no intervals.
+  value             version byte; a byte, 1 if judged; start, end, policy and unjudged as 8-byte big-endian integers
 """
 
 from __future__ import annotations

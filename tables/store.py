@@ -8,12 +8,13 @@ Keys and values are those of the changelog, byte for byte:
     b"g" + number     see `Edit`
     b"e"              evicted identities: see `kafka_ratchet.tables.totals.EvictedTotals`
     b"o"              owner of the changelog: see `kafka_ratchet.transport.owner.Owner`
+    b"t" + ...        entries of a program's tables: see `kafka_ratchet.tables.values.partition`
 
-except for the entry that only the changelog has (`kafka_ratchet.tables.edits`). Further keys of the store alone:
+Only the changelog has the entry b"f" (`kafka_ratchet.tables.edits`). Only the store has these keys:
 
     b"c"              8-byte big-endian changelog offset: the store contains everything below it; the number of
                       identities, 8 bytes too; and where the stream has bounds or tables, the time, in seconds
-    b"a"              8-byte big-endian changelog offset of b"c", where each identity has its last activity
+    b"a"              the offset of b"c" once more, if the store has the last activity of each identity; see `is_timed`
     b"m"              16-byte big-endian count of missing sequences, where a stream counts them
     b"l"              see `kafka_ratchet.transport.changelog.KnownPosition`: two 8-byte big-endian integers
     b"u"              8-byte big-endian broker time in seconds: see `Store.unproven`

@@ -1,7 +1,8 @@
 """Compiled passes that convert between the map of last sequences and its changelog entries.
 
 An entry has `ENTRY_PREFIX` and the identity as key, and the sequence as value; `kafka_ratchet.rule.kernels` describes
-the map. A map with further state (`kafka_ratchet.rule.windows`) writes longer values, all big-endian:
+the map. A map with further state (`kafka_ratchet.rule.windows`) writes longer values of big-endian fields, with these
+sizes in bytes:
 
   sequence 8 | flags 1 | words 1 | fingerprint 8 | first 8, seen 8 | bits 8 each word | seconds 4
 

@@ -79,7 +79,7 @@ def _cut(room: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[bytes]:
 
 
 def sort_keys(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return eight bytes of each identity as a number to sort by, from the first byte that differs between identities.
+    """Return a number to sort each identity by: its eight bytes after the prefix common to all.
 
     Args:
         first, second: uint64[n], first 16 bytes of each identity, as two numbers that sort as the bytes do.

@@ -91,7 +91,7 @@ class Codec:
         return {self._named} - {self.form}
 
     def is_own(self, keys: Iterable[Any], value_of: Callable[[Any], Any]) -> bool:
-        """Return True if this codec wrote the entries of a table with an earlier form.
+        """Return True if this codec can read the entries of an earlier form, and would write the same keys.
 
         keys: keys of the entries; value_of: function that returns a key's value
         """
@@ -266,7 +266,8 @@ def _shape(kind: Any, within: tuple[type, ...] = ()) -> str:
 
     Args:
         kind: the type as `msgspec.inspect` describes it.
-        within: classes that contain it, outermost first; a class among them is named by its place.
+        within: classes that contain the type, outermost first. Where one of them occurs again, the text has its index
+            in this tuple.
     """
     if isinstance(kind, inspect.UnionType):
         return " | ".join(sorted(_shape(each, within) for each in kind.types))

@@ -1,7 +1,7 @@
 """Partition of a table with windows, which also finds entries by their window to expire them.
 
-The stream time of the current event decides on expiry, and not the stored entries: those of expired windows are removed
-with the next commit, at an unknown time.
+Expiry depends on the stream time of the current event, and not on the entries still stored: the next commit removes the
+entries of expired windows, at an unknown time.
 """
 
 from __future__ import annotations
