@@ -17,7 +17,7 @@ from faust.assignor.client_assignment import ClientMetadata
 from faust.assignor.partition_assignor import PartitionAssignor
 
 RULES: Final = "rules"
-"""Key in a member's JSON metadata under which its rules stand: setting to value, all text."""
+"""Key of a member's rules in its JSON metadata; they are an object with the text of each setting."""
 DIGITS: Final = 12
 """Number of hexadecimal digits of the rules' digest in the protocol name.
 

@@ -321,7 +321,7 @@ class Changelog:
 
     @property
     def is_behind(self) -> bool:
-        """Return True if the state has a newer commit than the one that `sight` last returned the end of."""
+        """Return True if the state has a newer commit than the last one that `sight` has seen."""
         return self.state.position > self._sighted
 
     @property

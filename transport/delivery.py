@@ -52,8 +52,8 @@ HELD_MOST: Final = 0.8
 The roll-back comes before Kafka's own time-out, so the lane can still name the agent.
 """
 SHARE_AT_FIRST: Final = 512
-"""Number of records in the first batch for agents. With a slow call of another service for each, 94 ms, it takes 48
-s."""
+"""Number of records in the first batch for agents. With a slow call of another service for each record, 94 ms, the
+batch takes 48 s."""
 SHARE_STEP: Final = 8
 """Factor of each growth or reduction of a `BatchLimit`."""
 AGENT_WAIT_S: Final = 10.0

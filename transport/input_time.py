@@ -53,7 +53,7 @@ class InputEnd:
         """Newest broker time known, in milliseconds since the epoch. Read it before you request the input's end, and
         pass it to `record_end` with the answer."""
         self._waiting: tuple[int, int] | None = None
-        """Oldest look at an end not reached yet: the end, and `known_ms` before the request."""
+        """Oldest recorded end that the position has not reached: the end, and `known_ms` before its request."""
         self._newest: tuple[int, int] | None = None
         self._until_ms: int | None = None
 
@@ -64,8 +64,8 @@ class InputEnd:
     def record_end(self, end: int, known_before_ms: int) -> None:
         """Record the end of the input from Kafka's answer.
 
-        The oldest end not reached stays: while other producers' transactions are always open, newer ends move on
-        faster than the position.
+        The oldest recorded end stays until the position reaches it: while other producers' transactions are always
+        open, newer ends move on faster than the position.
 
         end: the high watermark, because records after an open transaction's first wait as well; known_before_ms:
         `known_ms` before the request was sent.
@@ -79,7 +79,7 @@ class InputEnd:
 
         0: unknown. None: no known end was reached yet.
         """
-        for _ in range(2):  # the oldest look, then the newest
+        for _ in range(2):  # the oldest end, then the newest end
             if self._waiting is not None and position >= self._waiting[0]:
                 self._until_ms = max(self._until_ms or 0, self._waiting[1])
                 self._waiting = None if self._newest is self._waiting else self._newest

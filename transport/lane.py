@@ -2,14 +2,14 @@
 
 The durable order of docs/decisions/0001-durable-order.md, as numbered here:
 
-    1. fetch             record batches as columns; the next fetch runs while this batch is in work
+    1. fetch             record batches as columns; the next fetch runs while this batch is processed
     2. judge             the agent, against the pushed state
-    3. produce           output, dead letters, changelog, in the partition's own transaction; where the stream has
-                         bounds, Kafka's append time comes before the decision on evictions
-    4. send the offset   the next to read, in the same transaction
+    3. produce           output, dead letters, changelog, in the partition's own transaction; in a stream with
+                         bounds, the decision on evictions waits for Kafka's append time
+    4. send the offset   the next input offset to read, in the same transaction
     5. commit
-    6. remember          pushed becomes persisted; once a second one WriteBatch to the local store, with its changelog
-                         position
+    6. remember          the pushed state becomes persisted; once a second, one WriteBatch saves it in the local
+                         store, together with its changelog position
 
 Every failure is followed by the same steps: drop the pushed state, initialise the transactional id (which ends the
 open transaction), replay the changelog's tail, read the committed offset, go on.

@@ -1,9 +1,9 @@
 """Idle state of a lane without records; one idle watcher looks for records of all idle lanes.
 
 A lane with records fetches on its own connection, without a pause. After QUIET_S seconds without a record, the lane has
-the idle watcher watch its partition as well. As soon as the watcher does, the lane stops fetching until the watcher
-calls. The lane then fetches on a shared connection; if no record comes, it waits for the next call. A new lane fetches
-once and then waits.
+the idle watcher watch its partition as well. As soon as the watcher observes the partition, the lane stops fetching
+until the watcher calls. The lane then fetches on a shared connection; if no record comes, it waits for the next call. A
+new lane fetches once and then waits.
 """
 
 from __future__ import annotations

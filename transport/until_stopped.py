@@ -1,4 +1,4 @@
-"""Helpers for work that may take as long as Kafka is unreachable, for callers that must stay able to stop."""
+"""Helpers for work that may last as long as Kafka is unreachable, while its caller must be able to stop."""
 
 from __future__ import annotations
 

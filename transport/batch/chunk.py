@@ -181,8 +181,8 @@ class Heads:
     def _control_type(self, data: bytes | memoryview, at: int, end: int, base: int) -> int:
         """Return the type in a control record's key.
 
-        0 is an abort, 1 a commit; others, such as leader changes, have no effect. Kafka's log cleaner may keep the
-        header alone of a producer's last marker (LogCleaner, RETAIN_EMPTY); its type is EMPTIED.
+        0 is an abort, 1 a commit; others, such as leader changes, have no effect. Kafka's log cleaner may keep
+        only the header of a producer's last marker (LogCleaner, RETAIN_EMPTY); the type is then EMPTIED.
         """
         if not HEAD.unpack_from(data, at)[-1]:
             return EMPTIED
@@ -329,8 +329,8 @@ class _Unpacked:
     def _take(self, found: FoundBatch) -> bool:
         """Decompress the batch into the buffer, or return False if it does not fit.
 
-        After the first batch, a compressed one that exceeds the share does not fit either. After False, `_size` is the
-        size that the batch states, or None if it states none.
+        Compressed batches after the first one may fill only a share of the buffer (`CHUNK_SHARE`). After False, `_size`
+        is the size that the batch states, or None if it states none.
 
         Raises:
             CorruptBatch: the batch cannot be decompressed, or states more records than its size can hold.

@@ -75,9 +75,10 @@ def append_headers(  # type: ignore[no-untyped-def]
         offsets: int64[dropped], offsets in the input topic.
         verdicts: uint8[dropped], as in `DroppedBatch`.
         against: int64[dropped], as in `DroppedBatch`.
-        constants: uint8[bytes], encoded constant parts of the appended headers.
-        constant_starts: int64[parts], start of each part: for each verdict its header and the next header's name; then
-            the headers of topic and partition, and the name of the last header.
+        constants: uint8[bytes], constant bytes of the appended headers, in parts. There is one part for each verdict:
+            the header with the verdict, and the name of the header with the last sequence. The last part has the
+            headers with topic and partition, and the name of the header with the offset.
+        constant_starts: int64[parts], start of each part.
         constant_lengths: int64[parts], length of each part.
         out: uint8[bytes], output buffer with room for all headers.
         starts: int64[dropped], receives the start of each record's headers in `out`.

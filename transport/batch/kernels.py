@@ -1,12 +1,12 @@
 """Compiled passes over record batches: read them into columns, write kept records into a new batch.
 
-Format: record batch v2 (KIP-98, org.apache.kafka.common.record.DefaultRecordBatch and DefaultRecord). All integers of a
-record are zig-zag varints; all of the batch header are big-endian.
+Format: record batch v2 (KIP-98, org.apache.kafka.common.record.DefaultRecordBatch and DefaultRecord). Integers in a
+record are zig-zag varints; integers in the batch header are big-endian.
 
 Numba compiles these functions on first use and keeps the result (`cache=True`). They take and return plain numpy
 arrays and integers, never raise, and never read or write outside the given spans: every length is checked against the
-end of its batch before it is followed. tests/transport/batch/slow_reading.py reads the same bytes record by record;
-the tests hold the two against each other.
+end of its batch before it is used. tests/transport/batch/slow_reading.py reads the same bytes record by record, and
+tests compare the results.
 
 Columns are one int64 array of shape (COLUMNS, capacity), a row per column, so that each column is contiguous:
 
@@ -14,13 +14,13 @@ Columns are one int64 array of shape (COLUMNS, capacity), a row per column, so t
     TIMESTAMP     ms since the epoch (the batch's append time where the topic stamps log-append time)
     BODY          where the record's bytes after the offset delta begin: key, value and headers, which are forwarded
                   untouched
-    BODY_END      where they end
+    BODY_END      where these bytes end
     KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
                   spans; length -1 is null
-    HEADERS       where the header count stands
+    HEADERS       where the header count begins
     FIRST, FIRST_LENGTH, FIRST_TIMES / SECOND, ...
-                  the two requested headers: span of the last one (length -1 is null, -2 absent), how often it
-                  occurs
+                  the two requested headers: span of the value (length -1 is null, -2 absent) and number of
+                  occurrences; of several occurrences the span is that of the last
 """
 
 from __future__ import annotations

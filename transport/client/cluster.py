@@ -80,16 +80,15 @@ async def connected(options: dict[str, Any], timeout_s: float, request_timeout_m
 
 
 REFRESH_S: Final = 0.0001
-"""Minimum seconds between two metadata requests, multiplied by the number of partitions in the metadata.
+"""Minimum seconds between two metadata requests, for each partition in the metadata.
 
-Decoding an answer takes a fifth of that time.
+Decoding an answer takes a fifth of this pause.
 """
 SHARED: Final = 16
-"""Number of connections that all lanes share for requests which Kafka answers at once; each lane would otherwise need
-two.
+"""Number of connections that all lanes share for requests which Kafka answers at once.
 
-A broker answers the requests of a connection one after the other, so there is one for each lane that may start at the
-same time.
+Without them, each lane would need two connections of its own. A broker answers the requests of a connection one after
+the other, so there are as many connections as lanes that may start at the same time.
 """
 
 LATEST: Final = -1

@@ -4,13 +4,13 @@
 aiokafka 0.14 copies a request twice on its way to the transport, and each response four times on its way from there
 (`kafka_ratchet.transport.client.receiving`). It keeps one of the copies until the next response begins.
 
-If Kafka refuses this client, or this client Kafka's certificate, the error is an `AccessRefused` with a message for the
-operator. aiokafka hides the reason why a client could not start; `refused_by` returns it.
+If Kafka refuses this client, or this client refuses Kafka's certificate, the error is an `AccessRefused` with a message
+for the operator. aiokafka hides the reason why a client could not start; `refused_by` returns it.
 
-asyncio's transports accept and drop bytes written after a reset. uvloop's raise RuntimeError until aiokafka's reader
-notices the reset, and aiokafka 0.14 expects nothing but OSError there. Callers see an error without a retry. The only
-task that fetches metadata then ends without a message, and the worker goes on asking a dead node for its partitions
-until an operator restarts the worker. A fault run with one of three nodes killed showed this.
+asyncio's transports accept and drop bytes written after a reset. Those of uvloop raise RuntimeError until aiokafka's
+reader notices the reset, but aiokafka 0.14 expects only OSError from a write. Callers see an error without a retry. The
+only task that fetches metadata then ends without a message, and the worker goes on asking a dead node for its
+partitions until an operator restarts the worker. A fault run with one of three nodes killed showed this.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 # ruff: noqa: SLF001 - these are methods of aiokafka's connections
 """Receiver of Kafka's answers into their own memory: a fetched batch is a view of the socket's bytes.
 
-aiokafka reads by asyncio's `StreamReader`. That copies each fetched byte four times before its first use: out of the
-event loop's buffer, into the reader's, out of that, and out of the response. Here the event loop (under TLS: OpenSSL)
-writes into the response's own buffer, and a fetch is decoded without a copy.
+aiokafka reads with asyncio's `StreamReader`, which copies each fetched byte four times before its first use: out of the
+event loop's buffer, into the `StreamReader`'s buffer, out of that buffer, and out of the response. Here the event loop
+(under TLS: OpenSSL) writes into the response's own buffer, and a fetch is decoded without a copy.
 
-Ownership of the memory is simple on purpose: filling a buffer again under a reader would damage its batch silently. A
-buffer is made for one response when its length is known, is filled once, and is handed over read-only when it is
-full. This module keeps no reference to it from then on. A buffer is freed with the last view of it, and none is used
-twice.
+Ownership of the memory is simple on purpose: a buffer filled again while a batch is a view of it would silently damage
+the batch. A buffer is made for one response when its length is known, is filled once, and is handed over read-only when
+it is full. This module keeps no reference to it from then on. A buffer is freed with the last view of it, and none is
+used twice.
 
 aiokafka has no types.
 """

@@ -1,12 +1,13 @@
-"""Idle watcher, which looks at very many partitions at once for idle lanes.
+"""Idle watcher, which checks very many partitions at once for new records, on behalf of idle lanes.
 
 A partition without records costs its lane a request every quarter of a second, and its changelog one every second.
 With a thousand such lanes that is most of a core, here and at the broker. So idle lanes ask to be called: one long
-fetch for each broker looks at all of their partitions (docs/decisions/0066-lanes-at-rest.md).
+fetch for each broker covers all of their partitions (docs/decisions/0066-lanes-at-rest.md).
 
-Its records are not used. A call only says that a fetch is worthwhile. The lane then sends its own request, as if it
-had never waited, so that verdicts and errors about replaced logs have one path only. The watcher may call too often,
-and at any time, but never too seldom: where it fails itself, it calls all.
+The records of this fetch are not used. A call only means that a fetch by the lane is worthwhile. The lane then sends
+its own request, as if it had never waited, so that verdicts and errors about replaced logs have one path only. The
+watcher may call a lane too often and at any time, but never too seldom: after an error it calls all lanes of the
+broker.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ class Watch:
     """
 
     def __init__(self, cluster: WatchRequests, name: str) -> None:
-        """Make a watcher without places; it sends no request before the first. name: name of its connection."""
+        """Make a watcher without places; it sends no request until a place is added. name: name of its connection."""
         self._cluster, self._connection = cluster, ("watch", name)
         self._sessions: dict[int, _Session] = {}
 

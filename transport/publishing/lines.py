@@ -13,7 +13,7 @@ import numpy as np
 from kafka_ratchet.transport.batch.compiled import compiled
 
 BLANK, RECORD, ODD = 0, 1, 2
-"""Kinds of lines: without a record; with one; too unusual for this search, so that `LineFormat` reads it."""
+"""Kinds of lines. BLANK: without a record. RECORD: with a record. ODD: too unusual for this search."""
 
 DEPTH_MOST: Final = 32
 """Deepest nesting of objects and arrays that this search reads; `LineFormat` reads deeper ones."""
@@ -112,7 +112,7 @@ def _number(data, at, end):  # type: ignore[no-untyped-def]
 
 @compiled()
 def _word(data, at, end):  # type: ignore[no-untyped-def]
-    """Return the position after true, false or null; -1 if none of them stands there."""
+    """Return the position after true, false or null; -1 if the text is none of them."""
     if at + 4 <= end and data[at] == 0x74 and data[at + 1] == 0x72 and data[at + 2] == 0x75 and data[at + 3] == 0x65:
         return at + 4
     if at + 4 <= end and data[at] == 0x6E and data[at + 1] == 0x75 and data[at + 2] == 0x6C and data[at + 3] == 0x6C:

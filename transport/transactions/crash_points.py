@@ -19,9 +19,9 @@ Only where a program's agent runs, between `fetched` and `judged`:
 
     agent         the agent has worked through a batch: it has yielded and written to tables
 
-Its outputs are in memory at `agent` and `judged`, in flight at `produced` and `logged`, acknowledged at `offered`.
-Its table writes are in memory up to `produced`, in flight at `logged`, and acknowledged at `offered`. The local store
-has them at `saved`, never before `committed`.
+The agent's outputs are in memory at `agent` and `judged`, in flight at `produced` and `logged`, acknowledged at
+`offered`. Its table writes are in memory up to `produced`, in flight at `logged`, and acknowledged at `offered`. The
+local store has them at `saved`, never before `committed`.
 
 Only where Kafka has left a transaction open (docs/decisions/0016-a-note-before-taking-over.md), and before `fenced`:
 

@@ -171,8 +171,8 @@ async def find_hanging(
     """Return open transactions past their timeout that no coordinator will end.
 
     A transaction is omitted if its coordinator knows it as open, however old its last record is: either the producer
-    uses it, or the coordinator will end it. For ids hidden from this user, only the age decides. It does not count for
-    the present producer id of `own_id`: that coordinator answers, and a record may have a time in the future.
+    uses it, or the coordinator will end it. For ids hidden from this user, only the age decides. The age does not
+    count for the present producer id of `own_id`: that coordinator answers, and a record may have a time in the future.
 
     Args:
         cluster: connected client of the Kafka cluster.

@@ -45,11 +45,11 @@ COMPLETE: Final = {"CompleteCommit": True, "CompleteAbort": False}
 OFFSETS: Final = "__consumer_offsets"
 NO_TRANSACTION: Final = -1
 MARKERS_S: Final = 0.005
-"""Seconds of the first pause for markers to be written: a few times the usual duration of that."""
+"""Seconds of the first pause for markers to be written: a few times as long as Kafka usually needs."""
 COMPLETE_WITHIN_S: Final = 5.0
-"""Seconds after taking an id over in which its owner may begin to complete a left-open transaction.
+"""Seconds within which an owner, after its take-over of the id, may begin to complete a left-open transaction.
 
-After that the owner starts again.
+After that time the owner starts again.
 """
 OWNER_S: Final = 2 * COMPLETE_WITHIN_S
 """Seconds without a change after which the owner counts as dead.
@@ -66,15 +66,16 @@ OUTCOME: Final = "ratchet: {end} by producer {producer_id}, epoch {epoch}, seen 
 RECORDED: Final = re.compile(r"ratchet: (commit|abort) by producer (\d+), epoch (\d+), seen at epoch (\d+)")
 ENDS: Final = {True: "commit", False: "abort"}
 WORD_WITHIN: Final = 1
-"""Highest difference of epochs at which the last end in the coordinator's answer counts as the end of open records.
+"""Highest difference between the id's epoch and the epoch of open records.
 
-The difference is the one between the id's epoch and the records' epoch. An end raises the epoch by one or not at all; a
-take-over and a further end raise it by two.
+Up to this difference, the last end in the coordinator's answer counts as the end of these records. An end raises the
+epoch by one or not at all; a take-over and a further end raise it by two.
 """
 RECORD_WITHIN: Final = 1
-"""Highest difference between the id's epoch and the epoch in a recorded outcome, at which the outcome counts.
+"""Highest difference between the id's epoch and the epoch in a recorded outcome.
 
-A take-over raises the id's epoch by one. Each owner records the outcome again before it takes the id over.
+With a greater difference, the outcome does not count. A take-over raises the id's epoch by one. Each owner records the
+outcome again before it takes the id over.
 """
 TIMED_OUT: Final = 1
 """Addition to `RECORD_WITHIN` if the coordinator may have aborted the completing transaction after its time-out."""
@@ -308,7 +309,10 @@ def may_not_ask(transactional_id: str, error: kafka.KafkaError) -> TransactionEr
 
 
 def _completes(last: LastTransaction, hanging: HangingTransaction) -> bool:
-    """Return True if the open transaction covers only partitions of the hanging one, so that its end completes both."""
+    """Return True if the end of the open transaction also completes the hanging one.
+
+    It does if the open transaction covers only partitions of the hanging one.
+    """
     return bool(last.members) and last.members <= hanging.open.keys()
 
 

@@ -348,7 +348,7 @@ class TransactionalProducer:
             del self._sent[0]
 
     async def commit(self, topic: str, partition: int, offset: int, metadata: str = "") -> None:
-        """Commit all produced batches together with the consumed offset (the next to read).
+        """Commit all produced batches together with the next input offset.
 
         Args:
             topic: input topic.

@@ -26,7 +26,7 @@ MAX_INDEXES = 64
 
 
 def key_of(frame: bytes) -> Key | None:
-    """Return the key of the schema that the first bytes of a value name; None if they name none."""
+    """Return the schema key at the beginning of a value; None: the value has no such key."""
     size = KEY_BYTES.get(frame[0]) if frame else None
     return frame[:size] if size is not None and len(frame) >= size else None
 
