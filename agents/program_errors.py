@@ -24,8 +24,8 @@ TEXT_MOST: Final = 3000
 RAISED: Final = (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt)
 """Exceptions that a program may raise.
 
-asyncio would end the worker, with all its partitions, for the last two. In a program they do not come from a signal,
-because the worker handles signals itself.
+After SystemExit or KeyboardInterrupt, asyncio would end the worker with all its partitions. In a program these two do
+not come from a signal, because the worker handles signals itself.
 """
 
 

@@ -69,7 +69,7 @@ class Accumulator:
         self._options = options
         self._producer = self._client(options)
         self.produce = self._producer.produce
-        """The client's own `produce`. It raises BufferError while the queue is full, and errors for `refused`."""
+        """The client's own `produce`; raises BufferError while the queue is full, else errors to pass to `refused`."""
         self._attendant = threading.Thread(target=self._fetch_when_idle, name=f"producer-{topic}", daemon=True)
         self._attendant.start()
 

@@ -189,7 +189,7 @@ class RefusalCallback:
             self._last = error
 
     def refusal(self) -> KafkaRefused | None:
-        """Return the error for the last refusal, once; None: there is none since the last call.
+        """Return the error for the last refusal since the previous call; None: there is no such refusal.
 
         After None, another attempt may succeed.
         """

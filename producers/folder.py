@@ -77,7 +77,7 @@ def list_folder(folder: Path, known: Iterable[str] = (), only: str | None = None
         only: name of the only log to list, with its rotated files; None: all logs.
 
     Raises:
-        RotationUnclear: a file has several names, and not all but one are symbolic links.
+        RotationUnclear: a file has several names, and more than one of them is not a symbolic link.
         SourceError: the folder cannot be read, or the order of rotated files is ambiguous.
     """
     try:

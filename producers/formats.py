@@ -126,7 +126,10 @@ class LineFormat:
 
     @property
     def form(self) -> str:
-        """Return format, key and delimiter as text. With others, records sent again would not be duplicates."""
+        """Return format, key and delimiter as text.
+
+        If one of them changes, a worker does not recognise records sent again as duplicates.
+        """
         by = "" if self.delimiter == "," else f";delimiter={self.delimiter}"
         return f"{self.name};key={self.key}{by}"
 

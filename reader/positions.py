@@ -1,8 +1,8 @@
 """Positions of each reader, in a table of the user's own database, next to the rows.
 
-There is a row per reader, topic and partition. A take-over of a partition raises its generation. A commit names its
-generation and its former position, so the commit of an earlier owner changes no row and is refused (fencing, like
-Kafka's producer epochs, KIP-98).
+There is a row per reader, topic and partition. A take-over of a partition raises its generation. A commit names
+the generation and the former position that its process expects in the row. So the commit of an earlier owner changes no
+row and is refused (fencing, like Kafka's producer epochs, KIP-98).
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ def judge(
     Args:
         data: uint8[bytes] with the identities.
         begins, spans: int64[records], start and length of each identity; a negative length: none.
-        times: int64[records], number of identities in each record; or int64[0]: none has more than one.
+        times: int64[records], number of identities in each record; int64[0] if no record has more than one.
         least, longest: minimum and maximum bytes of an identity.
         sequences: int64[records].
         reasons: uint8[records], NONE if the sequence is valid; reasons about identities are added here.
