@@ -112,7 +112,7 @@ class StreamClock:
         self._logged_at = self._clock()
         log.warning(
             "the timestamp of one event is far ahead of all earlier ones, and windows expire by it. If it is wrong, "
-            "set message.timestamp.after.max.ms for the topic, so that Kafka refuses the next one",
+            "set message.timestamp.after.max.ms for the topic, so that Kafka refuses such events",
             topic=batch.topic,
             partition=batch.partition,
             offset=int(batch.offsets[rows[at]]),

@@ -40,7 +40,7 @@ from kafka_ratchet.transport.delivery import Delivery
 
 UNKNOWN_AGENTS: Final = (
     "agent unknown: the dead letter does not name the agent that rejected the record, and the other agents have "
-    "had it. `ratchet dead-letters replay --again --unjudged` sends it to all of them"
+    "processed it. `ratchet dead-letters replay --again --unjudged` sends the record to all agents"
 )
 
 
@@ -349,7 +349,7 @@ class PartitionProgram:
             if not wanted <= names:
                 gone = ", ".join(sorted(wanted - names))
                 for name in sorted(wanted):
-                    why = f"agent {gone}: the dead letter was re-sent for it, but it is not an agent of this stream"
+                    why = f"agent {gone}: the dead letter was re-sent for this agent, which this stream does not have"
                     delivery.dead_letter(index, why, name, *event_ids(delivery, [index]))
                 wanted = frozenset()
             for name in names - wanted:

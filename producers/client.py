@@ -160,7 +160,7 @@ def options_refused(error: BaseException, options: Mapping[str, object]) -> Sett
         return SettingsError(
             f"kafka: the Kafka client refuses these options: {', '.join(sorted(map(str, options)))}. Correct them"
         )
-    why = "there is no such option" if "No such configuration" in text else "its value is not one that it can have"
+    why = "there is no such option" if "No such configuration" in text else "it cannot have this value"
     return SettingsError(f"kafka.{named[0]}: the Kafka client refuses it: {why}. Correct or remove it")
 
 
@@ -241,7 +241,7 @@ def login_refused(at: str, what: str, mechanism: object) -> str:
     if "SASL state" in what:
         return f"{begin}. This address takes no login: correct bootstrap, or kafka.security.protocol"
     if "mechanism" in what and ("nsupported" in what or "does not support" in what):
-        return f"{begin}. Write one that it takes in kafka.sasl.mechanism"
+        return f"{begin}. Set kafka.sasl.mechanism to a mechanism that the server accepts"
     if mechanism == "OAUTHBEARER":
         return f"{begin}. Its token has expired, or is not for this Kafka: check kafka.sasl.oauthbearer.*"
     return f"{begin}. Correct kafka.sasl.username and kafka.sasl.password (RATCHET_KAFKA__SASL__PASSWORD)"
@@ -255,9 +255,9 @@ def own_certificate_refused(at: str, alert: str) -> str:
         alert: text of the TLS alert.
     """
     return (
-        f"{at} refuses this client, because it has no certificate or a wrong one (alert {alert}). Name in "
-        "kafka.ssl.certificate.location a certificate by a CA that the broker trusts, which has not expired, and in "
-        "kafka.ssl.key.location its key"
+        f"{at} refuses this client, because it has no certificate or a wrong one (alert {alert}). Set "
+        "kafka.ssl.certificate.location to an unexpired certificate by a CA that the broker trusts, and "
+        "kafka.ssl.key.location to the certificate's key"
     )
 
 

@@ -57,13 +57,16 @@ def certificate_refused(server: str, error: ssl.SSLCertVerificationError) -> str
         )
     if error.verify_code in OTHER_HOST:
         return (
-            f"{begin}: it is made out for other host names ({error.verify_message.rstrip('.')}). Write bootstrap with "
-            "one of these names, or give the broker a certificate with this one (its advertised.listeners count too)"
+            f"{begin}: it is made out for other host names ({error.verify_message.rstrip('.')}). Use one of these "
+            "names in bootstrap, or give the broker a certificate with the name used now (which may also come from "
+            "its advertised.listeners)"
         )
     if error.verify_code == EXPIRED:
         return f"{begin}: it has expired. Renew it on the broker, or set this machine's clock"
     if error.verify_code == NOT_YET_VALID:
-        return f"{begin}: it is not valid yet. Set the clock of this machine or of the one that made it"
+        return (
+            f"{begin}: it is not valid yet. Set this machine's clock, or that of the machine that made the certificate"
+        )
     return f"{begin} ({error.verify_message}). Renew it on the broker"
 
 

@@ -183,7 +183,7 @@ class FileRecogniser:
         elif file is not None and finished.name in {other.path.name for other in found}:
             what = f"{file.path.name} is new, and its name sorts before a known one ({finished.name})"
         return (
-            f"{self._where}: {what}: files are read in the order of their names, and each to its end before the next. "
+            f"{self._where}: {what}: files are read in the order of their names, each to its end before the next file. "
             "Put back missing files, give new ones later names, or publish under another producer name. Logs that all "
             "grow are followed one by one: ratchet publish --follow FILE, each under a producer name of its own"
         )

@@ -176,7 +176,7 @@ class Positions:
             f"reader {self._reader!r} has read topic {self._topic!r} up to offset {offset} of partition {partition} "
             f"when its id was {known}; now it is {topic_id}: the topic was deleted and created again. Nothing was "
             f"read. Decide where to begin: `ratchet reader resume {self._reader} --topic {self._topic} --from "
-            f"earliest` reads all of the new one into {self._where}"
+            f"earliest` reads all of the new topic into {self._where}"
         )
 
     def _take(self, database: Database, partition: int) -> tuple[HeldPartition, str]:

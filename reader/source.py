@@ -186,11 +186,11 @@ class Source:
     def _unread(self, partition: int, offset: int, end: int) -> BatchUnread:
         """Return the error for a batch that librdkafka does not read to its end."""
         return BatchUnread(
-            f"topic {self._topic!r} partition {partition}: committed records stand at offsets {offset} to {end - 1}, "
+            f"topic {self._topic!r} partition {partition}: offsets {offset} to {end - 1} have committed records, "
             f"and librdkafka requests offset {offset} again and again without returning a record. It does not read "
-            "that batch to its end, such as a gzip batch of several members. No record was skipped: the database's "
-            "position is this offset. Enter the rest of the batch by hand, or copy the topic by a client that reads "
-            "the batch (`ratchet worker` does); `ratchet reader resume` goes on after it"
+            "the batch there to its end; an example is a gzip batch of several members. No record was skipped: the "
+            "database's position is this offset. Enter the rest of the batch by hand, or copy the topic by a client "
+            "that reads the batch (`ratchet worker` does); `ratchet reader resume` goes on after it"
         )
 
     def _require_lost(self, partition: int | None, position: int | None) -> None:

@@ -89,7 +89,7 @@ SENTENCES: Final = {
     'records would look like duplicates. To read such texts, set sequence = "function:MODULE:NAME"; or '
     f"{TEXT_FORM}. {KEEP}",
     HEXADECIMAL: "the header {name} has the text {text!r}, and others have digits only: the sequences are "
-    "hexadecimal, and those of digits would be read as decimal numbers. To read hexadecimal ones, set sequence = "
+    "hexadecimal, and those with digits only would be read as decimal. To read hexadecimal ones, set sequence = "
     f'"function:MODULE:NAME"; or {TEXT_FORM}',
 }
 """Error texts about a doubtful sequence, by suspected form."""

@@ -82,7 +82,7 @@ def test_a_gzip_batch_of_two_members_ends_a_reader_by_name(
 ) -> None:
     topic = new_topic(1)
     asyncio.run(produce(broker, topic, 0, [PLAIN, compressed(GZIP, gzip_members), PLAIN]))
-    place = f"topic {topic!r} partition 0: committed records stand at offsets 1"
+    place = f"topic {topic!r} partition 0: offsets 1"
     with Reader(topic, store=Sqlite(bill), name="billing", options={"bootstrap.servers": broker}) as reader:
         transactions = reader.transactions()
         with pytest.raises(ReaderError, match=re.escape(place)):
