@@ -12,14 +12,14 @@
     │   ├── PartitionsDiffer        a topic has another partition count than it must have
     │   └── TopicTaken              another application or stream writes to a topic that must have one writer
     ├── SourceError                 a file to publish cannot be read
-    ├── ReaderError                 a reader with a database of its own cannot go on
+    ├── ReaderError                 a reader with a database of its own cannot continue
     │   ├── ReaderFenced            another process has taken over the reader's partitions
     │   ├── BatchUnread             librdkafka reads a record batch only in part
     │   ├── DatabaseUnavailable     its database does not answer within the limit
     │   ├── PositionNotStored       its database stored another position than the reader wrote
     │   └── ReaderMisused           the program ended the reader's transaction, or used a transaction after its end
     ├── FaultRunFailed              a setup under injected faults did not recover, or its results cannot be counted
-    ├── BenchFailed                 a bench cannot be built, does not start, or does not come to its end
+    ├── BenchFailed                 a bench cannot be built, does not start, or does not reach the end of its input
     ├── TransportError              a partition cannot be processed further until something changes
     │   ├── CorruptBatch            fetched bytes are not a valid record batch
     │   ├── BatchTooLarge           a batch unpacks to more than max_batch_mb
@@ -125,7 +125,7 @@ class ReaderMisused(ReaderError):
 
 
 class FaultRunFailed(RatchetError):
-    """Run under injected faults without recovery of the setup, or with uncountable results."""
+    """Setup that did not recover from injected faults, or with results that cannot be counted."""
 
 
 class BenchFailed(RatchetError):
@@ -141,7 +141,7 @@ class CorruptBatch(TransportError):
 
 
 class BatchTooLarge(TransportError):
-    """Batch larger than max_batch_mb after decompression. Its partition halts, the others go on."""
+    """Batch larger than max_batch_mb after decompression. Its partition halts, and the other partitions continue."""
 
 
 class PositionLost(TransportError):

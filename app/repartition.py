@@ -101,7 +101,7 @@ def is_judged(stream: StreamSettings, app: str) -> bool:
     """Return True if workers can judge the stream's records.
 
     They never judge a program's internal stream: agents write its input in transactions, without sequences. Its section
-    in the settings file need not say so; commands, which read only the file, call this function.
+    in the settings file need not show this, so commands, which read only the file, call this function.
     """
     if isinstance(stream, RepartitionSettings):
         return False

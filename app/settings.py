@@ -127,7 +127,8 @@ class Settings(BaseSettings):
     processes: int = Field(default=1, ge=1, le=256)
     """Number of processes of one `ratchet worker`.
 
-    With 1, the command itself is the worker. With more, it starts so many, each with its own folder in `state_folder`.
+    With 1, the command itself is the worker. With more, it starts that many processes, each with its own folder in
+    `state_folder`.
     """
     state_folder: Path = Path("ratchet-state")
     state_memory_mb: int = Field(default=2_048, ge=1, le=1 << 20)
@@ -138,7 +139,7 @@ class Settings(BaseSettings):
     max_batch_mb: int = Field(default=64, ge=1, le=1_024)
     """Maximum number of MiB of one record batch after decompression; a partition with a larger batch halts.
 
-    To forward a batch, a worker needs at most three times the batch's size of memory.
+    To forward a batch, a worker needs memory of at most three times the batch's size.
     """
     web: WebSettings = WebSettings()
     sink: SinkSettings = Field(default=SinkSettings(), repr=False)

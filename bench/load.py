@@ -24,9 +24,9 @@ SEQUENCE_AT: Final = slice(13, 23)
 """Position of the sequence in a value. To read it there is quicker than a JSON parser."""
 RECENT: Final = 1_000
 STRIDE: Final = 2_654_435_761
-"""Prime number of Knuth's for hashing. Its multiples, modulo the number of keys, are all keys in no obvious order."""
+"""Knuth's prime number for hashing. Its multiples, modulo the number of keys, give every key in no obvious order."""
 RESENT_EVERY: Final = 1_000
-"""Number of new records between two repetitions of the last ones."""
+"""Number of new records between two repetitions of the newest ones."""
 READ_WITHIN_S: Final = 1_200.0
 FLUSH_S: Final = 300.0
 SETTLE_S: Final = 30.0

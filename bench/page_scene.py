@@ -173,7 +173,7 @@ def trickle(bootstrap: str, number: int) -> None:
 def _start_worker(stack: ExitStack, config: Path, say: Callable[[str], None]) -> RunningProcess:
     """Start the worker, and start it again if it fails.
 
-    It fails while the broker does not know all of thousands of new partitions yet.
+    A start fails while the broker does not yet know all of the thousands of new partitions.
     """
     for _ in range(STARTS - 1):
         try:

@@ -2,8 +2,8 @@
 
 All measured records are sent in one transaction while the worker runs, so that they become visible at once, and every
 lane has work from the beginning to the end. Some records are sent and processed before that, because the broker creates
-index files at the first records of a partition. A whole run before the others does not count, because a new broker
-compiles its code in it (a third of its CPU time).
+index files at the first records of a partition. The first run does not count, because a new broker compiles its code
+during that run, which takes a third of the broker's CPU time.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ In this time the worker writes its stores and closes connections."""
 LOOK_S: Final = 0.05
 READY_LOOK_S: Final = 0.2
 WARM_SHARE: Final = 20
-"""Divisor of the number of measured records; the quotient is the number of records sent before these."""
+"""Divisor of the number of measured records; the quotient is the number of records sent before the measured ones."""
 WARM_STEPS: Final = 4
-"""Number of transactions of these earlier records."""
+"""Number of transactions with the records sent before the measured ones."""
 COMMIT_MS: Final = 100
 COMMIT_WITHIN_S: Final = 60.0
 MEASURED: Final = ("seconds", "cpu_s", "broker_cpu_s")

@@ -68,7 +68,7 @@ def _write(path: Path, records: int, line_bytes: int) -> int:
 def _verify(bootstrap: str, topic: str, records: int, total: int, *, contents: bool) -> None:
     held = sum(ends(bootstrap, topic, PARTITIONS))
     if held != records:
-        raise BenchFailed(f"{records} records were published, {topic} holds {held}")
+        raise BenchFailed(f"{records} records were published, but {topic} holds {held}")
     if not contents:
         return
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench"})

@@ -74,7 +74,7 @@ def recovery(
         commit_ms: commit interval of the subject, in ms.
         lost: True: remove the subject's local state before the new start.
         away_s: seconds from the kill to the new start. They must be longer than the subject's session timeout, or the
-            bench measures that. A process that a parent starts again does not wait so long.
+            bench measures the timeout. A process that a parent starts again does not wait so long.
         processes: number of processes of `WORKER`; above 1, one of them is killed, else the whole program.
 
     Raises:

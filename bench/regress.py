@@ -23,7 +23,7 @@ from kafka_ratchet.errors import BenchFailed
 
 RECORDED: Final = Path(__file__).with_name("regress.json")
 WORSE: Final = 0.1
-"""Least loss in the median of a slower case, as a share.
+"""Minimum loss in the median for a case to count as slower, as a share.
 
 Smaller differences are not worth a search for their cause.
 """
@@ -138,7 +138,7 @@ def is_worse(measure: str, now: dict[str, float], before: dict[str, float]) -> b
 
 
 def slower(now: Ratios, before: Ratios) -> list[str]:
-    """Return the cases with one measure or both worse than recorded, without unrecorded cases."""
+    """Return the recorded cases with at least one measure worse than recorded."""
     return [
         name
         for name, measures in now.items()

@@ -63,7 +63,7 @@ def sending(records: int, value_bytes: int, rounds: int, say: Callable[[str], No
                 seconds, cpu = map(float, told.split())
                 held = sum(ends(broker.bootstrap, topic, PARTITIONS))
                 if held != records:
-                    raise BenchFailed(f"{kind}: {records} records were sent, {topic} holds {held}")
+                    raise BenchFailed(f"{kind}: {records} records were sent, but {topic} holds {held}")
                 if number:
                     found.rates[kind].append(records / seconds)
                     found.cpu[kind].append(cpu / records * 1e6)

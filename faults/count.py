@@ -75,10 +75,10 @@ class Result:
 def fresh(sent: Iterable[Event], kind: str) -> Iterator[Event]:
     """Yield the events that the stream's rule has to forward.
 
-    Written in the plainest form of the rules. By the last sequence, an event is fresh if its sequence is higher than
-    all earlier ones of its identity. By ids, the first event with each id is fresh; here these are the same events.
-    Within a window, an event is fresh if its sequence is new and not too far below the highest. Of kind "all" every
-    event is fresh.
+    The code states the rules in their plainest form. With the kinds "partition", "key" and "producer", an event is
+    fresh if its sequence is higher than all earlier ones of its identity. The same code serves "ids", where the first
+    event with each id is fresh: the identity then contains the sequence. With "window", an event is fresh if it is new
+    and its sequence is not too far below the highest. With "all", every event is fresh.
     """
     if kind == "all":
         yield from sent

@@ -137,7 +137,7 @@ class DatabaseServer:
             except KeyError:
                 continue
         raise SetupError(
-            f"{self.title} does not run as root, and there is neither a user {self.own_user} nor nobody to run it as"
+            f"{self.title} does not run as root, and neither of the users {self.own_user} and nobody exists to run it"
         )
 
 

@@ -45,9 +45,9 @@ SESSION_TIMEOUT_MS = 3_000
 """Session timeout in milliseconds. It is short, because a run waits for the end of many sessions; Kafka's default is 45
 s."""
 COMMIT_INTERVAL_MS = 20
-"""Commit interval in milliseconds: short, so that faults meet transactions in each of their states."""
+"""Commit interval in milliseconds: short, so that faults hit transactions in every state."""
 PATIENCE_S = 180.0
-"""Seconds after which a step counts as hung: the slowest step, a broker's return, takes ten."""
+"""Seconds after which a step counts as hung: the slowest step, a broker's restart, takes ten."""
 ASK_EVERY_S = 0.1
 TRIES = 2
 """Number of restarts of a halted partition that a run waits for; no restart may forward or commit a record."""
@@ -104,7 +104,7 @@ class Worker:
         """Start the process, without waiting until it is ready.
 
         Args:
-            clock_shift_s: lead of its wall clock in seconds; below 0: behind.
+            clock_shift_s: lead of the worker's wall clock in seconds; below 0: the clock is slow.
             crash_at: point where the worker kills itself: POINT or POINT:N of `transactions/crash_points.py`.
         """
         self.wait_for_orphans()

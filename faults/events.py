@@ -64,7 +64,7 @@ class Event(NamedTuple):
 
 
 def events(seed: int) -> Iterator[Event]:
-    """Yield events without end, always the same for a seed: rising sequences with gaps, repeats, and some late."""
+    """Yield events without end, always the same for a seed: rising sequences with gaps, repeats and late events."""
     choose = random.Random(seed)  # noqa: S311
     last: dict[int, int] = defaultdict(int)
     sent: dict[int, list[Event]] = defaultdict(list)

@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 ASK_S = 10.0
 LET_IN_LIMIT_S = START_LIMIT_S / 2
 """Seconds to wait until the cluster knows all nodes, before a restart of the missing ones and again after it. On an
-idle machine this takes under one."""
+idle machine this takes under a second."""
 CLUSTER_ID = "cmF0Y2hldC1mYXVsdHMtIQ"
 """Id of the cluster, the same for all nodes: any 16 bytes in base64."""
 

@@ -64,7 +64,7 @@ def run_producer(
 
     Raises:
         SourceError: the file cannot be read, or has no lines.
-        FaultRunFailed: a part did not come back. The folder is kept, and named.
+        FaultRunFailed: a part did not recover. The folder is kept; `say` has named it.
     """
     wanted, offsets = _file(path)
     began, result = time.monotonic(), ProducerResult(seed)
@@ -128,7 +128,7 @@ class _ProducerFaults:
         while last.is_running:
             if time.monotonic() > deadline:
                 last.kill()
-                raise FaultRunFailed(f"the last publisher does not come to an end:\n{last.last_words()}")
+                raise FaultRunFailed(f"the last publisher does not end:\n{last.last_words()}")
             time.sleep(0.1)
         if last.wait():
             raise FaultRunFailed(f"the last publisher failed:\n{last.last_words()}")
@@ -185,7 +185,7 @@ def _caught_up(kafka: EmbeddedKafka, worker: ChildProcess, folder: Path) -> int:
     while kafka.positions(GROUP, {INPUT: PARTITIONS}) != ends:
         if not worker.is_running or time.monotonic() > deadline:
             raise FaultRunFailed(
-                f"the worker does not come to the end of {INPUT}; logs: {folder}\n{worker.last_words()}"
+                f"the worker has not reached the end of {INPUT}; logs: {folder}\n{worker.last_words()}"
             )
         time.sleep(0.2)
     return sum(ends.values())

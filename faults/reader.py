@@ -99,7 +99,7 @@ def run_reader(kills: int, seed: int, say: Say, folder: Path | None, only: tuple
         only: names of stores; none: all that can run here.
 
     Raises:
-        FaultRunFailed: a part did not come back. The folder is kept, and named.
+        FaultRunFailed: a part did not recover. The folder is kept; `say` has named it.
         SetupError: a part of the environment could not be started.
     """
     result = ReaderResult(seed)
@@ -300,7 +300,7 @@ class _StoreFaults:
         reader = self._start("-", "-", "until_end")
         self._wait_until_ended(reader)
         if "done" not in reader.log.read_text("utf-8", "replace"):
-            raise FaultRunFailed(f"the last reader did not come to the end; see {reader.log}")
+            raise FaultRunFailed(f"the last reader did not reach the end of the topic; see {reader.log}")
 
     def _count(self, count: int) -> None:
         with self._database() as execute:

@@ -151,7 +151,7 @@ def run(
             scenarios with a Kafka or a worker of another shape are left out: processes do not influence them.
 
     Raises:
-        FaultRunFailed: a part did not recover without help. The folder is kept, and named.
+        FaultRunFailed: a part did not recover without help. The folder is kept; `say` has named it.
     """
     began, result = time.monotonic(), RunResult(seed)
     kept = Path(tempfile.mkdtemp(prefix="ratchet-faults-")) if folder is None else folder

@@ -69,7 +69,7 @@ class FaultCounts:
 class Schedule:
     """Schedule of faults.
 
-    All workers but the last run all the time; the last one joins and leaves.
+    The last worker joins and leaves; all other workers run all the time.
     """
 
     def __init__(

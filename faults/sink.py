@@ -43,7 +43,7 @@ from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 BEFORE = ("before-write", "before-commit")
 """Points where the job kills itself: before any part of the commit, or before the commit alone."""
 IN_TRANSACTION = "in-commit"
-"""Point inside a database's commit: all has been written and the transaction is open."""
+"""Point inside a database's commit: all rows are written and the transaction is open."""
 OF_SEQUENCES = ("before-sequences",)
 """Point of a job that deduplicates: the rows are written, and the last sequences are not."""
 BETWEEN = "between-commits"

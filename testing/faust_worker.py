@@ -82,7 +82,7 @@ class FaustWorker(Worker):
         meets += [name for name, topic in hosted.inputs.items() if topic in hosted.engine.topics]
         if meets and partitions > 1:
             raise SettingsError(
-                f"assert_once: events of all partitions meet in stream {meets[0]}: give it one partition"
+                f"assert_once: stream {meets[0]} gets events from all partitions, in any order. Give partitions=1"
             )
 
     def _load(self, program: str) -> App:

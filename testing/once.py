@@ -21,8 +21,8 @@ EVERY_POINT: Final = (
 )
 """Crash points of `assert_once`.
 
-Points after a commit come first: a loss before it is computed again from the beginning. Points of each batch are used
-at their second time, so that some batches are done by then.
+Points after a commit come first: a loss before it is computed again from the beginning. A point that every batch passes
+is used at its second time, so that some batches are done by then.
 """
 
 
@@ -40,8 +40,8 @@ def assert_once(
     After every second kill the worker also loses its local store. Its final outputs and tables must equal those of
     `run` without Kafka. An output that contains its event's offset differs, because the topic has each event twice.
 
-    A Faust program has its own topics, so it needs a Kafka that lacks these or has them empty. Its events are sent
-    once, except for topics that the settings deduplicate.
+    A Faust program names its own topics, which must be missing or empty in the Kafka. The events of such a program are
+    sent once, except for topics that the settings deduplicate.
 
     Args:
         program: MODULE:NAME of an App, or of a Faust app, that this process can import.

@@ -59,7 +59,7 @@ class Output(NamedTuple):
     Args:
         topic: name of the stream, with `-dead-letters` added for a dead letter; for a sent record, name of the topic.
         key: key of the record.
-        value: decoded JSON; bytes if it is none.
+        value: decoded JSON; bytes if the value is not JSON.
         headers: headers of the record.
     """
 
@@ -191,7 +191,7 @@ class _StreamRun:
             app: app of the program
             name: name of the stream
             outputs: list for yielded and sent records
-            waiting: by topic of an internal stream, the list to add records to that agents send there
+            waiting: lists for the records that agents send to internal streams, by topic
         """
         self.name, self._tables, self._outputs, self._waiting = name, app.tables_of(name), outputs, waiting
         self._partition = PartitionTables(nowhere, nothing, (name, 0))

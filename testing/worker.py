@@ -121,7 +121,7 @@ class Worker:
         """Refuse a program if `run` and a worker may give different results.
 
         Raises:
-            SettingsError: a stream has timers, or events of several partitions mix in one.
+            SettingsError: a stream has timers, or `partitions` is above 1 and the program has internal streams.
         """
         for name, stream in load_program(program).streams.items():
             if stream.timers:
@@ -131,7 +131,7 @@ class Worker:
                 )
             if stream.topic is not None and partitions > 1:
                 raise SettingsError(
-                    f"assert_once: events of all partitions meet in stream {name}: give it one partition"
+                    f"assert_once: stream {name} gets events from all partitions, in any order. Give partitions=1"
                 )
 
     def _load(self, program: str) -> App:
@@ -216,7 +216,7 @@ class Worker:
         """Wait until the worker's log since its start contains a text, or until a function returns True.
 
         Raises:
-            FaultRunFailed: the worker ended before, or the time limit was exceeded.
+            FaultRunFailed: the worker ended first, or the time limit was exceeded.
         """
         there = what if callable(what) else lambda: what in self.text()[self._log_start :]
         deadline = time.monotonic() + PATIENCE_S
@@ -268,7 +268,7 @@ class Worker:
 
     def _before(self, deadline: float, what: str) -> None:
         if time.monotonic() > deadline:
-            raise FaultRunFailed(f"{self.name}: {what} did not come:\n{self.text()[-LAST:]}")
+            raise FaultRunFailed(f"{self.name}: waited {PATIENCE_S:g} s in vain for {what}:\n{self.text()[-LAST:]}")
         time.sleep(0.05)
 
     def kill(self) -> None:
@@ -386,7 +386,9 @@ def _output(topic: str, message: Message) -> Output:
 
 def meets(stream: str) -> SettingsError:
     """Return the error about a stream that mixes events of several partitions in any order."""
-    return SettingsError(f"assert_once: events of all partitions meet in stream {stream}: give it one partition")
+    return SettingsError(
+        f"assert_once: stream {stream} gets events from all partitions, in any order. Give partitions=1"
+    )
 
 
 def partition_for(row: Any, number: int, partitions: int) -> int:
@@ -402,7 +404,7 @@ def partition_for(row: Any, number: int, partitions: int) -> int:
 
 
 def merged(mine: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge given settings into others, section by section; a given one wins."""
+    """Merge given settings into other settings, section by section; a given setting wins."""
     both = dict(mine)
     for name, value in given.items():
         before = both.get(name)

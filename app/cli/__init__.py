@@ -140,7 +140,7 @@ def _import_structlog() -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    arguments: command line without the program's name; None: that of the process.
+    arguments: command line without the program's name; None: the arguments of this process.
 
     Raises:
         ModuleNotFoundError: a package is missing that no extra of kafka-ratchet installs.
@@ -172,7 +172,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _has_settings(arguments: Sequence[str]) -> bool:
-    """Return True if the command has settings, from an argument, a variable, ratchet.toml here, or a Faust program."""
+    """Return True if the command has settings, from an option, a variable or ratchet.toml, or names a Faust program."""
     variables = any(name == "RATCHET_CONFIG" or name.startswith("RATCHET_STREAMS") for name in os.environ)
     options = any(argument.split("=")[0] in ("-c", "--config", "--faust") for argument in arguments)
     return variables or options or Path("ratchet.toml").exists()

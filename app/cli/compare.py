@@ -182,7 +182,7 @@ def options_of(given: dict[str, Any], state: Path | None) -> Options:
 
 
 def named(texts: Sequence[str] | None, option: str) -> dict[str, str]:
-    """Parse NAME=VALUE texts into a dict by name. option: name of their option, for the error.
+    """Parse NAME=VALUE texts into a dict by name. option: name of the option with the texts, for the error.
 
     Raises:
         SettingsError: a text has no equals sign.
@@ -263,7 +263,8 @@ def _watch(comparer: Any, given: dict[str, Any], show: Any) -> int:
             server, _ = start_http_server(given["--metrics-port"], given["--metrics-host"], gauges.registry)
         except OSError as error:
             raise SettingsError(
-                f"--metrics-port {given['--metrics-port']}: {error}. Name a free port of an address of this machine"
+                f"--metrics-port {given['--metrics-port']}: metrics cannot be served on {given['--metrics-host']}: "
+                f"{error}. Choose another port or --metrics-host, or port 0 for a free one"
             ) from None
         print(f"metrics: http://{given['--metrics-host']}:{server.server_port}/metrics", file=sys.stderr, flush=True)
 

@@ -79,7 +79,8 @@ def show(
 ) -> None:
     """Show single dead letters: where each came from, why, and its headers.
 
-    Keys, values and headers of others may be private: without --values only their length is shown.
+    Keys, values and headers may be private: without --values, the command shows only their lengths. It always shows
+    the headers that Ratchet has added.
     """
     import asyncio
 
@@ -143,7 +144,7 @@ def replay(
 ) -> None:
     """Send dead letters to the stream's input again, each once, however often the command is run or killed.
 
-    A record that an agent made a dead letter passes to the agents once more; any other is judged by the rule.
+    If an agent rejected the record, the agents get it again. The worker judges every other record by the stream's rule.
 
     See docs/guide/dead-letters.md.
     """

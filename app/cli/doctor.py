@@ -24,11 +24,11 @@ def doctor(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Check that a worker could run here, and list partitions that stand still. Changes nothing.
+    """Check that a worker could run here, and list stalled partitions. Changes nothing.
 
     It looks at settings, broker, rights, topics, group, formats, clock, progress and disk. With --faust shop:app it
-    reads that program instead, and lists with line numbers which parts Ratchet runs exactly once, which ones it runs
-    under a rule, and which ones it refuses.
+    reads that program instead, and lists its statements by line: those that Ratchet runs exactly once, those that it
+    runs exactly once under a condition, and those that it refuses.
 
     \b
     Exit codes:

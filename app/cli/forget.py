@@ -58,7 +58,7 @@ def forget(
       0  every partition has applied the request
       2  the request is refused; the error text says why
       3  the request is written, and some partitions have not applied
-         it yet: they do as soon as a worker has them
+         it yet: each applies it as soon as a worker runs it
       4  no worker knows the identity; nothing is written
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     import msgspec

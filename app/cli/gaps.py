@@ -36,7 +36,7 @@ def gaps(
     Exit codes:
       0  no sequence is missing
       1  some sequences are missing
-      2  it is unknown; the error text says why
+      2  the answer is unknown; the error text says why
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     import msgspec
     from rich.console import Console

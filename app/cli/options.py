@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 UNLIMITED: Final = 10_000
-"""Width in characters above any table's."""
+"""Width in characters, greater than the width of any table."""
 
 
 def fitting(console: Console, draw: Callable[[frozenset[str]], Table], least_first: Sequence[str]) -> Table:
@@ -47,7 +47,7 @@ def fitting(console: Console, draw: Callable[[frozenset[str]], Table], least_fir
 
     Args:
         console: console with the terminal's width
-        draw: function that makes the table, without the columns that it gets by name
+        draw: function that makes the table, given the names of columns to omit
         least_first: names of the columns that may be omitted, the least important first
     """
     from rich.measure import Measurement

@@ -47,7 +47,7 @@ def repair(
 ) -> None:
     """Correct the rows that `ratchet verify --results` reports as lost, doubled or altered.
 
-    Missing rows are read again from the topic, doubled ones go, altered ones get their values.
+    It reads missing rows again from the topic, deletes doubled rows, and restores the values of altered rows.
 
     Without --execute it lists the changes, and makes none.
 
@@ -55,8 +55,8 @@ def repair(
 
     \b
     Exit codes.
-      0  nothing was wrong, or all of it is mended.
-      1  something is wrong and was not mended: --execute was not given, or no repair is possible.
+      0  no row was wrong, or all wrong rows are repaired.
+      1  rows are wrong and not repaired: --execute was not given, or no repair is possible.
       2  the table cannot be repaired; the error text has the reason
     """  # noqa: D301 - click keeps the lines after a \\b
     import json as json_text

@@ -49,15 +49,16 @@ def status(
 
     \b
     Exit codes:
-      0  persisted: it is committed, or (without a reorder_window)
-         a later one of its identity; sent again it would be dropped
+      0  persisted: the record is committed, or (without a
+         reorder_window) a later record of its identity is; a worker
+         would drop the record if it were sent again
       1  unseen
       2  the question is invalid; the error text says why
-      3  in flight: it is in an open transaction of a worker; or
+      3  in flight: the record is in an open transaction of a worker; or
          waiting: it waits for an open transaction of another
          producer; ask again
-      4  forgotten: it has come, or may have, before an operator ran
-         `ratchet forget`; or
+      4  forgotten: the record arrived, or may have arrived, before an
+         operator ran `ratchet forget`; or
          depends: partitions have different answers; or
          unknown: a partition has no worker, or the record is below
          the reorder_window, where it is too late to tell

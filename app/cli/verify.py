@@ -120,10 +120,10 @@ def verify(
     Exit codes:
       0  proven: everything up to the end of the input is right
       1  something is wrong: lost, doubled, reordered, altered, ...
-      2  it cannot be compared; the error text says why
+      2  the output cannot be compared; the error text says why
       3  nothing is wrong in the comparable part, but not all is proven:
-         input is pending, halted or was never judged (not with --pending-ok),
-         or a part cannot be proven at all
+         input is pending, halted or was never judged (--pending-ok accepts
+         this), or a part cannot be proven at all
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     # Before the imports below: comparing any two needs neither worker nor Spark.
     asked = pipeline.CompareOptions(

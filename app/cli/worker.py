@@ -36,11 +36,11 @@ def worker(
         ),
     ] = None,
 ) -> None:
-    """Deduplicate the streams of the settings until SIGTERM or Ctrl-C. Start up to one worker per partition.
+    """Deduplicate the streams of the settings until SIGTERM or Ctrl-C. Run at most one worker for each partition.
 
     --app shop:app runs agents of your own over the deduplicated events: an App of kafka_ratchet called `app` in shop.py
-    (docs/guide/agents.md; one to begin with: --app kafka_ratchet.agents.examples.running_totals:app).
-    --faust shop:app runs a Faust program exactly once, with nothing in it changed (docs/guide/faust.md).
+    (docs/guide/agents.md; an example: --app kafka_ratchet.agents.examples.running_totals:app).
+    --faust shop:app runs an unchanged Faust program, with exactly-once effects (docs/guide/faust.md).
     """
     given: dict[str, Any] = {"state_folder": state_folder, "processes": processes}
     given = {name: value for name, value in given.items() if value is not None}

@@ -135,7 +135,7 @@ async def read_committed(
 
 
 def before(batch: RecordBatch, end: int) -> Iterator[int]:
-    """Yield the positions in the batch of the records with an offset below `end`."""
+    """Yield the position in the batch of each record with an offset below `end`."""
     for index, offset in enumerate(batch.offsets.tolist()):
         if offset < end:
             yield index

@@ -23,7 +23,7 @@ from kafka_ratchet.transport.client.topic_id import TopicState, id_text
 REASONS_MOST: Final = 1_000
 """Maximum number of reasons counted separately, because an agent's error may have another text for each record."""
 REASON_SHOWN: Final = 200
-"""Compared characters of a reason; reasons with the same beginning are counted together."""
+"""Number of compared characters of a reason. Reasons that begin with the same characters are counted together."""
 OTHER_REASONS: Final = "(other reasons)"
 NO_LETTER: Final = "(not a dead letter of Ratchet)"
 
@@ -31,7 +31,7 @@ NO_LETTER: Final = "(not a dead letter of Ratchet)"
 class LetterFilter(msgspec.Struct, frozen=True):
     """Selection of dead letters; None in a field sets no condition.
 
-    reason: beginning of the reason; partition, offset: place in the dead-letter topic; limit: most letters
+    reason: beginning of the reason; partition, offset: place in the dead-letter topic; limit: maximum number of letters
     """
 
     reason: str | None = None

@@ -4,7 +4,7 @@ Each batch of letters is sent in one transaction; all replays of a stream have t
 
     1. fence       stop an earlier replay, and end its open transaction
     2. read        read the topic of replays, which lists the replayed letters (`replayed.py`)
-    3. choose      choose the selected letters without those
+    3. choose      choose the selected letters, without the replayed ones
     4. produce     write their records to the input, and their places to the topic of replays
     5. commit      commit both writes in one transaction
 
@@ -192,7 +192,7 @@ class Replay:
         """Raise an error if another stream or application writes to the input.
 
         Raises:
-            TopicTaken: it does; the message names the writer.
+            TopicTaken: another one writes to it; the message names the writer.
         """
         settings, name = self._letters.settings, self._letters.name
         writers = [
@@ -205,11 +205,11 @@ class Replay:
             writers.append(str(claim))
         if writers:
             raise TopicTaken(
-                f"stream {name}: nothing was sent, because its input {self._input} is written by {writers[0]}. Every "
-                "other reader of that topic would count a record twice that is sent to it again. The topic still has "
-                f"the records, at the offsets that `ratchet dead-letters show --stream {name}` prints. If every record "
-                "of a partition from such an offset on became a dead letter, read the partition again from there: "
-                f"`ratchet resume --stream {name} --partition P --from OFFSET`. Otherwise see "
+                f"stream {name}: nothing was sent, because its input {self._input} is written by {writers[0]}. If a "
+                "record is sent to that topic again, every other reader of the topic counts it twice. The topic still "
+                f"has the records, at the offsets that `ratchet dead-letters show --stream {name}` prints. If every "
+                "record of a partition from such an offset on became a dead letter, read the partition again from "
+                f"there: `ratchet resume --stream {name} --partition P --from OFFSET`. Otherwise see "
                 'docs/guide/dead-letters.md, "Input written by another stream"'
             )
 
@@ -273,8 +273,8 @@ class Replay:
         """Yield the selected letters to replay, in the order of their topic.
 
         replayed: letters with an earlier replay
-        counts: counts to add the letters to, those to replay and the others
-        most: most letters to yield; None: no limit
+        counts: counts to update with every selected letter, to replay or not
+        most: maximum number of letters to yield; None: no limit
         """
         async for batch in self._letters.batches(self._wanted):
             for index in range(batch.count):

@@ -21,7 +21,7 @@ class Answers:
         self._app = app
         self._channels: list[Any] = []
         self._early: list[Message] = []
-        """Answers received before Faust listens, which it does only some seconds after the first request."""
+        """Answers received before Faust listens. Faust begins to listen some seconds after the first request."""
         self._task: asyncio.Task[None] | None = None
 
     def read(self, topic: Any) -> None:

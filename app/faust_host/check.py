@@ -42,7 +42,7 @@ TASKS: Final = frozenset({"create_task", "ensure_future", "gather", "wait_for"})
 AWAY: Final = frozenset({"run_in_executor", "to_thread", "add_future", "call_soon", "call_later"})
 """Names of methods that run a function outside the agent, whichever object they belong to."""
 
-ASK: Final = "the request is in the topic only after the commit that would wait for the answer"
+ASK: Final = "consumers see the request only after a commit, which would have to wait for the answer"
 WINDOW: Final = "windows go by the events' time, and close in order when a record's time passes their end"
 TAKE: Final = "a list ends with the batch of its partition; `within` is ignored"
 OUT: Final = "runs in no transaction: Faust's own producer sends, and tables are read as committed"

@@ -1,4 +1,4 @@
-"""Topics, steps and tables of an agent, found in its function and in its code."""
+"""Search for the topics, steps and tables of an agent: in its options, a probe run, and its function's code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kafka_ratchet.errors import SettingsError
 STEPS: Final = frozenset({"group_by", "through"})
 CONTAINERS: Final = (dict, list, tuple, set)
 SEARCHED: Final = (CollectionT, WindowWrapper, FunctionType, MethodType, partial)
-"""Types of objects in a program's containers to search for tables."""
+"""Types of objects in a program's containers that may be tables or lead to tables."""
 DEPTH_MOST: Final = 12
 """Maximum number of nested calls from an agent to the function that uses a table."""
 

@@ -17,24 +17,25 @@ HERE, OTHER, EITHER = "here", "other", "either"
 
 TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d[\d.e+-]*')
 MIDNIGHT: Final = re.compile(rb'"\d{4}-\d\d-\d\dT00:00:00"')
-"""A date without orjson; with it, only a time at midnight."""
+"""Pattern of a date as Faust writes it without orjson. With orjson, only a time at midnight has this form."""
 
 
 def library() -> str:
-    """Return the JSON library that Faust uses in this environment; it decides when it is imported."""
+    """Return the JSON library that Faust uses in this environment; Faust chooses it at import."""
     return "json" if faust_json.orjson is None else "orjson"
 
 
 def named(serializer: Any, name: str) -> str:
-    """Return a serializer's name for the form of a table. name: JSON library in place of Faust's codec json."""
+    """Return a serializer's name with `name`, the JSON library, in place of Faust's codec json."""
     return "|".join(name if each == "json" else each for each in str(serializer).split("|"))
 
 
 def writer(store: SerializedStore, data: bytes) -> str:
-    """Return who has written a JSON key: HERE, OTHER or EITHER.
+    """Return which Faust has written a JSON key: HERE, OTHER or EITHER.
 
-    Bytes that neither library writes, as b"1.50", are a program's own: Faust writes a key of bytes unchanged. The
-    libraries also write dates differently, but Faust's decoder returns their texts.
+    Bytes that neither library writes, as b"1.50", come from the program, because Faust writes a key of bytes unchanged.
+    Dates are no evidence: each library writes a date differently, but Faust's decoder returns the date as a text, which
+    both write alike.
     """
     try:
         key = store._decode_key(data)
@@ -53,8 +54,8 @@ def writer(store: SerializedStore, data: bytes) -> str:
 def may_be_of_orjson(store: SerializedStore, keys: Iterable[bytes]) -> bool:
     """Return True if Faust with orjson, which is installed here, finds all keys of a table.
 
-    Version 0.1.0 did not record the library. A text at midnight is a date that Faust wrote without orjson, unless
-    another key shows that orjson has written the table.
+    Version 0.1.0 did not record the library. A key with a time at midnight counts as a date that Faust wrote without
+    orjson, unless another key shows that orjson has written the table.
     """
     found = set[str]()
     has_midnight = False
@@ -65,7 +66,7 @@ def may_be_of_orjson(store: SerializedStore, keys: Iterable[bytes]) -> bool:
 
 
 def _folded(text: str) -> str:
-    """Return JSON with numbers as Python writes them: versions of orjson write 1e16 or 1e+16, and 0.00001."""
+    """Return JSON with its numbers as Python writes them; a version of orjson may write 1e+16 as 1e16."""
     return TOKEN.sub(_number, text)
 
 

@@ -150,7 +150,7 @@ class _TakeOver:
     def _plan(self, group: Group, tables: dict[str, dict[int, Entries]]) -> list[tuple[TakenState, Entries]]:
         """Return what to import into each partition, with its rows.
 
-        Partitions that Ratchet has committed are left out: an interrupted import has written them, or a worker.
+        Partitions that Ratchet has committed are left out: an interrupted import or a worker has written them.
 
         Raises:
             SettingsError: nothing is left to import, the offsets of a partition with rows or of its inputs have
@@ -191,8 +191,8 @@ class _TakeOver:
     async def _write(self, plan: list[tuple[TakenState, Entries]]) -> None:
         """Commit a plan, partition by partition.
 
-        The last ones are inputs with offsets of Faust: while such an offset is left, a worker does not start, or halts
-        its partition. So no worker begins with empty tables after an interruption.
+        Inputs with offsets of Faust come last. While such an offset is left, a worker does not start, or halts its
+        partition. So no worker begins with empty tables after an interruption.
         """
         streams = self._hosted.engine.streams
         resumes: dict[str, Resume] = {}
@@ -222,7 +222,7 @@ class _TakeOver:
     def _refuse_expired_inputs(self, group: Group, name: str, rows: int) -> None:
         """Refuse rows of a fed stream if an input has records but no offset.
 
-        A partition without an offset is only new, as long as Faust has committed others of its topic.
+        If Faust has committed any partition of a topic, the topic's partitions without an offset count as new.
 
         Args:
             group: the group with Faust's offsets
@@ -243,12 +243,12 @@ class _TakeOver:
                 ranges = offset_ranges(client, topic, self._partitions(topic, 0))
                 if any(held.end > held.first for held in ranges):
                     raise SettingsError(
-                        f"{topic}: has records, and Faust's tables have {rows} rows in stream {name}, which it feeds, "
-                        f"but Faust's group {self._settings.app} has no offset. {EXPIRED}"
+                        f"{topic}: has records and feeds stream {name}, and Faust's tables have {rows} rows there, but "
+                        f"Faust's group {self._settings.app} has no offset. {EXPIRED}"
                     )
 
     def _count(self, name: str) -> int:
-        """Return the partition count of a stream's input: the present one, or that of a worker's new topic."""
+        """Return the partition count of a stream's input: of its present topic, or of the one to create."""
         stream, definition = self._settings.streams[name], self._hosted.engine.streams.get(name)
         count = stream.partitions
         is_given = definition is None or definition.topic is None or "partitions" in stream.model_fields_set

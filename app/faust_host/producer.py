@@ -153,7 +153,7 @@ class LaneProducer(Producer):
             if name == REPLY_TO and _text(content) == self.app.conf.reply_to:
                 raise not_exact(
                     "agent.ask() within an agent",
-                    "the request is in the topic only after the commit that would wait for the answer. Send the "
+                    "consumers see the request only after a commit, which would have to wait for the answer. Send the "
                     "request, and have another agent take the answer from a topic",
                 )
         milliseconds = None if timestamp is None else round(timestamp * 1000)

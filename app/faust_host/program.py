@@ -88,8 +88,8 @@ class ConvertedProgram:
         engine: the program that the lanes run.
         inputs: topic of each stream over a topic of the user.
         stores: stores of the tables that agents write, by table name.
-        changelogs: by name of a changelog topic that the app sets, the stream that writes it.
-        regrouped: topic that plain Faust uses for a `group_by`, by the internal stream in its place.
+        changelogs: stream that writes each changelog topic set by the app, by topic name.
+        regrouped: topic that plain Faust uses for a `group_by`, by name of the internal stream that replaces it.
         routes: stream and topic of a table's agents, by table, for requests by key.
         meeting: by table, the streams with agents that share the table, if there are several. A key must have the same
             partition number in all of these streams.
@@ -250,7 +250,7 @@ class _Host:
         return own is source if own is not None else len(unit.topics) == 1
 
     def _own(self, table: Any, users: list[Unit], wrappers: list[Any]) -> None:
-        """Make a table of the lane the store of a Faust table.
+        """Store a Faust table in a table of the lane.
 
         users: agents that use the table; wrappers: window wrappers of the app's tables
         """
@@ -298,7 +298,8 @@ class _Host:
     def _changelog_to_write(self, table: Any) -> Any:
         """Return the topic for a copy of a table's writes; None without one.
 
-        The topic that Faust makes for a table is written only if the program reads it. Others are the program's own.
+        The topic that Faust makes for a table is written only if the program reads it. A topic that
+        the program sets is always written.
         """
         name = table._changelog_topic_name()
         topic = table._changelog_topic
@@ -539,7 +540,7 @@ def refuse_puts(channel: Any) -> None:
 
 
 def switch_off(app: Any) -> None:
-    """Switch off Faust's own delivery guarantees, which lanes replace, and log that."""
+    """Switch off Faust's own delivery guarantees, which lanes replace, and log the change."""
     conf, unused = app.conf, []
     if str(getattr(conf.processing_guarantee, "value", conf.processing_guarantee)) == "exactly_once":
         unused.append("processing_guarantee")

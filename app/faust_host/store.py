@@ -67,7 +67,7 @@ class FaustCodec(Codec):
         return self._is_own is not None and self._is_own(keys, value_of)
 
     def remedy(self, before: str) -> str:
-        """Return how to continue over entries of another form."""
+        """Return the advice for a table with entries of another form."""
         if (ORJSON in before) == (ORJSON in self._form):
             return super().remedy(before)
         action = "Remove orjson from" if ORJSON in self._form else "Install orjson into"

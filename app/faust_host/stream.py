@@ -67,7 +67,7 @@ class LaneChannel(Channel):
             app: the Faust app
             lane: the partition; None for a probe.
             topics: decoders of the agent's topics, by name
-            before: function called before the next record is read, while the last one is still current. Within a list
+            before: function called before the next record is read, while the previous record is current. Within a list
                 of `take` it is not called, because the agent has not processed the list's earlier records.
             after: function called with each event
             merged: True if the lane's stream is merged, so that a header names each record's own topic. In other
@@ -81,7 +81,7 @@ class LaneChannel(Channel):
     async def read(self, *, within_list: bool = False) -> Any:
         """Read one record; return SKIPPED if the record is for another agent or cannot be decoded.
 
-        within_list: True if the agent has not processed the record before it yet
+        within_list: True if the agent has not yet processed the previous record
         """
         if self._before is not None and not within_list:
             await self._before()
@@ -230,9 +230,9 @@ class LaneStream(Stream):
         return self
 
     def _pass_step(self, topic: Any) -> None:
-        """Go on after a step, which has applied the filters before it.
+        """Continue the stream after a step; the step's lane has applied the filters before it.
 
-        topic: topic of the step; None: a derived one, with the types of the topic before
+        topic: topic of the step; None: a derived topic, with the types of the previous topic
         """
         # Applied twice, a filter with a memory would leave out every record as its own duplicate.
         self._processors = [each for each in self._processors if getattr(each, "kind", None) != FILTER]

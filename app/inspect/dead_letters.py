@@ -85,7 +85,7 @@ class LetterCount:
 
 
 def clock(time: str) -> str:
-    """Return a time of `moment` for display, in seconds."""
+    """Return a time that `moment` has formatted, shortened to whole seconds for display."""
     return time[:19].replace("T", " ") if time.endswith("Z") else time
 
 

@@ -33,7 +33,7 @@ def absence(answer: Answer) -> str:
 
 
 def judgement(arrival: InputRecord) -> str:
-    """Return the phrase about an arrival's verdict, with the last sequence that its own was compared with."""
+    """Return the phrase about an arrival's verdict, and the last sequence at that time."""
     if arrival.blocked is not None:
         return f"waits for an open transaction, {PHRASES[WAITING]}: {arrival.blocked}"
     if arrival.verdict == WAITING:

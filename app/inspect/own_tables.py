@@ -70,7 +70,7 @@ def silent_notice(page: TablePage) -> str:
 def no_entries(page: TablePage, *, has_key: bool, has_after: bool) -> str:
     """Return the sentence to show when a page has no keys.
 
-    has_key: the query names a key; has_after: the query lists the keys after one
+    has_key: the query names a key; has_after: the query lists the keys after a given key
     """
     what = "this key" if has_key else "a key after that one" if has_after else "any key"
     return f"None of the {len(page.partitions)} partitions that answered has {what}."

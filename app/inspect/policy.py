@@ -31,7 +31,7 @@ class StreamPolicy(Document):
 
     @property
     def change(self) -> str:
-        """Command that changes the state; "" if the settings have it off."""
+        """Command that changes the state; "" if the settings switch deduplication off."""
         if not self.deduplicate and self.origin in (PolicyOrigin.STREAM_SETTING, PolicyOrigin.GLOBAL_SETTING):
             return ""
         word = switch_word(not self.deduplicate)

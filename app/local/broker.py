@@ -19,7 +19,7 @@ __all__ = ["ChosenBroker", "choose_broker", "named_broker", "open_broker", "wait
 
 @dataclass(frozen=True)
 class ChosenBroker:
-    """Answering Kafka cluster: its address, and the folder of its logs if it is an embedded broker."""
+    """Kafka cluster in use: its address, and the folder of its logs if it is an embedded broker."""
 
     bootstrap: str
     log_folder: Path | None

@@ -1,7 +1,7 @@
 """Lock on the folder of an embedded broker, which keeps a second broker out.
 
-Kafka's own lock is too late for that: before it takes the lock, a second broker writes to the metadata log, and the
-broker that runs in the folder ends because of the corrupt log.
+Kafka's own lock is too late for that: a second broker writes to the metadata log before it takes Kafka's lock. The
+broker that runs in the folder then ends because of the corrupt log.
 """
 
 from __future__ import annotations

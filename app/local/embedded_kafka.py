@@ -39,7 +39,7 @@ HEAP = ("-Xms256m", "-Xmx1g")
 LAST_LINES, LINES_SHOWN = 500, 12
 """Number of lines read from the end of an ended broker's log, and number of lines that an error shows.
 
-A shutdown alone writes 300 lines, so more of them must be read to find the reason.
+A shutdown alone writes 300 lines, so more lines must be read to find the reason of the end.
 """
 _ERROR = re.compile(r"^\[[^]]*\] (ERROR|FATAL) |^Caused by: ")
 
@@ -65,7 +65,7 @@ rootLogger.appenderRef.file.ref = file
 
 
 class EmbeddedBroker:
-    """Node of Kafka, broker and controller in one, that listens on 127.0.0.1 only.
+    """Kafka node, both broker and controller, that listens on 127.0.0.1 only.
 
         with EmbeddedBroker() as broker:
             producer = Producer({"bootstrap.servers": broker.bootstrap})

@@ -21,8 +21,8 @@ SIDE_BY_SIDE: Final = 4
 JARS_EACH: Final = 8
 """Number of jars for each Ivy process; up to SIDE_BY_SIDE processes share a longer list.
 
-One Ivy waits for each answer before its next request, so several are quicker. The start of one takes a second of CPU
-time, which is too much for a few jars.
+One Ivy waits for each answer before its next request, so several are quicker. The start of an Ivy process takes a
+second of CPU time, which is too much for a few jars.
 """
 
 BY_PATH: Final = """\
@@ -37,8 +37,8 @@ BY_PATH: Final = """\
 """
 """Ivy's default settings, except for `usepoms` and `checksums`.
 
-Ivy then reads no descriptions of modules, and no checksums, since the lock file has a better one. So it sends one or
-two requests for each jar instead of ten or more.
+With these settings, Ivy reads no descriptions of modules, and no checksums, since the lock file has better ones. So it
+sends one or two requests for each jar instead of ten or more.
 """
 
 FILES: Final = "[artifact]-[revision](-[classifier]).[ext]"
@@ -153,8 +153,8 @@ def _ivy() -> Path:
     found = next((jar for place in places for jar in sorted(Path(place, "jars").glob("ivy-*.jar"))), None)
     if found is None:
         raise SetupError(
-            "Kafka's and Spark's jars are fetched with Ivy, which comes with pyspark, and that is not installed: "
-            "pip install 'kafka-ratchet[spark]'. A command that needs no Spark can use a Kafka of yours instead: "
-            "set bootstrap, or RATCHET_BOOTSTRAP"
+            "Kafka's and Spark's jars are fetched with Ivy, which comes with pyspark, and pyspark is not "
+            "installed: pip install 'kafka-ratchet[spark]'. A command that needs no Spark can use a Kafka of yours "
+            "instead: set bootstrap, or RATCHET_BOOTSTRAP"
         )
     return found

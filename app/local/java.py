@@ -54,5 +54,5 @@ def java_version(java: str) -> int:
     said = answer.stderr + answer.stdout
     match = re.search(r'version "(?:1\.)?(\d+)', said)
     if match is None:
-        raise SetupError(f"{java} does not report its version but: {said.strip()[:200]!r}. {INSTALL_JAVA}")
+        raise SetupError(f"{java} printed no version of Java, but {said.strip()[:200]!r}. {INSTALL_JAVA}")
     return int(match[1])

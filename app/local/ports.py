@@ -7,7 +7,7 @@ import socket
 from typing import Final
 
 _DRAW: Final = random.SystemRandom()
-"""Random generator of its own, because processes that seed the shared one alike would draw the same ports."""
+"""Random generator for ports alone. Processes that seed Python's shared generator alike would draw the same ports."""
 _drawn: set[int] = set()
 
 

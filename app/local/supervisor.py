@@ -1,18 +1,20 @@
-"""Program that runs one command, and stops it when the process that started the program ends.
+"""Supervisor program: runs one command, and stops the command when the supervisor's owner ends.
 
     python supervisor.py COMMAND ARGUMENT...
 
-The process that starts it, the owner, holds the write end of its stdin, and never writes to it. When the owner ends for
-any reason, the kernel closes that end, and the supervisor stops the command: by SIGTERM, and by SIGKILL after
-`GRACE_S`. If the supervisor itself is killed, Linux kills the command (PR_SET_PDEATHSIG). Linux does so when the
-*thread* ends that started the command. So an owner with several threads does not start the command itself, but this
-process, which has one thread.
+The owner is the process that starts the supervisor. It holds the write end of the supervisor's stdin, and never writes
+to it. When the owner ends for any reason, the kernel closes that end, and the supervisor stops the command: by SIGTERM,
+and by SIGKILL after `GRACE_S`. If the supervisor itself is killed, Linux kills the command (PR_SET_PDEATHSIG).
+
+Linux would also kill the command when the *thread* that started the command ends. An owner may have several threads,
+and one of them may end early. So the owner starts the supervisor, and the supervisor's main thread starts the command
+and waits for its end.
 
 The first line on stdout is the command's process id; the command's own output goes to the supervisor's stderr. The
-supervisor passes SIGTERM and SIGINT to the command as SIGTERM, and SIGUSR1 as SIGKILL. Its exit code is the command's,
-or 128 + the number of the signal that ended the command.
+supervisor passes SIGTERM and SIGINT to the command as SIGTERM, and SIGUSR1 as SIGKILL. The supervisor's exit code is
+the command's, or 128 + the number of the signal that ended the command.
 
-It runs as a plain file that imports nothing of the package, so that it starts in a few milliseconds.
+The supervisor runs as a plain file that imports nothing of the package, so that it starts in a few milliseconds.
 """
 
 from __future__ import annotations

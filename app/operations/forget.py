@@ -125,7 +125,7 @@ class ForgetRequests:
         """Return the identity's last sequences, as the workers answer.
 
         Raises:
-            SettingsError: a worker of a version runs that ignores requests to forget.
+            SettingsError: a worker of a version that ignores requests to forget is running.
         """
         asked = asyncio.run(lookup(self._bootstrap, self._settings, self._name, identity, None))
         if asked.cannot_forget is not msgspec.UNSET:

@@ -77,7 +77,7 @@ from kafka_ratchet.transport.transactions.hanging import Hanging, end_hanging, f
 log = structlog.get_logger(__name__)
 
 TRIES: Final = 20
-"""Maximum number of attempts to take a partition over. A halted lane retries every few seconds, and may fence one."""
+"""Maximum number of attempts to take a partition over, because a halted lane's retries may fence an attempt."""
 MOST_DIGITS: Final = 19
 """Maximum number of digits of an offset, which has 64 bits. Python refuses numbers of thousands of digits."""
 CHANGELOG_BYTES: Final = 1_000_000
@@ -263,10 +263,10 @@ class Resume:
         newest = max((decided[number] for number in having), key=lambda each: each.at)
         remedy = "with --partition, and without --adopt," if self.wanted.adopt else "with --partition"
         raise SettingsError(
-            f"{self.stream.input}: an earlier command has recorded this decision for {_named(having)} (the last one by "
-            f"{newest.by} at {newest.at}), but not for {_named(open_ones)}, or not since a halt there. If repeated for "
-            f"{_named(having)}, it would forward their records again. Run the command {remedy} for each of the others; "
-            "do the same to decide once more about a single partition"
+            f"{self.stream.input}: an earlier command has recorded this decision for {_named(having)} (most "
+            f"recently by {newest.by} at {newest.at}), but not for {_named(open_ones)}, or not since a halt there. The "
+            f"same decision once more for {_named(having)} would forward records again. Run the command {remedy} for "
+            "each of the other partitions, and for a partition about which you do want to decide once more"
         )
 
     async def execute(self, numbers: list[int]) -> list[Plan]:
@@ -397,7 +397,7 @@ class Resume:
         The entry keeps its position, topics and settings, so a partition halted for another reason stays halted.
 
         Returns:
-            reason why nothing was recorded; "" if it was
+            reason why nothing was recorded; "" if the end was recorded
         """
         with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
             move = self.move_of(cluster, number, self.state_of(number, Path(folder), kept=kept_of(self.stream)))
@@ -627,7 +627,7 @@ class Resume:
         return recounted, counted
 
     async def _decided_by_policy(self) -> tuple[bool, Sequence[ForgetRequest]]:
-        """Return True if the next worker judges, and the requests to forget identities, from the policy topic."""
+        """Return, from the policy topic, True if the next worker judges, and the requests to forget identities."""
         if not is_judged(self.stream, self.settings.app):
             return False, ()
         policies = await asyncio.to_thread(read_policies, self.settings, self.bootstrap)

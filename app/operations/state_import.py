@@ -96,16 +96,17 @@ class Where(NamedTuple):
 def superseded(
     forgets: Iterable[ForgetRequest], state: SequencePartition, imported: Mapping[bytes, int], where: Where
 ) -> tuple[Edit, ...]:
-    """Return changes without effect for the requests to forget that an import supersedes.
+    """Return an edit for each request to forget that an import supersedes. The edits change no sequence.
 
     A changelog created again no longer shows which requests were applied, but the policy topic keeps all of them. So a
-    worker would forget an imported identity again. The file is later than the request, and decides.
+    worker would forget an imported identity again. The edit marks the request as applied, because the file is newer.
 
     Args:
         forgets: requests of the stream.
         state: the partition's state, before the import.
         imported: last sequence of each imported identity.
-        where: place of the import. If its position is unknown, so is whether a request was applied.
+        where: place of the import. If its position is unknown, every request for an imported identity is
+            superseded.
     """
     number, topic, position = where
     found = []

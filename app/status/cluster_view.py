@@ -399,7 +399,7 @@ class ClusterView:
         """Store the changelog names and internal streams that workers report.
 
         Returns:
-            sentences about reported streams, those neither in the settings nor internal
+            sentences about the reported streams, except those in the settings and internal ones
         """
         said = []
         for status in answers.values():

@@ -22,7 +22,7 @@ from kafka_ratchet.app.status.lookup import QueryError, parse_query
 from kafka_ratchet.rule.verdicts import COUNTERS, DUPLICATE, UNJUDGED
 
 EVERY_S: Final = 10
-"""Seconds of each row of a worker's history."""
+"""Seconds that each row of a worker's history covers."""
 ROWS: Final = 8_640
 """Maximum number of rows of a worker's history: a day."""
 LAG_EVERY_S: Final = 60
@@ -127,8 +127,8 @@ def parse_history_query(query: Mapping[str, str]) -> HistoryQuery:
         raise QueryError(f"step must be {EVERY_S} or a multiple of {EVERY_S}, in seconds")
     if not 0 <= end - begin <= POINTS_MOST * step:
         raise QueryError(
-            f"from {begin} to {end} must be a time of at least 0 and at most {POINTS_MOST:,} steps of {step} s. Give a "
-            "later from, or a longer step"
+            f"from is {begin} and to is {end}: from must not be after to, and at most {POINTS_MOST:,} steps of "
+            f"{step} s before it. Correct from, or give a longer step"
         )
     try:
         numbers = tuple(int(each) for each in query.get("partitions", "").split(",") if each)

@@ -1,7 +1,7 @@
 """Checks of each request to an HTTP address of Ratchet: a method that only reads, a known host, strict headers.
 
-Any web page can make a browser send requests to loopback addresses. The check of the Host header prevents that a page
-reads the answers by a host name of its own that resolves to this address (DNS rebinding).
+Any web page can make a browser send requests to loopback addresses. The check of the Host header keeps a page
+from reading the answers through a host name of its own that resolves to this address (DNS rebinding).
 """
 
 from __future__ import annotations

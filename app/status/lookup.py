@@ -211,7 +211,7 @@ def verdict_of(
         persisted: last sequence of the identity in a committed transaction; None: none.
         pushed: last sequence of the identity in any transaction, committed or open; None: none.
         window: the stream's `reorder_window`; 0: none.
-        seen: True if the sequence was seen in the window below `persisted`; True if in the one below `pushed`.
+        seen: two flags: the sequence was seen in the window below `persisted`; it was seen in that below `pushed`.
     """
     found: tuple[tuple[int | None, bool, SequenceVerdict], ...] = (
         (persisted, seen[0], DUPLICATE),

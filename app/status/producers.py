@@ -83,7 +83,7 @@ class ProducerPartition:
     pushed: last sequence that a worker has judged, committed or in an open transaction; None: there is none.
     fresh, duplicate: estimated number of records with each verdict, from a sample of each batch
     (`kafka_ratchet.tables.activity.ActivityCounter`).
-    since: start of this count: the worker took the partition, or met the name again after it had dropped it.
+    since: start of this count: the worker took the partition, or counts the name again after dropping it.
     last_seen: time of the last record; None: no record since then.
     Times are in ISO 8601, UTC, by the worker's clock.
     """
@@ -281,7 +281,7 @@ def list_producers(sequences: Sequences, asked: list[int], after: bytes | None, 
     unsure: list[int] = []
     """Partitions that may have more names than they have listed."""
     last: bytes | None = None
-    """Last name of the page, of those found so far; None: the page is not full. Later partitions stop there."""
+    """Last name of the page, of those found so far; None: the page is not full. Later partitions stop at it."""
     complete, looked_into, not_tallied = True, [], 0
     for number in asked:
         partition = sequences.partition(number)

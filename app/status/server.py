@@ -3,15 +3,15 @@
     GET /status                                                  all tables and partitions of this worker
     GET /status/identity?stream=S&identity=TEXT[&sequence=N]     the last sequences of one identity
     GET /status/identity?stream=S&hex=HEX[&sequence=N]           the same, by the identity's bytes
-    GET /status/producers?stream=S[&after=HEX][&limit=N]         producers by name, after a name
-    GET /status/identities?stream=S[&prefix=HEX][&after=HEX][&limit=N]     identities in order, after one
+    GET /status/producers?stream=S[&after=HEX][&limit=N]         producers by name, after a given one
+    GET /status/identities?stream=S[&prefix=HEX][&after=HEX][&limit=N]     identities in order, after a given one
     GET /status/table?stream=S&table=T&key=TEXT (or hex=HEX)     a key of a program's table, committed values
-    GET /status/table?stream=S&table=T[&after=HEX][&limit=N]     its keys, after one
+    GET /status/table?stream=S&table=T[&after=HEX][&limit=N]     its keys, after a given one
                                                                  (both without stream: of a global table)
     GET /status/pages                                            address of the pages of a hosted Faust app
     GET /metrics                                                 Prometheus text
     GET /healthz                                                 200 while the event loop lives
-    GET /readyz                                                  200 when it does all its work, else 503 with the reason
+    GET /readyz                                                  200 when the worker is ready, else 503 with the reason
 
 The last three accept any Host header, because probes and Prometheus use other names of the address.
 

@@ -130,7 +130,7 @@ class Application:
     async def start(self, url: str | None = None) -> None:
         """Join the group; lanes start as partitions are assigned.
 
-        Global tables are read before the worker joins: the group works without it until then.
+        Global tables are read before the worker joins. Until then, the group works without this worker.
 
         Args:
             url: the worker's status address; Faust publishes it in the group, where the page finds it

@@ -85,7 +85,7 @@ class ClaimCheck:
         """Halt each running lane after another application has claimed its topics; never return.
 
         `ratchet resume --adopt` writes its claim, and then ends with an error if the former application still has a
-        worker in its group. The claim is valid all the same: from then on that worker may not write.
+        worker in its group. The claim is valid nevertheless: that worker must not write any more.
         """
         seen: int | None = None
         while True:

@@ -93,7 +93,7 @@ class StreamOwnership:
         """Refuse an output or changelog that another application or stream has claimed.
 
         Raises:
-            TopicTaken: another has claimed one of them.
+            TopicTaken: another application or stream has claimed one of them.
         """
         for topic in (self._stream.output, changelog):
             known = self._claims.get(topic)
@@ -109,7 +109,7 @@ class StreamOwnership:
         """Refuse an input that was given more partitions since the stream claimed its changelog.
 
         Raises:
-            PartitionsDiffer: the input has more; a running worker stops for the same reason.
+            PartitionsDiffer: the input has more partitions; a running worker stops for the same reason.
         """
         known = self._claims.get(changelog)
         if known is None or not 0 < known.partitions < partitions or known.id != self.id_of(changelog):
@@ -142,11 +142,11 @@ class StreamOwnership:
             moved = sorted((left - kept) & set(home.tables))
             if moved and partition_counts(admin_client(self._options), [topic]):
                 raise SettingsError(
-                    f"table {moved[0]}: an earlier version of the program has it in stream {home.stream!r}, and this "
-                    f"one in stream {self._name!r}. Its entries are in {topic}, so it would begin empty here. Run the "
-                    "earlier version, or keep the agents, names and topics that the table's stream comes from. To "
-                    "begin with an empty table, give it a new name; to fill it from all records, see Back-filling in "
-                    "docs/guide/agents-deploy.md"
+                    f"table {moved[0]}: an earlier version of the program has this table in stream {home.stream!r}, "
+                    f"and this version in stream {self._name!r}. The table's entries are in {topic}, so the table "
+                    "would begin empty here. Run the earlier version, or keep the agents, names and topics that the "
+                    "table's stream comes from. To begin with an empty table, give it a new name; to fill it from all "
+                    "records, see Back-filling in docs/guide/agents-deploy.md"
                 )
 
     def claim(
@@ -215,7 +215,7 @@ class StreamOwnership:
             raise TopicTaken(
                 f"{topic}: has records, and stream {name!r} of application {app!r} has never committed anything: "
                 "another program wrote them, and events may count twice. If the application or the stream was renamed, "
-                f"put the old name back. If they are meant to be there, run `ratchet resume --stream {name} --adopt "
+                f"put the old name back. If the records belong there, run `ratchet resume --stream {name} --adopt "
                 "--from earliest|latest|OFFSET --reason TEXT --execute`"
             )
         return True

@@ -76,7 +76,7 @@ class _Process:
     deaths: int = 0
     """Number of deaths in a row since the last steady run."""
     due: float | None = 0.0
-    """Time of the next start, by the monotonic clock; None: it runs, or is not started again."""
+    """Time of the next start, by the monotonic clock; None: the process runs, or is not started again."""
     code: int = 0
     refusal: int = -1
     """Descriptor for the parent to read the process's message that it cannot work."""
@@ -103,7 +103,7 @@ class Parent:
         self._processes = [_Process(role) for role in roles]
         self._stop_within_s, self._steady_s, self._pause_s = stop_within_s, steady_s, pause_s
         self._alive = os.pipe()
-        """Pipe without data. Its write end closes when the parent dies, and the processes, which read it, notice."""
+        """Pipe without data. Its write end closes when the parent dies; the processes notice at the read end."""
         self._stops = False
         self._refusal: str | None = None
         self.replaced = memoryview(mmap.mmap(-1, 8 * len(roles))).cast("Q")
@@ -366,7 +366,7 @@ def _become(role: ProcessRole, parent: int, refusal: int, first: Callable[[], No
 def _end_with(parent: int, name: str) -> None:
     """Have Linux send SIGTERM to this process when its parent dies, and set the process's name.
 
-    Linux does so when the thread that forked ends; the parent has only one thread.
+    Linux sends the signal when the forking thread of the parent ends; the parent has only one thread.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

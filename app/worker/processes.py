@@ -31,7 +31,7 @@ from kafka_ratchet.rule.identity import SequenceSource
 log = structlog.get_logger(__name__)
 
 LATE_IMPORTS: Final = ("faust.app.router", "faust.tables.objects", "faust.tables.sets", "faust.topics", "faust.worker")
-"""Modules to import before the fork, so that not each process imports them."""
+"""Modules to import before the fork, so that the processes need not import them."""
 
 KILL_AFTER_S: Final = STOP_WITHIN_S + 15.0
 """Seconds after which the parent kills a stopping process. Before that, the process ends itself and logs why."""

@@ -115,7 +115,7 @@ def _refuse_shared(name: str, stream: StreamSettings, others: Mapping[str, Strea
     for other, its in others.items():
         if shared := mine & {*its.writes}:
             raise SettingsError(
-                f"stream {name}: stream {other} writes its topic {shared.pop()!r}, too. Write a section "
+                f"stream {name}: stream {other} writes to topic {shared.pop()!r}, too. Write a section "
                 f"[streams.{name}] with input = {stream.input!r} and an output and dead_letters of its own"
             )
 
@@ -126,8 +126,9 @@ def _refuse_circle(
     for other in sorted(ancestors & {*others}):
         if others[other].input in stream.writes:
             raise SettingsError(
-                f"stream {name}: its topic {others[other].input!r} is the input of stream {other}, from which its "
-                f"events come, so they would circulate forever. Write a section [streams.{name}] with other topics"
+                f"stream {name}: its topic {others[other].input!r} is the input of stream {other}. The events of "
+                f"{name} come from {other}, so they would circulate forever. Write a section [streams.{name}] with "
+                "other topics"
             )
 
 

@@ -9,8 +9,8 @@ broker; the tests of a mutant run in a fork of it. The files of the code stay un
 has used Spark. So each fork of the part `stores` starts its own Spark or database. It runs tests without them first,
 then those of the module's own test file, and begins no further test after `--seconds`.
 
-A mutant is killed if a test fails that passes in a fork without the mutant. It survives if all pass; so does one of a
-line that no test runs. It is undecided if the process crashes, takes too long, or has no time for all tests, or if only
+A mutant is killed if a test fails that passes in a fork without the mutant. It survives if all tests pass, or if no
+test runs its line. It is undecided if the process crashes, takes too long, or has no time for all tests, or if only
 fixtures fail. If a file has functions that Numba compiles, its tests run with Numba switched off, because Numba's cache
 would have the unchanged functions. Texts, log lines, errors and annotations are not changed, nor is code that Spark or
 a command runs in a process of its own.

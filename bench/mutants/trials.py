@@ -24,7 +24,7 @@ from typing import Any, Final
 import coverage
 
 LIMIT_S: Final = 60.0
-"""Seconds a test may take in addition to four times its measured time. Then it counts as an endless loop.
+"""Seconds a test may take in addition to four times its measured time. A longer run counts as an endless loop.
 
 So many are needed because the first test in a process that calls a compiled function waits until Numba has loaded it.
 """
@@ -174,7 +174,7 @@ class Tests:
 
 
 class _Without:
-    """Pytest plugin that leaves out the tests that need one of some fixtures."""
+    """Pytest plugin that leaves out the tests that need one of the given fixtures."""
 
     def __init__(self, fixtures: tuple[str, ...]) -> None:
         self.fixtures = fixtures

@@ -1,7 +1,7 @@
 """`ratchet` command with a wrong clock: python -m faults.programs.clock SECONDS COMMAND ARGUMENT...
 
 The process sees a shifted wall clock through `time`, while its monotonic clock is unchanged, as on a machine where the
-administrator or NTP daemon sets the time. At SIGHUP the shift changes its sign: a fast clock becomes as slow.
+administrator or NTP daemon sets the time. At SIGHUP the shift changes its sign: a fast clock becomes slow by as much.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def test_what_is_kept_in_a_variable_is_noticed(ratchet_broker: str) -> None:
 
 
 def test_events_that_meet_need_one_partition() -> None:
-    with pytest.raises(SettingsError, match=r"events of all partitions meet in stream .*: give it one partition"):
+    with pytest.raises(SettingsError, match=r"stream .* gets events from all partitions, .* Give partitions=1"):
         assert_once(f"{WORDS}:app", {topic("words.posts"): POSTS}, points=("committed",), partitions=2)
 
 

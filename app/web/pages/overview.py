@@ -37,7 +37,7 @@ FINDINGS_MOST: Final = 20
 ANNOUNCED_MOST: Final = 3
 """Maximum number of new problems that the page lets a screen reader announce."""
 RATE_S: Final = 60
-"""Seconds of the history in the computation of rates."""
+"""Seconds of the history that a rate averages."""
 TABLE_ROWS: Final = 24
 """Maximum number of rows of the table below the chart, with the chart's numbers."""
 

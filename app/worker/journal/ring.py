@@ -1,6 +1,6 @@
 """Ring file of fixed size with a row per step of time; the newest row replaces the oldest.
 
-    header    8 integers: magic, version, seconds of a row, number of rows, values of a row, three times 0
+    header    8 integers: magic, version, seconds of a row, number of rows, values of a row, three zeros
     row       slot, check, values: 8-byte integers. The slot is the number of the step since the epoch; its row has the
               index `slot % rows`. The check is the exclusive or of all other integers of the row and of the magic
 

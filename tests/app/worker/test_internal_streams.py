@@ -71,7 +71,7 @@ def test_a_section_that_does_not_fit(section: dict[str, Any], says: str) -> None
 
 def test_topics_that_another_stream_has() -> None:
     taken = ORDERS | {"output": "shop-by-user"}
-    with pytest.raises(SettingsError, match=r"stream orders writes its topic 'shop-by-user', too. Write a section"):
+    with pytest.raises(SettingsError, match=r"stream orders writes to topic 'shop-by-user', too. Write a section"):
         with_steps(settings(orders=taken), program())
     with pytest.raises(SettingsError, match="'By User': use a lower-case letter"):
         with_steps(settings(orders=ORDERS), program("By User"))
