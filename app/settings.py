@@ -231,7 +231,7 @@ class Settings(BaseSettings):
         """Return name and settings of a stream. name: None selects the only stream.
 
         Raises:
-            SettingsError: no stream has the name; or no name is given, and the settings have not exactly one stream.
+            SettingsError: no stream has the name; or no name is given, and the settings have no stream or several.
         """
         judged = judging(self.streams)
         if name is None and len(judged) == 1:

@@ -97,7 +97,7 @@ class StreamSettings(_Section):
     A policy that an operator sets for the stream takes precedence; see `kafka_ratchet.app.worker.policy`.
     """
     event_id: str | None = None
-    """header:NAME, the header of input records with the event's id, as a mirror copies it.
+    """Header with the event's id in records that a mirror has copied to the input, as header:NAME.
 
     None: the id of a record is its topic, partition and offset.
     """
@@ -279,7 +279,7 @@ class SinkSettings(_Section):
     stream: str | None = None
     """Name of the stream with the output to read; None: the only stream of the settings."""
     from_input: bool = False
-    """True: the job reads the stream's input and deduplicates it itself; no worker is needed. False: the output."""
+    """True: the job reads and deduplicates the stream's input; no worker is needed. False: it reads the output."""
     format: Literal["json", "avro", "protobuf", "bytes"] | None = None
     """Format of record values; None: json if `columns` is set, avro if a schema is set, else bytes."""
     columns: str | None = Field(default=None, min_length=1)

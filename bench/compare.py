@@ -72,7 +72,7 @@ class Comparison:
     runs: dict[str, list[Measured]] = field(default_factory=dict)
 
     def ratios(self, peer: str, value: Callable[[Measured], float]) -> dict[str, float]:
-        """Return median, minimum and maximum of the ratios of the first subject to a peer, one ratio for each round.
+        """Return median, minimum and maximum of the ratios, by round, of the first subject to a peer.
 
         value: function that returns the measure to compare
         """

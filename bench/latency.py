@@ -101,7 +101,7 @@ def latency(subject: str, bootstrap: str, rate: int, seconds: float, warm_up_s: 
 def _send(
     producer: Producer, topic: str, rate: int, seconds: float, warm_up_s: float, running: RunningProcess
 ) -> tuple[int, int]:
-    """Send records at a steady rate, after a single first one that starts a waiting subject.
+    """Send records at a steady rate, after a single first record that starts a waiting subject.
 
     Returns:
         number of records sent; monotonic nanoseconds at the first record that counts

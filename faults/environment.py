@@ -427,7 +427,7 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
         again = self.read_again[kind]
         if proof.pending or proof.invalid or judged != len(sent) + again:
             raise FaultRunFailed(
-                f"by-{kind}: {len(sent)} events were sent and {again} read again, the input holds {proof.as_dict()}"
+                f"by-{kind}: {len(sent)} events were sent and {again} read again, but the input holds {proof.as_dict()}"
             )
         if (counted == Difference()) != proof.ok:
             raise FaultRunFailed(f"by-{kind}: counted {counted}, but verify says {proof.as_dict()}")

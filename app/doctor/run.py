@@ -162,7 +162,7 @@ def _disk(folder: Path) -> Iterator[Finding]:
 def _is_locked(lock: Path) -> bool | None:
     """Return True if a process holds the lock file `lock`, False if none does, None if unknown.
 
-    It looks in /proc/locks, because locking the file could make a worker fail that starts at this moment.
+    It looks in /proc/locks, because locking the file could make a starting worker fail.
     """
     try:
         lines = Path("/proc/locks").read_text("ascii").splitlines()

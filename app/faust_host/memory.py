@@ -169,7 +169,7 @@ def _method(
 
 
 def _helpers(function: Function, module: ast.Module, stream: str) -> Iterator[tuple[Function, str]]:
-    """Yield each function of the module called with the stream, as `pairs(stream)`, and the name of that parameter."""
+    """Yield each function of the module called with the stream, as `pairs(stream)`, and the parameter that gets it."""
     functions = {each.name: each for each in module.body if isinstance(each, Function)}
     for call in ast.walk(function):
         helper = functions.get(call.func.id) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else None

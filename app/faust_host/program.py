@@ -196,7 +196,7 @@ class _Host:
             if target in sources:
                 raise SettingsError(
                     f"{place_of(agent.fun)}: agent {agent.name} forwards its records to {topic.name}, the topic that "
-                    "it reads, so that it would get them forever. Give the step another topic"
+                    "it reads, so it would receive them again forever. Give the step another topic"
                 )
         else:
             prefix = "" if first.has_prefix else f"{agent.name}-"

@@ -21,9 +21,9 @@ from kafka_ratchet.tables.values.table import Table
 log = structlog.get_logger(__name__)
 
 TIME: Final = "time"
-"""Key of a clock's table: seconds since the epoch, the greatest time seen."""
+"""Key in a clock's table for the greatest time seen, in seconds since the epoch."""
 LATE: Final = "late"
-"""Key of a clock's table: the number of writes to windows already closed."""
+"""Key in a clock's table for the number of writes to windows already closed."""
 
 
 class OpenWindows:

@@ -233,7 +233,7 @@ def _sent_to(group: Group, where: tuple[str, int], topic_id: str, first: int) ->
 def is_unknown(looked: Lookup, partition: int | None) -> bool:
     """Return True if workers answered for all partitions, and none has a last sequence of the identity.
 
-    partition: the only partition to regard; None: all
+    partition: the only partition to check; None: all partitions
     """
     unasked = [number for number in looked.not_asked if partition in (None, number)]
     known = [row for row in looked.partitions if partition in (None, row.partition)]

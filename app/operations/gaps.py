@@ -25,8 +25,8 @@ class Gap(msgspec.Struct, frozen=True):
     """Identity with missing sequences, in one partition.
 
     identity: the identity as text; None: it is not UTF-8.
-    first: sequence at which counting began: the lowest one seen; or the last one at that time, if the identity was
-        known before counting began, or if an operator lowered its last sequence.
+    first: sequence at which counting began, usually the lowest one seen. If the identity was known before counting
+        began, or an operator lowered its last sequence, it is the last sequence of that time.
     last: the highest sequence seen.
     seen: number of different sequences seen from `first` to `last`.
     """

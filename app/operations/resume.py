@@ -194,7 +194,7 @@ class Resume:
                 )
         self.partitions = found[self.stream.input]
         self.shared: list[tuple[str, int]] = []
-        """Partitions that the lanes of all partitions write to, as far as they are known here."""
+        """Topic partitions that every lane may write to, as far as this command knows."""
         if isinstance(self.stream, RepartitionSettings):
             self.shared = [(self.stream.output, number) for number in range(found[self.stream.output])]
         if not wanted.adopt:

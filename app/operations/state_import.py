@@ -132,7 +132,7 @@ def prepare_import(settings: Settings, bootstrap: str, name: str) -> None:
     if not partition_counts(admin_client({"bootstrap.servers": bootstrap, **settings.kafka}), [needed]):
         raise TopicMissing(
             f"stream {name}: the topic {needed} does not exist. Create it with its final number of partitions, or "
-            "let the mirror create it, then run the import. Start no worker before"
+            "let the mirror create it, then run the import. Start no worker until then"
         )
     prepare_policy(bootstrap, settings)
     wanted = {each: stream for each, stream in settings.streams.items() if each in (name, arrivals_of(name))}

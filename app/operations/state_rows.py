@@ -5,7 +5,7 @@
     sequence      the last sequence; missing in a stream without sequences, and then read as 0.
     partition     partition of the input.
     partitions    partition count of the input at the export.
-    last_seen     append time of the identity's newest entry, ISO 8601, UTC; for display, the import ignores it.
+    last_seen     append time of the identity's newest entry, ISO 8601, UTC; for display only, ignored by imports.
     state         further state of the identity, in hex, if the stream keeps more than a sequence.
 
 An NDJSON file has a JSON object with these keys in each line, a Parquet file a column for each. The import needs

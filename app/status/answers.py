@@ -84,7 +84,7 @@ class TableStatus:
     """Status of a stream in a worker: its topics, and the partitions that the worker serves or stands by for.
 
     deduplicate: True if deduplication is on, as known to this worker.
-    origin: policy or setting that decides this (`kafka_ratchet.app.worker.policy.PolicyOrigin`).
+    origin: policy or setting that decides `deduplicate` (`kafka_ratchet.app.worker.policy.PolicyOrigin`).
     problem: sentence for the operator.
     tables: names of the program's tables.
     """

@@ -411,7 +411,7 @@ def _further(told: int | None, asked: int | None) -> int | None:
 
 
 def _lag(position: int | None, start: int | None, end: int | None) -> int | None:
-    """Return the number of offsets left to read; all that the partition has, if no position is committed."""
+    """Return the number of offsets left to read. Without a committed position, the whole partition is left."""
     begin = position if position is not None else start
     return None if begin is None or end is None else max(0, end - begin)
 

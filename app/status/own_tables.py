@@ -85,7 +85,7 @@ class AskedPartition:
 class TableAnswer:
     """Body of GET /status/table.
 
-    reached: key, in hex; all keys up to it are in the answer. None: all keys are in it.
+    reached: key, in hex; the answer has all keys up to it. None: the answer has all keys.
     complete: False: keys of the last seconds may be missing.
     left_out: number of keys too long for the list.
     problems: sentences for display.

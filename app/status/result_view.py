@@ -114,7 +114,7 @@ class SinksView:
         return [results for results in found if results is not None]
 
     async def one(self, name: str) -> tuple[Results, Settings] | None:
-        """Return the sink with a section or job of that name, and its settings; None if the settings have none."""
+        """Return the sink with this name of its section or job, and its settings; None without such a sink."""
         for section, view in self._views.items():
             if name in {section, view.settings.sink.name} and (results := await view.latest()) is not None:
                 return results, view.settings

@@ -79,7 +79,7 @@ class CombinedServer:
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _ask(self, address: str, path: str, within_s: float) -> tuple[int, str]:
-        """Send a request to one process; return status code and body of its answer, with code 0 without an answer."""
+        """Send a request to one process; return the answer's status code and body, code 0 without an answer."""
         assert self._client is not None  # noqa: S101 - it is served
         try:
             limit = aiohttp.ClientTimeout(total=within_s)

@@ -185,7 +185,7 @@ def _state(state: str) -> tuple[str, str]:
 def _shell(*arguments: object) -> str:
     """Return a command for the user to copy, with arguments quoted for a shell.
 
-    If an argument is None, it is left out, and so is the argument before it, its option.
+    An argument of None is left out together with its option, the argument before it.
     """
     kept: list[str] = []
     for argument in arguments:

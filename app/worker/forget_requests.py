@@ -53,7 +53,7 @@ def stream_and_id(parts: object) -> tuple[str, str] | None:
     """Return stream and request id from a key's parsed JSON; None for a key of another kind.
 
     Raises:
-        ValueError: the key begins as a request's and is malformed.
+        ValueError: the key begins like the key of a request, but is malformed.
     """
     if not (isinstance(parts, list) and parts[:1] == [FORGET]):
         return None

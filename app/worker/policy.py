@@ -315,13 +315,13 @@ class PolicyFollower:
         """Return the contents of the topic. reading: number that `known_to` returned to the lane.
 
         Raises:
-            Aborted: since then a new reading of the topic from its beginning has begun.
+            Aborted: another reading of the topic from its beginning has begun since.
         """
         if reading != self._reading or not self._complete:
             raise Aborted(
                 f"{self.policies.changelog}: the topic was replaced or truncated, or this worker could not read it for "
-                "too long, so it reads the topic again from its beginning. Until that is done, it does not know "
-                "whether to deduplicate. The partition waits, and then goes on by itself, unless the topic was "
+                "too long. The worker reads the topic again from its beginning, and does not know until then whether "
+                "to deduplicate. The partition waits, and then continues without an operator, unless the topic was "
                 "replaced or lost records"
             )
         return self.policies

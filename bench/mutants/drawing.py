@@ -61,7 +61,7 @@ class Mutant:
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the syntax nodes of the code in order, without those not to change: errors, logs, texts, annotations."""
+    """Yield the syntax nodes that a mutant may change, in order: all but errors, logs, texts and annotations."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Raise | ast.AnnAssign | ast.arguments | ast.Assert | ast.JoinedStr):
             continue

@@ -267,7 +267,7 @@ class _Server:
         os.write(self.answers, json.dumps(astuple(answer)).encode() + b"\n")
 
     def _in_order(self, trial: Trial, items: dict[str, Any]) -> list[Any]:
-        """Return first the tests that need few servers, and of these first those of the module's own test file."""
+        """Return the tests, those with the fewest servers first, and among equals the module's own test file first."""
         chosen = [items[test] for test in trial.tests if test in items]
         if not self.tests.apart:
             return chosen

@@ -50,7 +50,7 @@ async def sink_page(request: web.Request) -> web.StreamResponse:
 
 
 async def _commits(request: web.Request, results: Results, settings: Settings) -> tuple[list[SinkCommit], str | None]:
-    """Return the commits of a sink's table, and None; or no commits, and the reason why they cannot be read."""
+    """Return the commits of a sink's table, and the reason if the read failed, else None."""
     if results.error is not None or not results.generation:
         return [], None
     asked, bootstrap = impatient(settings), request.app[BOOTSTRAP]

@@ -48,7 +48,7 @@ def test_java_home_comes_before_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
     [
         ("""echo 'openjdk version "11.0.2"' >&2""", "is Java 11; Kafka and Spark need 17 or newer.*apt install"),
         ("exit 1", "does not run.*apt install"),
-        ("echo hello", "does not report its version but: 'hello'"),
+        ("echo hello", "printed no version of Java, but 'hello'"),
     ],
 )
 def test_a_java_that_will_not_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, sentence: str) -> None:
