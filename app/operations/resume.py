@@ -247,13 +247,13 @@ class Resume:
         return None if is_halted else newest
 
     def _refuse_repetition(self, plans: list[Plan], decided: dict[int, Decision]) -> None:
-        """Refuse a decision that only some partitions have, if these would process records again.
+        """Refuse a decision that would make partitions with this decision process records again.
 
-        An earlier command may have failed after these partitions.
+        An earlier command may have recorded it for some of the partitions, and failed before the others.
 
         Args:
             plans: plans for all requested partitions.
-            decided: this decision as recorded, by partition; without partitions halted again since.
+            decided: this decision as recorded, by partition. Partitions that halted again since then are left out.
         """
         open_ones = [plan.partition for plan in plans if plan.partition not in decided]
         if not open_ones or not (self.wanted.forget or self.wanted.recount):

@@ -196,7 +196,7 @@ class ClusterView:
             missing = partitions - asked
             # Each identity has one partition then, as with a key.
             kind = "key" if spec.repartition_by else str(spec.identity)
-            were = {row.partition for row in rows if row.had_come_to(sequence)}
+            were = {row.partition for row in rows if row.had_reached(sequence)}
             answer = answer_of(verdicts, partitions, missing, identity=kind, partition=partition, forgotten=were)
         rows_of = {each.stream: each.partitions for each in overview.streams}
         may_wait = answer in ("unseen", "forgotten", "unknown", "depends")

@@ -199,8 +199,8 @@ class KnownIdentity:
     forgotten: list[ForgetEffect] | msgspec.UnsetType = msgspec.UNSET
     """Operators' requests to forget the identity, the oldest first; unset if there are none."""
 
-    def had_come_to(self, sequence: int) -> bool:
-        """Return True if the partition has forgotten a last sequence at least as high as `sequence`."""
+    def had_reached(self, sequence: int) -> bool:
+        """Return True if the identity had reached `sequence` here before the partition forgot it."""
         edits = [] if self.forgotten is msgspec.UNSET else self.forgotten
         return any(each.before is not None and sequence <= each.before for each in edits)
 

@@ -177,7 +177,7 @@ def _is_named(each: Finding) -> bool:
 def _has_usual_name(each: Finding) -> bool:
     """Return True if a header or field of a candidate has an id's usual name.
 
-    A key has no name: it may identify an event or a customer.
+    False for a key, because it has no name that shows if it identifies an event or, for example, a customer.
     """
     return any(USUAL_ID.search(place.words) for place in each.candidate.identity)
 

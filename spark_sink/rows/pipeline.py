@@ -65,7 +65,7 @@ class RowPipeline:
 
     def __post_init__(self) -> None:
         if self.columns is not None and self.avro is not None:
-            raise OptionRefused("Avro values have the columns of their schema. Remove columns")
+            raise OptionRefused("Avro values have the columns of their schema. Remove columns from the settings")
         if self.registry is not None and (self.columns is None or self.avro is not None):
             raise OptionRefused(
                 "values of a schema registry need columns, and take no other format. Set columns, and remove the format"

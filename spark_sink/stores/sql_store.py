@@ -410,9 +410,10 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
             )
         if gone := self._state.gone_table(database):
             raise StoreError(
-                f"{self._where}: table {self._state.result} has rows, and no stored offsets; table {gone}, which has "
-                f"offsets of topic {self._topic}, is missing. After a rename, the job would add the whole topic to "
-                "its rows once more: rename the table and its rejects back. Otherwise choose a table without rows"
+                f"{self._where}: table {self._state.result} has rows but no stored offsets. Offsets of topic "
+                f"{self._topic} are stored for table {gone}, which does not exist any more. If {gone} was renamed to "
+                f"{self._state.result}, the job would add the whole topic to its rows once more: rename the table and "
+                "its rejects back. Otherwise choose a table without rows"
             )
         require_write_mode(self._where, self._name, self._state.write_mode(database), self._write_mode)
 

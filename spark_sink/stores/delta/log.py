@@ -39,7 +39,7 @@ class Entry:
     def replaces_all(self) -> bool:
         """Return whether the entry may remove all earlier rows of the table.
 
-        Name and parameters of the entry's operation decide, as Delta's own writers and delta-rs write them.
+        The entry's operation and its parameters show this, in the forms of Delta's own writers and of delta-rs.
         """
         everything = str(self.parameters.get("predicate") or "") in {"", "[]", '["true"]', "true"}
         if self.operation == "WRITE":

@@ -217,5 +217,5 @@ def test_a_forgotten_sequence_is_not_unseen(
 @pytest.mark.parametrize(("before", "sequence", "is_forgotten"), [(7, 7, True), (7, 8, False), (None, 0, False)])
 def test_what_an_operator_had_forgotten(before: int | None, sequence: int, is_forgotten: bool) -> None:
     edit = ForgetEffect("2026-11-22T00:00:00Z", "ann@desk", "began again", 12, None, before, None)
-    assert KnownIdentity(0, "w", None, None, "fresh", [edit]).had_come_to(sequence) is is_forgotten
-    assert not KnownIdentity(0, "w", None, None, "fresh").had_come_to(sequence)
+    assert KnownIdentity(0, "w", None, None, "fresh", [edit]).had_reached(sequence) is is_forgotten
+    assert not KnownIdentity(0, "w", None, None, "fresh").had_reached(sequence)
