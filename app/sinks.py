@@ -54,8 +54,8 @@ def require_apart(sinks: Mapping[str, SinkSettings], topic_of: Callable[[SinkSet
         for called in {name, sink.name}:
             if known.setdefault(called, name) != name:
                 raise ValueError(
-                    f"sinks {known[called]!r} and {name!r} both have the name {called!r}, as a section or as a job. "
-                    "Give one of them another name"
+                    f"sinks {known[called]!r} and {name!r} both have the name {called!r}. The name of a section or of "
+                    "its job must not be a name of another sink. Give one of them another name"
                 )
         other = tables.setdefault((*table_of(sink), topic_of(sink)), name)
         if other != name:

@@ -123,8 +123,8 @@ def run_postgres() -> Iterator[PostgresServer]:
     programs = find_postgres()
     if programs is None:
         raise SetupError(
-            f"there is no PostgreSQL: the environment lacks the package {PACKAGE.replace('_', '-')}, which carries "
-            f"one, and the distribution's is not installed. {HOW_TO_INSTALL}"
+            "there is no PostgreSQL: the operating system has none installed, and the Python environment lacks the "
+            f"package {PACKAGE.replace('_', '-')}, which contains one. {HOW_TO_INSTALL}"
         )
     with running(partial(PostgresServer, programs), "postgres") as server:
         yield server

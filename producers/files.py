@@ -441,7 +441,7 @@ class FileSource(FileLines):
     def mark(self, sequence: int) -> str:
         """Return a mark of the file up to the end of a record: a digest of all its bytes, and its name.
 
-        With `sequence_field` the records identify themselves, and the mark is the names of field and key.
+        With `sequence_field` the records identify themselves: the mark only has the names of that field and of the key.
 
         Raises:
             SourceError: the file is too short to contain the record.

@@ -1,4 +1,4 @@
-"""Partitions that a reader reads: of its topic or its group, as far as it owns them in the database."""
+"""Partitions that a reader reads: those of its topic, or its share of them in a group, once it owns them."""
 
 from __future__ import annotations
 

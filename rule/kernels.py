@@ -220,7 +220,7 @@ def judge(
     undo: I64,
     sizes: I64,
 ) -> tuple[np.int64, np.int64, np.int64]:
-    """Judge every record in the order of offsets; only fresh records change `pushed`.
+    """Judge every record in the order of offsets. Only fresh records change the last sequences in the map.
 
     Args:
         data: uint8[bytes] with the identities.

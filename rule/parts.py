@@ -1,4 +1,4 @@
-"""Compiled passes that read headers by name, sequences, and parts of identities from records.
+"""Compiled passes that read sequences, parts of identities, and headers of given names from records.
 
 They never raise, and read nothing outside the given spans. `find_headers` fills two arrays, int64[headers, records]:
 start and length of each value, or ABSENT or REPEATED as the length.

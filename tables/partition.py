@@ -185,11 +185,11 @@ class SequencePartition(CommittedPartition):
     def evictions(self, at_ms: int, judged_until_ms: int | None) -> list[EncodedBatch]:
         """Evict identities in a stream with bounds, and return the changelog entries of these changes.
 
-        The entries are a tombstone for each evicted identity, and a repeated entry for each identity with duplicates
-        and without fresh records, if its recorded activity is old.
+        Each evicted identity gets a tombstone. An identity that had duplicates only keeps its sequence; if its recorded
+        activity is old, its entry is written again with the new time.
 
         Args:
-            at_ms: Kafka's append time of the entries of `changes`, in milliseconds since 1970
+            at_ms: Kafka's append time of the batch's changelog entries, in milliseconds since 1970
             judged_until_ms: input watermark in milliseconds since 1970: every earlier record has its verdict. None: the
                 watermark is unknown, and no identity counts as inactive
 

@@ -321,7 +321,7 @@ class Changelog:
 
     @property
     def is_behind(self) -> bool:
-        """Return True if the state has a newer commit than the last one that `sight` has seen."""
+        """Return True if `sight` has not seen the state's newest commit yet."""
         return self.state.position > self._sighted
 
     @property

@@ -125,7 +125,7 @@ class ExpectedRows:
         return np.sort(self._rejects.of(partition))
 
     def are_right(self, partition: int, at: Numbers, found: Numbers, values: Numbers) -> Flags:
-        """Return True for each row with the digests of its record.
+        """Return for each row whether its digests are those of its record.
 
         at: positions in `rows(partition)` of the rows' records
         found: digests of the rows

@@ -38,7 +38,7 @@ class PartitionStatus:
     restarts: number of retries after errors, since this worker took the partition.
     jumps: number of sequences more than 2^40 above their identity's last one, since this worker took the partition.
     late: number of writes of late events dropped by windowed tables since the beginning, stored in the changelog.
-    recent: share of invalid records within the last minute, and before.
+    recent: two shares of invalid records, within the last minute and in the time before it.
     """
 
     partition: int

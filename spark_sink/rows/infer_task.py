@@ -57,7 +57,7 @@ class Fields:
 def sampling(
     illegal: str, max_objects: int, max_names: int, max_name_bytes: int
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Return a task from batches with values in the first column to rows of `infer.FOUND`.
+    """Return a task that turns batches into rows of `infer.FOUND`; their first column has the values.
 
     Args:
         illegal: see `Fields`.

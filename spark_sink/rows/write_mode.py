@@ -58,11 +58,11 @@ class WriteMode:
             raise OptionRefused(f"a result of kind {self.kind} needs a key: name the columns that identify a row")
         for name, names in self.lists.items():
             if self.kind != "totals" and names:
-                raise OptionRefused(f"a result of kind {self.kind} has no {name}. Choose totals")
+                raise OptionRefused(f"a result of kind {self.kind} has no {name}. Choose kind totals")
             if len(set(names)) < len(names):
                 raise OptionRefused(f"{name} name a column twice ({', '.join(names)}). Name each column once")
         if self.kind != "totals" and self.windows is not None:
-            raise OptionRefused(f"a result of kind {self.kind} has no windows. Choose totals, or leave window out")
+            raise OptionRefused(f"a result of kind {self.kind} has no windows. Choose kind totals, or leave window out")
         named = [*self.key, *self.sums]
         if len(set(named)) < len(named):
             raise OptionRefused(f"key and sums name a column twice ({', '.join(named)}). Name each column once")

@@ -378,9 +378,9 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
             return StoreCheck(stored, row_offsets, trouble, is_other)
 
     def _row_offsets(self, database: Database, changed: str) -> dict[int, int] | None:
-        """Return each partition's next offset, derived from rows and rejects; None: they do not show the offsets.
+        """Return each partition's next offset as rows and rejects show it; None if they do not show it.
 
-        Rows or rejects left in a changed table would be added again, because nothing shows their offsets.
+        They do not if a table changed and has rows or rejects left: the job would add those again.
 
         Args:
             database: connection.

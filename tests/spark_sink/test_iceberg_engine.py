@@ -33,8 +33,8 @@ NewTopic = Callable[..., str]
 @pytest.mark.parametrize(
     ("mode", "named", "match"),
     [
-        (WriteMode("upsert", ("id",)), "`prod`.`ns`.`t`", r"merges no upsert into them\. Leave engine out"),
-        (WriteMode("totals", ("id",)), "`prod`.`ns`.`t`", r"merges no totals into them\. Leave engine out"),
+        (WriteMode("upsert", ("id",)), "`prod`.`ns`.`t`", r"kind upsert needs a merge\. Leave engine out"),
+        (WriteMode("totals", ("id",)), "`prod`.`ns`.`t`", r"kind totals needs a merge\. Leave engine out"),
         (WriteMode("append"), "", r"by their names in Spark's catalog\. Name the table so"),
     ],
 )

@@ -442,5 +442,5 @@ def test_files_that_are_gone_and_a_table_of_another_catalog(
     batch = next(sink.batches(spark, bootstrap=broker, topic=topic))
     with pytest.raises(StoreError, match="Spark and pyiceberg find different tables"):
         sink.commit(rows_of(batch.records), batch)
-    with pytest.raises(OptionRefused, match=r"merges no upsert into them"):
+    with pytest.raises(OptionRefused, match=r"kind upsert needs a merge"):
         next(table.sink(kind="upsert", key="id").batches(spark, bootstrap=broker, topic=topic))

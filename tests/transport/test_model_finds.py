@@ -356,7 +356,7 @@ def test_an_operator_cannot_contradict_the_end_that_the_coordinator_knows(loop: 
         if commit:
             await end_hanging(Link(kafka), "id", hanging, "operator", commit=True)  # type: ignore[arg-type]
         else:
-            with pytest.raises(TransactionError, match=r"was committed, and its marker is missing in .*partition 0"):
+            with pytest.raises(TransactionError, match=r"was committed, but its marker is missing in .*partition 0"):
                 await end_hanging(Link(kafka), "id", hanging, "operator", commit=False)  # type: ignore[arg-type]
         await producer_on(kafka).initialise()
 

@@ -382,9 +382,9 @@ async def end_hanging(
     if otherwise := [one for one in hanging if one.ends and one.ends != ENDS[commit]]:
         places, right = ", ".join(f"{one.topic}, partition {one.partition}" for one in otherwise), ENDS[not commit]
         raise TransactionError(
-            f"{transactional_id}: this transaction was {ENDED[right]}, and its marker is missing in "
-            f"{places}. The opposite end would contradict that, so nothing was changed. Start a worker, which "
-            f"completes the transaction, or give --open-transaction {right}"
+            f"{transactional_id}: this transaction was {ENDED[right]}, but its marker is missing in "
+            f"{places}. --open-transaction {ENDS[commit]} would end it the other way there, so nothing was changed. "
+            f"Start a worker, which completes the transaction, or give --open-transaction {right}"
         )
     last = await last_transaction(cluster, transactional_id, connection)
     ours = {

@@ -156,16 +156,16 @@ async def find_hanging_transaction(
 ) -> HangingTransaction | None:
     """Return an id's ended transaction with missing markers; None if the id has left no such transaction.
 
-    Waits for the leaders of all partitions: the next owner of the id erases the outcome of its last transaction, so it
-    must be able to act on the answer at once.
+    Waits for the leaders of all partitions. The next owner of the id erases the outcome of the id's last transaction,
+    so the caller has to be able to complete that transaction at once.
 
     Args:
         cluster: connected client of the Kafka cluster.
         transactional_id: id of the transaction.
         partitions: all partitions that the id writes to.
         connection: connection of the requests.
-        remembered: hanging transaction that this process found before it asked for the id. It counts like a recorded
-            outcome, for users without the right to record one.
+        remembered: hanging transaction that this process found before it took over the id. It replaces the recorded
+            outcome if this user may not record one.
 
     Raises:
         TransactionError: this user lacks the right, or Kafka is too old for the request.

@@ -151,8 +151,8 @@ class IcebergStore(OptimisticStore["Table"]):
         """
         if self._write_mode.row_key:
             raise OptionRefused(
-                f"engine {location.engine} appends to Iceberg tables, and merges no {self._write_mode.kind} into them. "
-                "Leave engine out: pyiceberg then merges the rows in the driver"
+                f"engine {location.engine} can only append to Iceberg tables, and kind {self._write_mode.kind} needs a "
+                "merge. Leave engine out: pyiceberg then merges the rows in the driver"
             )
         if not location.spark_name:
             raise OptionRefused(

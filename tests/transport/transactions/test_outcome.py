@@ -407,7 +407,7 @@ async def test_an_operator_cannot_end_it_otherwise_than_it_ended(
     end, other = ("commit", "abort") if CASES[case].commit else ("abort", "commit")
     assert [one.ends for one in await with_known_ends(cluster, name, hanging, "here")] == [end]
     with pytest.raises(
-        TransactionError, match=f"was {ENDED[end]}, and its marker is missing.*--open-transaction {end}"
+        TransactionError, match=f"was {ENDED[end]}, but its marker is missing.*--open-transaction {end}"
     ):
         await end_hanging(cluster, name, hanging, "here", commit=other == "commit")
     assert open_records(kafka, out) == 1
