@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 from psycopg import sql
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
+from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
 from kafka_ratchet.spark_sink.stores.mysql.connection import quoted
 from tests.spark_sink.sites import (
     DeltaSite,
@@ -108,8 +108,8 @@ def _moved(table: pa.Table, partition: int, offset: int, new: int) -> pa.Table:
 
 
 def _iceberg(site: IcebergSite, ending: str = "") -> Table:
-    catalog = SqlCatalog("ratchet", uri=f"sqlite:///{site.path / 'catalog.db'}", warehouse=f"file://{site.path}")
-    return catalog.load_table(f"ratchet.results{ending}")
+    # Its connections end with each call; the tables of this file are never closed.
+    return IcebergCatalog(str(site.path), {}, {}).connect().load_table(f"ratchet.results{ending}")
 
 
 def _execute(site: Site, texts: list[str], ending: str = "") -> None:
