@@ -321,7 +321,10 @@ def _show(console: Console, report: Report) -> None:
         console.print(f"  {report.late:,} too late, {report.conflict:,} with another value than the record they repeat")
     _show_singly(console, report)
     if report.other_letters:
-        console.print(f"  {report.other_letters:,} of the dead letters are of other inputs, and not compared")
+        console.print(
+            f"  {report.other_letters:,} of the dead letters are of other inputs or other applications' agents, and "
+            "not compared"
+        )
     if report.duplicates_kept:
         console.print(f"  {report.duplicates_kept:,} records in the topic of duplicates")
     if report.replay is not None:

@@ -158,7 +158,8 @@ def _take(parts: dict[int, Due], digest: bytes, at: tuple[str, None, None, int, 
 
 def _letters(reader: TopicReader, arrivals: RepartitionSettings, ends: list[OffsetRange], report: Report) -> Letters:
     """Return the dead letters of records without a valid identity. ends: first offset and end by partition."""
-    letters = Letters(arrivals.input, arrivals.dead_letters, whole=all(not held.first for held in ends), report=report)
+    is_whole = all(not held.first for held in ends)
+    letters = Letters(None, arrivals.input, arrivals.dead_letters, whole=is_whole, report=report)
     counted = report.dead_letters
     for number, held in enumerate(ends):
         found = reader.records(arrivals.dead_letters, number, held.end, held.first)

@@ -47,15 +47,18 @@ class Letters:
     Each takes some 300 bytes of memory.
     """
 
-    def __init__(self, input_topic: str, topic: str, *, whole: bool, report: Report) -> None:
+    def __init__(self, app: str | None, input_topic: str, topic: str, *, whole: bool, report: Report) -> None:
         """Start without dead letters.
 
         Args:
+            app: application of the stream's agents; letters of other applications' agents are not compared. None: the
+                stream has no agents.
             input_topic: name of the input in the headers of dead letters.
             topic: name of the dead-letter topic.
             whole: True if retention has deleted none of the dead letters to compare.
             report: receives counts and findings.
         """
+        self._app = None if app is None else app.encode()
         self._input, self._topic, self._whole, self._report = input_topic, topic, whole, report
         self._of: dict[int, dict[int, list[Letter]]] = {}
 
@@ -63,12 +66,13 @@ class Letters:
         """Add dead letters. letters: partition, offset and record of each."""
         for at_partition, at_offset, letter in letters:
             self._report.dead_letters += 1
-            own = RecordView(letter.key, letter.value, own_headers(letter.headers), 0)
+            headers, app = _split(letter.headers)
+            own = RecordView(letter.key, letter.value, headers, 0)
             depends = dict(letter.headers).get("ratchet-reason") in DEPENDING
             found = Letter(at_partition, at_offset, content(own, with_timestamp=False), depends)
             if (origin := origin_of(letter.headers)) is None:
                 self._unexpected(found, "nowhere: bad or missing headers")
-            elif origin[0] != self._input.encode():
+            elif origin[0] != self._input.encode() or app not in (None, self._app):
                 self._report.other_letters += 1
             else:
                 self._of.setdefault(origin[1], {}).setdefault(origin[2], []).append(found)
@@ -176,13 +180,20 @@ def own_headers(headers: Headers) -> Headers:
 
     A dead letter of an agent has up to three more such headers, depending on the version of Ratchet.
     """
+    return _split(headers)[0]
+
+
+def _split(headers: Headers) -> tuple[Headers, bytes | None]:
+    """Return a dead letter's own headers, and the application of its agents; None: no agents, or an earlier version."""
     own, reason = headers[: -len(DEAD_LETTER_HEADERS)], dict(headers).get("ratchet-reason") or b""
-    is_of_agent = reason.startswith((b"agent ", b"value does not decode: "))
+    is_of_agent, app = reason.startswith((b"agent ", b"value does not decode: ")), None
     if is_of_agent and own and own[-1][0] == "ratchet-agents":
         own = own[:-1]
-        for name in ("ratchet-app", "ratchet-event-id"):
-            own = own[:-1] if own and own[-1][0] == name else own
-    return own
+        if own and own[-1][0] == "ratchet-app":
+            app, own = own[-1][1], own[:-1]
+        if own and own[-1][0] == "ratchet-event-id":
+            own = own[:-1]
+    return own, app
 
 
 def origin_of(headers: Headers) -> tuple[bytes, int, int] | None:

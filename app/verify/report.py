@@ -190,7 +190,7 @@ class Report(Findings[FindingKind, Finding], Document):
     dead_letters: int = 0
     """Records in the dead-letter topic."""
     other_letters: int = 0
-    """Dead letters with the name of another input, in a topic that streams share; part of `dead_letters`."""
+    """Dead letters of another input or of another application's agents, in a shared topic; part of `dead_letters`."""
     duplicates_kept: int = 0
     """Records in the topic of dropped records."""
     pending: int = 0

@@ -125,7 +125,8 @@ class Run:
         whole = all(begins[partition] <= last[partition] for partition in begins)
         starts = {partition: max(begins[partition], last[partition]) for partition in begins}
         before = self._report.saved()
-        letters = Letters(self._stream.input, self._stream.dead_letters, whole=whole, report=self._report)
+        app, stream = self._settings.app, self._stream
+        letters = Letters(app, stream.input, stream.dead_letters, whole=whole, report=self._report)
         try:
             letters.read(self._reader.dead_letters(starts, ranges.dead_letter_ends))
         except PositionLost:

@@ -183,7 +183,7 @@ def test_a_letter_whose_cause_is_deleted_is_not_unexpected(
         expected.add_input(offset, views[offset], report)
     expected.compare("out", iter(enumerate([views[0], views[2]])), 3, report)
     own = [("ratchet-reason", reason), ("ratchet-topic", b"in"), ("ratchet-partition", b"0"), ("ratchet-offset", b"1")]
-    letters = Letters("in", "dead", whole=True, report=report)
+    letters = Letters("app", "in", "dead", whole=True, report=report)
     letters.read([(0, 0, replace(views[1], headers=[*views[1].headers, *own]))])
     letters.compare(0, expected.invalid, 3, baseline)
     assert report.ok, report.findings
