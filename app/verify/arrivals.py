@@ -15,14 +15,14 @@ from typing import Final
 from kafka_ratchet.app.repartition import RepartitionSettings
 from kafka_ratchet.app.verify.findings import Finding
 from kafka_ratchet.app.verify.letters import Letters
-from kafka_ratchet.app.verify.reading import TopicReader
+from kafka_ratchet.app.verify.reading import TopicReader, is_other_topic
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.app.verify.state import Baseline
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES
 from kafka_ratchet.topic_log.clients import OffsetRange
-from kafka_ratchet.transport.owner import Owner
+from kafka_ratchet.transport.owner import INPUT, OUTPUT, Owner
 
 DIGEST_BYTES: Final = 16
 """Length in bytes of the digest of a record or an identity.
@@ -48,8 +48,9 @@ def compare_arrivals(
     """Compare the committed records of the input with those of the internal topic.
 
     All records of an identity must be in one partition. Only this is checked if retention has deleted the beginning of
-    either topic, or an operator has moved the group's position. The report says so. The comparison needs some 300 bytes
-    of memory for each record of the input.
+    either topic, an operator has moved the group's position, or the input was created again. Nothing is checked if the
+    internal topic was created again. The report says so. The comparison needs some 300 bytes of memory for each record
+    of the input.
 
     Args:
         reader: reader of any stream of the application.
@@ -62,9 +63,9 @@ def compare_arrivals(
         BrokerUnavailable: Kafka does not answer.
         TransportError: a partition cannot be read.
     """
-    count = reader.count(arrivals.input)
+    count, output = reader.count(arrivals.input), arrivals.output
     before = reader.committed_of(arrivals.input, count)
-    ends = reader.sent(arrivals.output)
+    ends = reader.sent(output)
     lettered = reader.sent(arrivals.dead_letters)
     after = reader.committed_of(arrivals.input, count)
     given = reader.spans(arrivals.input)
@@ -74,7 +75,11 @@ def compare_arrivals(
     for number, (begin, end) in given.items():
         report.pending += max(0, high.get(number, end) - max(begin, after[number]))
     report.arrivals_not_compared = sum(begin > 0 for begin, _ in given.values()) + sum(held.first > 0 for held in ends)
-    report.arrivals_not_compared += sum(bool(owner.decisions) for owner in owners.values())
+    other = {part: _replaced(reader, owners, part, name) for part, name in ((INPUT, arrivals.input), (OUTPUT, output))}
+    decided = {number for number, owner in owners.items() if owner.decisions}
+    report.arrivals_not_compared += len(decided | other[INPUT] | other[OUTPUT])
+    if other[OUTPUT]:
+        return
     due: dict[bytes, dict[int, Due]] | None = None
     if not report.arrivals_not_compared:
         letters = _letters(reader, arrivals, lettered, report)
@@ -91,7 +96,13 @@ def compare_arrivals(
         letters.finish()
         for parts in due.values():
             _set_aside(parts)
-    _compare_copies(reader, arrivals.output, ends, identify, due, report)
+    _compare_copies(reader, output, ends, identify, due, report)
+
+
+def _replaced(reader: TopicReader, owners: dict[int, Owner], part: str, name: str) -> set[int]:
+    """Return the partitions of owner entries with another topic of the role `part` than today's."""
+    now = reader.topic_id(name)
+    return {number for number, owner in owners.items() if is_other_topic(owner.topics.get(part), name, now)}
 
 
 def _compare_copies(

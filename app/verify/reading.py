@@ -50,7 +50,7 @@ from kafka_ratchet.topic_log.clients import (
 from kafka_ratchet.topic_log.reading import records, records_between, second_read
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.owner import KEY as OWNER
-from kafka_ratchet.transport.owner import Owner
+from kafka_ratchet.transport.owner import Owner, Topic
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,11 @@ MESSAGE_EVERY_S = 3.0
 def plain_id(text: str) -> str:
     """Convert a topic id from the usual Base64, which some clients print, to URL-safe Base64."""
     return text.replace("+", "-").replace("/", "_").rstrip("=")
+
+
+def is_other_topic(known: Topic | None, name: str, topic_id: str) -> bool:
+    """Return True if a topic of an owner entry is another one than today's. known: None if the entry has none."""
+    return known is not None and (known.name, plain_id(known.id)) != (name, plain_id(topic_id))
 
 
 class TopicReader:

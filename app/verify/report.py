@@ -213,7 +213,8 @@ class Report(Findings[FindingKind, Finding], Document):
     arrivals_not_compared: int = 0
     """Number of reasons why the input is not compared with the internal topic (`repartition_by`).
 
-    Each partition of either topic with a deleted beginning counts, and each with an operator's decision.
+    Each partition of either topic with a deleted beginning counts, and each with an operator's decision or with an
+    owner entry of another topic.
     """
     before: int = 0
     """Output records from deleted input: all before the first record with input that Kafka still has."""

@@ -15,7 +15,7 @@ from kafka_ratchet.app.verify.dropped import DroppedRecords, WrittenDrops, first
 from kafka_ratchet.app.verify.findings import Finding
 from kafka_ratchet.app.verify.letters import Letters
 from kafka_ratchet.app.verify.policies import PolicyTopic, check_intervals, empty_intervals, skipped_by_decision
-from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader, plain_id
+from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader, is_other_topic, plain_id
 from kafka_ratchet.app.verify.report import ComparedStart, HaltedPartition, Report, SkippedInput, UnjudgedInput
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.source import SourceComparison
@@ -261,7 +261,7 @@ class Run:
         parts = (("input", self._stream.input), ("output", self._stream.output))
         for part, name in parts:
             known = owner.topics.get(part) if owner is not None else None
-            if known is None or (known.name, plain_id(known.id)) == (name, plain_id(ids[name])):
+            if not is_other_topic(known, name, ids[name]):
                 continue
             reason = (
                 f"its {part} was {known}, and is {name} (id {ids[name]}) now: their records cannot be compared. See "

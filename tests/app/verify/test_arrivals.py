@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import cast
 
+import msgspec
 import pytest
 
 from kafka_ratchet.app.repartition import RepartitionSettings, repartitioned
@@ -16,7 +17,8 @@ from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.report import ExitCode, Report
 from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.topic_log.clients import OffsetRange
-from kafka_ratchet.transport.owner import Decision, Owner
+from kafka_ratchet.transport.owner import INPUT, OUTPUT, Decision, Owner
+from kafka_ratchet.transport.owner import Topic as OwnedTopic
 
 SETTINGS = StreamSettings(input="in", output="out", dead_letters="dead", repartition_by="identity")
 ARRIVALS = cast(RepartitionSettings, repartitioned("app", {"hooks": SETTINGS})["hooks-arrivals"])
@@ -32,6 +34,9 @@ class Topic:
 
     def count(self, topic: str) -> int:
         return len(self.topics[topic])
+
+    def topic_id(self, topic: str) -> str:
+        return f"id of {topic}"
 
     def committed_of(self, topic: str, count: int) -> dict[int, int]:
         return {number: len(part) for number, part in enumerate(self.topics[topic])}
@@ -170,3 +175,17 @@ def test_without_the_beginning_or_after_a_decision_the_place_of_each_identity_is
     assert (report.ok, report.is_compared) == (True, False)
     held[ARRIVALS.output][2].append(A1)
     assert compared(held, **known).counts == {"unexpected": 1}
+
+
+@pytest.mark.parametrize("part", [INPUT, OUTPUT])
+def test_a_topic_that_was_created_again_is_not_compared(part: str) -> None:
+    held, names = topics(), {INPUT: "in", OUTPUT: ARRIVALS.output}
+    same = {role: OwnedTopic(name, f"id of {name}") for role, name in names.items()}
+    owner = Owner("app", "hooks-arrivals", {}, same | {part: OwnedTopic(names[part], "another id")})
+    assert compared(held, owners={0: msgspec.structs.replace(owner, topics=same)}).is_compared
+    held["in"] = [[], []]
+    held[ARRIVALS.output][2].append(A1)  # in a second partition; counts only in the topic of the owner
+    report = compared(held, owners={0: owner})
+    assert (dict(report.counts), report.arrivals_not_compared) == ({"unexpected": 1} if part == INPUT else {}, 1)
+    held[ARRIVALS.output][2].pop()
+    assert compared(held, owners={0: owner}).exit_code() is ExitCode.NOT_ALL_PROVEN
