@@ -281,7 +281,7 @@ class _Comparison:
         intervals, edits, owner = self.changelog.intervals, self.changelog.edits, self.changelog.owners.get(partition)
         baseline = run.begin(partition)
         if run.is_of_other_topics(partition, owner):
-            letters.leave_out(partition)
+            self._leave_out(partition)
             return
         if table is not None and (baseline.input_from or baseline.output_from):
             raise without_beginning(chosen, partition, baseline)
@@ -299,7 +299,7 @@ class _Comparison:
                 rules.of(None if decision.mark is None else decision.mark.rule)
         except SettingsError as error:
             run.leave_out(partition, f"an earlier rule of its records cannot be used: {error}")
-            letters.leave_out(partition)
+            self._leave_out(partition)
             return
         written: Order | None = None
         since: Mark | None = None
@@ -345,6 +345,12 @@ class _Comparison:
         # Last: nothing is read after it, and dead letters cannot be compared a second time.
         letters_wait, lettered = letters.compare(partition, invalid, ranges.judged[partition], baseline, written)
         run.end(partition, expected, [letters_wait, dropped_wait], lettered, owner)
+
+    def _leave_out(self, partition: int) -> None:
+        """Exclude a partition's dead letters and rows of the table from the comparison."""
+        self.letters.leave_out(partition)
+        if self.table is not None:
+            self.table.leave_out(partition)
 
 
 def _compare_arrivals(

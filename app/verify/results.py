@@ -252,6 +252,13 @@ class ResultTable:
             expected.identities, expected.owners, expected.seen, expected.input_offsets < judged_to, emitted, steps
         )
 
+    def leave_out(self, partition: int) -> None:
+        """Exclude a partition's rows and rejects from the comparison."""
+        self._rows.take(partition)
+        self._rejects.take(partition)
+        if self._values is not None:
+            self._values.drop(partition)
+
     def _find(
         self,
         expected: ExpectedPartition | JoinedLegs,

@@ -19,6 +19,9 @@ from kafka_ratchet.app.status.results import topic_of
 from kafka_ratchet.app.verify import ExitCode, Report, verify_results
 from kafka_ratchet.errors import SettingsError, SetupError
 from kafka_ratchet.spark_sink.job.control import START_WORDS, read_place
+from kafka_ratchet.transport.owner import Owner
+from kafka_ratchet.transport.owner import Topic as OwnedTopic
+from tests.app.verify.test_decisions import owned, topics
 from tests.app.written_stream import record
 from tests.spark_sink.damage import add_column, change, delete, repeat
 from tests.spark_sink.followed import Follow, as_toml, values
@@ -325,6 +328,24 @@ def test_a_row_of_a_record_that_does_not_parse_is_not_called_proven(
     assert (found(report)[0], report.exit_code()) == ({}, ExitCode.NOT_ALL_PROVEN)
     assert report.results is not None
     assert report.results.values_unproven == "1 rows stand for records that do not parse today"
+
+
+@ONE_SITE
+@pytest.mark.parametrize("part", ["input", "rule"])
+def test_rows_of_a_partition_left_out_are_no_finding(follow: Follow, part: str) -> None:
+    followed = follow(columns=JSON, rejects=True)
+    stage = followed.stage
+    followed.pass_on(0, values('{"who":"y","amount":2}', "broken"))
+    stage.commit(2, 0)
+    followed.run()
+    known = topics(stage)
+    if part == "input":
+        known[part] = OwnedTopic(known[part].name, "AAAAAAAAAAAAAAAAAAAAAA")
+    rule = {"identity": "function:gone:identity", "sequence": "header:ratchet-sequence"} if part == "rule" else {}
+    owned(stage, Owner(stage.settings.app, "events", rule, known))
+    report = followed.verify()
+    assert (found(report)[0], report.exit_code()) == ({}, ExitCode.NOT_ALL_PROVEN)
+    assert [*report.left_out] == [0]
 
 
 @pytest.mark.parametrize("site", ["duckdb", POSTGRES, MYSQL], indirect=True)
