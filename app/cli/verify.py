@@ -231,17 +231,16 @@ def _agents(app: str, settings: Settings, stream: str | None) -> ReplayedAgents:
 
 def _values_phrase(found: ResultsReport) -> str:
     """Return the phrase about the comparison of the values, for the line about a result table."""
-    if found.values_unproven:
-        return "; values: not compared"
     if not found.values_compared:
-        return ""
+        return "; values: not compared" if found.values_unproven else ""
     without = f", {', '.join(found.columns_left_out)} not compared" if found.columns_left_out else ""
     times = (
         f", {found.without_time:,} without _kafka_timestamp because the record has none in Kafka"
         if found.without_time
         else ""
     )
-    return f"; values: {found.values_compared:,} rows compared{without}{times}"
+    others = f", others not: {found.values_unproven}" if found.values_unproven else ""
+    return f"; values: {found.values_compared:,} rows compared{without}{times}{others}"
 
 
 def _show_all(console: Console, report: Report, *, pending_ok: bool) -> None:
@@ -466,11 +465,11 @@ def _show_results(console: Console, found: ResultsReport) -> None:
     if found.proven_by is not None or counts:
         console.print(
             f"in the table: lost {counts['lost']:,}, doubled {counts['doubled']:,}, "
-            + ("" if found.values_unproven and not counts["altered"] else f"altered {counts['altered']:,}, ")
+            + ("" if found.altered is None else f"altered {found.altered:,}, ")
             + f"unexpected {counts['unexpected']:,}{_values_phrase(found)}",
             style="bold red" if counts else "bold green",
         )
     if found.proven_by is None:
         console.print(f"not proven: {found.unproven}", style="bold yellow")
-    elif found.values_unproven:
+    elif found.values_unproven and not found.values_compared:
         console.print(f"values are not compared: {found.values_unproven}", style="bold yellow")

@@ -262,8 +262,9 @@ class ResultsReport(Findings[FindingKind, Finding], Document):
 
     @property
     def altered(self) -> int | None:
-        """Number of altered rows; None if values were not compared."""
-        return None if self.values_unproven and not self.counts["altered"] else self.counts["altered"]
+        """Number of altered rows; None if no values were compared."""
+        is_known = not self.values_unproven or self.values_compared or self.counts["altered"]
+        return self.counts["altered"] if is_known else None
 
     @property
     def values(self) -> dict[str, Any]:

@@ -6,17 +6,21 @@ import json
 import re
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import typer
 from pyspark.sql import SparkSession
+from rich.console import Console
 from typer.testing import CliRunner
 
+from kafka_ratchet.app.cli.verify import _show_results
 from kafka_ratchet.app.cli.verify import verify as verify_command
 from kafka_ratchet.app.repair.table import Repair, RepairedTable
 from kafka_ratchet.app.status.results import topic_of
 from kafka_ratchet.app.verify import ExitCode, Report, verify_results
+from kafka_ratchet.app.verify.findings import ResultsReport
 from kafka_ratchet.errors import SettingsError, SetupError
 from kafka_ratchet.spark_sink.job.control import START_WORDS, read_place
 from kafka_ratchet.transport.owner import Owner
@@ -41,6 +45,13 @@ def found(report: Report) -> tuple[dict[str, int], list[str]]:
     return {kind: count for kind, count in report.results.counts.items()}, [
         f"{f.kind}: {t}" for f, t in zip(report.results.findings, topic_free, strict=True)
     ]
+
+
+def shown(results: ResultsReport) -> str:
+    """Return the text of `ratchet verify` about a table."""
+    out = StringIO()
+    _show_results(Console(file=out, soft_wrap=True), results)
+    return out.getvalue()
 
 
 def accounts(report: Report) -> dict[str | None, tuple[int, ...]]:
@@ -328,6 +339,8 @@ def test_a_row_of_a_record_that_does_not_parse_is_not_called_proven(
     assert (found(report)[0], report.exit_code()) == ({}, ExitCode.NOT_ALL_PROVEN)
     assert report.results is not None
     assert report.results.values_unproven == "1 rows stand for records that do not parse today"
+    assert (report.results.values_compared, report.results.altered) == (len(texts), 0)
+    assert f"values: {len(texts)} rows compared, others not: 1 rows stand for" in shown(report.results)
 
 
 @ONE_SITE
