@@ -73,6 +73,8 @@ tests:
       - {{series: 'up{{job="ratchet-verify",instance="e"}}', values: '1x20 0x60'}}
       - {{series: 'ratchet_verify_interval_seconds{{job="v",from="kafka:t",to="csv:f"}}', values: '600x200'}}
       - {{series: 'ratchet_verify_last_run_timestamp_seconds{{job="v",from="kafka:t",to="csv:f"}}', values: '0x20 600x180'}}
+      - {{series: 'ratchet_verify_started_timestamp_seconds{{job="v",from="kafka:t",to="csv:f"}}', values: '0x10 600x10 1200x10 1800x60'}}
+      - {{series: 'ratchet_verify_started_timestamp_seconds{{job="v",from="kafka:d",to="csv:d"}}', values: '0x10 600x10 1200x80'}}
       - {{series: 'ratchet_verify_interval_seconds{{job="v",from="kafka:d",to="csv:d"}}', values: '86400x200'}}
       - {{series: 'ratchet_verify_last_run_timestamp_seconds{{job="v",from="kafka:d",to="csv:d"}}', values: '0x200'}}
     alert_rule_test:
@@ -88,7 +90,13 @@ tests:
         alertname: RatchetPipelineStale
         exp_alerts:
           - exp_labels: {{severity: warning, job: v, from: "kafka:t", to: "csv:f"}}
-            exp_annotations: {{summary: "kafka:t and csv:f were last compared 1h 2m 0s ago."}}
+            exp_annotations: {{summary: "No comparison of kafka:t with csv:f has ended for 1h 2m 0s."}}
+      - {{alertname: RatchetVerifyRestarts, eval_time: 15m}}
+      - eval_time: 20m
+        alertname: RatchetVerifyRestarts
+        exp_alerts:
+          - exp_labels: {{severity: warning, job: v, from: "kafka:t", to: "csv:f"}}
+            exp_annotations: {{summary: "The comparison of kafka:t with csv:f ends and starts again and again."}}
       - {{alertname: RatchetWorkerDown, eval_time: 3m}}
       - {{alertname: RatchetPipelineUnproven, eval_time: 15m}}
       - {{alertname: RatchetPartitionHalted, eval_time: 3m}}

@@ -60,6 +60,9 @@ class Gauges:
             "last_run_timestamp_seconds", "Time of the last comparison that ended; before the first, of the start."
         )
         self._ran.labels(**labels).set(time.time())  # so that an alert sees a first comparison that never ends
+        # If the process dies in each first comparison, the time of the last run is always that of a recent start.
+        started = gauge("started_timestamp_seconds", "Time of the start of the process.")
+        started.labels(**labels).set(time.time())
         interval = gauge("interval_seconds", "Seconds from the start of one comparison to the start of the next.")
         interval.labels(**labels).set(every_s)
         self._readable = gauge(

@@ -195,3 +195,13 @@ def test_a_first_comparison_that_never_ends_grows_old() -> None:
     registry = Gauges("s", "t", 600).registry
     assert registry.get_sample_value("ratchet_verify_interval_seconds", of) == 600
     assert (registry.get_sample_value("ratchet_verify_last_run_timestamp_seconds", of) or 0) >= began
+
+
+def test_the_time_of_the_start_stays_so_that_restarts_are_counted() -> None:
+    of, name = {"from": "s", "to": "t"}, "ratchet_verify_started_timestamp_seconds"
+    gauges = Gauges("s", "t", 600)
+    began = gauges.registry.get_sample_value(name, of)
+    gauges.show(Comparison("s", "t", ["id"], []))
+    assert began is not None
+    assert began <= time.time()
+    assert gauges.registry.get_sample_value(name, of) == began
