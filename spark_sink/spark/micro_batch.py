@@ -230,7 +230,9 @@ class MicroBatch:
 
     def query_start(self) -> dict[int, int]:
         """Return the offset of each partition at which the query first began; the checkpoint keeps it."""
-        return {int(each): int(at) for each, at in json.loads(self.source.initialOffset().json())[self.topic].items()}
+        # With subscribePattern, a topic created after the query began is missing here, and begins at 0.
+        began = json.loads(self.source.initialOffset().json()).get(self.topic, {})
+        return {int(each): int(at) for each, at in began.items()}
 
     @property
     def has_isolation(self) -> bool:

@@ -7,8 +7,10 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -18,8 +20,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_ratchet.spark_sink import exactly_once
+from kafka_ratchet.spark_sink.errors import OffsetsLost
 from kafka_ratchet.spark_sink.library import Sink
-from kafka_ratchet.spark_sink.spark.micro_batch import NO_DATA_MICRO_BATCHES, micro_batch
+from kafka_ratchet.spark_sink.spark.micro_batch import (
+    NO_DATA_MICRO_BATCHES,
+    MicroBatch,
+    micro_batch,
+    require_query_start,
+)
 from tests.markers import partition_ends
 
 NewTopic = Callable[..., str]
@@ -287,3 +295,12 @@ def test_records_of_aborted_transactions_do_not_become_rows(
     chosen = reader.option("kafka.isolation.level", "read_uncommitted").load()
     run(rows(chosen), exactly_once(str(other), job="orders").batch, tmp_path / "c")
     assert ids(other) == [1, 2, 3]
+
+
+def test_a_query_that_began_before_its_topic_existed_begins_at_0() -> None:
+    source = SimpleNamespace(initialOffset=lambda: SimpleNamespace(json=lambda: "{}"))  # as of subscribePattern
+    given = MicroBatch("t", {0: 0}, {0: 5}, {}, None, "run", False, False, False, source)
+    assert given.query_start() == {}
+    require_query_start(given, 1, "job")
+    with pytest.raises(OffsetsLost, match="begins at 2: 2 offsets"):
+        require_query_start(replace(given, start={0: 2}), 2, "job")
