@@ -257,12 +257,13 @@ class JobState(SqlJobState["Database"]):
         cursor = database.execute(statement)
         return cursor.fetchall() if cursor.description else []
 
-    def task_statements(self, table: str, copy: str) -> dict[str, str]:
+    def task_statements(self, table: str, copy: str, write_mode: str) -> dict[str, str]:
         """Return the SQL statements for tasks, with `%s` for partition and offset.
 
         Args:
             table: table that the tasks fill.
             copy: COPY statement that fills the table.
+            write_mode: text of the rows' write mode.
         """
         statements = {
             # A partitioned table, or a view, has no file.
@@ -271,6 +272,8 @@ class JobState(SqlJobState["Database"]):
             # From now on an empty table counts as emptied, even before the commit has ended.
             "filled": "UPDATE {marks} SET filled = true "
             "WHERE result = {result} AND job = {job} AND topic = {topic} AND relation = {relation} AND NOT filled",
+            # With the first rows: a write mode without offsets means that the offsets were lost.
+            "rule": "INSERT INTO {rules} VALUES ({result}, {job}, {write_mode}) ON CONFLICT DO NOTHING",
             "takers": TAKERS,
             "later": NOT_BEFORE,
             "deferred": DEFERRED,
@@ -286,7 +289,11 @@ class JobState(SqlJobState["Database"]):
         }
         return {
             name: self.text(
-                text, table=self.name_literal(table), place=self.table(table), relation=self.literal(table)
+                text,
+                table=self.name_literal(table),
+                place=self.table(table),
+                relation=self.literal(table),
+                write_mode=self.literal(write_mode),
             ).as_string(None)
             for name, text in statements.items()
         } | {"copy": copy}

@@ -214,7 +214,6 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
             table = self._state.marks.number(database, self._result)
             self._require_unchanged(database, generation, start, locks=False)  # a fenced job writes nothing
             crash_points.passing("before-write")
-            self._note_write_mode(database, generation, start)
             self._commit_in_tasks(database, dataframe, generation, table, start, end, rows)
         crash_points.passing("after-commit")
         return sum(rows)
@@ -255,21 +254,6 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
         for table in self._relations:
             self._tables.require_types(database, table, self._columns_at(table))
 
-    def _note_write_mode(self, database: Database, generation: int, start: dict[int, int]) -> None:
-        """Store the write mode before the first task commits.
-
-        A job killed later may leave rows of its tasks. The offsets of the start are stored too: a job that has a write
-        mode and no offsets has lost them.
-        """
-        if self._state.write_mode(database):
-            return
-        with self._state.transaction(database, generation):
-            self._state.lock(database)
-            self._require_holder(database, generation, start)
-            if not self._state.stored(database):
-                self._state.move(database, start)
-            self._state.note_write_mode(database, write_mode_text(self._write_mode))
-
     def _commit_in_tasks(
         self,
         database: Database,
@@ -284,7 +268,7 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
         found = commit_partitions(
             textual(dataframe),
             self._state.connection(generation),
-            self._state.task_statements(self._result, copy),
+            self._state.task_statements(self._result, copy, write_mode_text(self._write_mode)),
             generation,
             table,
             dataframe.columns.index("_kafka_partition"),
@@ -300,6 +284,7 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
             self._require_consistent(database)  # emptied since the last task
             self._state.move(database, {partition: end[partition] for partition in end if partition not in found})
             self._state.marks.note(database)
+            self._state.note_write_mode(database, write_mode_text(self._write_mode))
             crash_points.passing("in-commit")
 
     def _stage_in(

@@ -229,6 +229,7 @@ def _committing(
                         "table ratchet_sink_offsets has changed it. Drop that trigger or rule"
                     )
                 cursor.execute(statements["filled"])
+                cursor.execute(statements["rule"])
         schema = pa.schema([("partition", "int32"), ("rows", "int64")])
         yield pa.RecordBatch.from_pydict({"partition": [partition], "rows": [rows]}, schema=schema)
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from faults.postgres import PostgresServer
-from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, StoreError
+from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, RuleBroken, SchemaDiffers, StoreError
 from kafka_ratchet.spark_sink.rows.columns import DELETED, record_schema
 from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
@@ -95,7 +95,9 @@ def test_a_task_that_runs_twice_adds_its_rows_once(
         table = store._state.marks.number(database, store._result)
     for _ in range(2):
         rows = textual(frame((4, 0, "a", 1), (4, 1, "b", 1)))
-        connection, statements = store._state.connection(1), store._state.task_statements(store._result, copy)
+        write_mode = write_mode_text(store._write_mode)
+        connection = store._state.connection(1)
+        statements = store._state.task_statements(store._result, copy, write_mode)
         assert commit_partitions(rows, connection, statements, 1, table, 0, {4: 0}, {4: 2}) == {4: 2}
     assert sorted(row["who"] for row in place.rows()) == ["a", "b"]
     assert store.offsets() == {4: 2}
@@ -428,6 +430,27 @@ def test_a_table_that_is_emptied_behind_the_tasks_of_its_first_commit_is_noticed
     for use in (place.make().offsets, lambda: place.make().open(schema)):
         with pytest.raises(RowsLost, match="emptied"):
             use()
+
+
+def test_a_first_commit_that_fails_leaves_no_offsets_and_no_write_mode(
+    postgres: PostgresServer, schema: StructType, frame: Callable[..., DataFrame]
+) -> None:
+    place = PostgresTasksSite(postgres, "schema of a failed start")
+    holder: Any = place.make()
+    holder.open(schema)
+    run(place, "ALTER TABLE {0} ADD CHECK (amount > 1)")
+    with pytest.raises(RuleBroken):
+        holder.commit(frame((0, 0, "a", 1)), {0: 0, 1: 7}, {0: 1, 1: 7})
+    assert holder.offsets() == {}
+    run(place, "DROP TABLE {0}")
+    holder = place.make()
+    assert holder.open(schema) == {}
+    assert holder.commit(frame((0, 0, "a", 1)), {0: 0, 1: 7}, {0: 1, 1: 7}) == 1
+    with holder._state.database() as database:
+        assert holder._state.write_mode(database) == write_mode_text(holder._write_mode)
+        database.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(place.schema, "ratchet_sink_offsets")))
+    with pytest.raises(RowsLost, match="no offsets"):
+        place.make().open(schema)
 
 
 def test_tasks_take_last_sequences_from_no_server_that_only_follows(postgres: PostgresServer) -> None:
