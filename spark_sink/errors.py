@@ -51,6 +51,13 @@ class RowsLost(SinkError):
     """
 
 
+class RowsAhead(RowsLost):
+    """Error for a table with rows after the stored offsets.
+
+    The offsets were removed, or restored without the rows. To continue would add these rows a second time.
+    """
+
+
 class SchemaDiffers(SinkError):
     """Error for a result table with other columns or types than the job's."""
 

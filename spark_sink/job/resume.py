@@ -11,7 +11,7 @@ from kafka_ratchet.spark_sink.job.control import NAMED, TopicPosition, named_off
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume
 from kafka_ratchet.spark_sink.stores.decision import EARLIEST, LATEST, STORED, TABLE, Decision, StoreCheck, decide
 from kafka_ratchet.spark_sink.stores.judging_store import JudgingStore
-from kafka_ratchet.spark_sink.stores.store import ResultStore
+from kafka_ratchet.spark_sink.stores.store import NAME_OFFSETS, ResultStore
 
 MAX_REASON = 1000
 """Maximum characters of a reason. It is stored with the offsets, in space that all jobs share."""
@@ -121,6 +121,12 @@ def _require_sequences(store: ResultStore, source: str, check: StoreCheck) -> No
         SequencesLost: the sequences are already lost.
         RuleDiffers: the sequences follow other settings.
     """
+    if check.rows_ahead:
+        raise OptionRefused(
+            f"--from {source}: a job with from_input needs the last sequences that were committed with its offsets, "
+            "and the stored offsets were removed or restored alone. Restore offsets, rows and sequences of one moment; "
+            "or use another table, which reads the topic from its beginning"
+        )
     if source != STORED or check.is_other_topic:
         raise OptionRefused(
             f"--from {source}: a job with from_input needs the last sequences that were committed with the stored "
@@ -144,6 +150,11 @@ def carry_out(plan: ResumePlan, store: ResultStore) -> int:
 
 
 def _wanted(source: str, check: StoreCheck, offset_range: OffsetRange) -> dict[int, int]:
+    if check.rows_ahead and (source == STORED or (source == TABLE and check.row_offsets is None)):
+        raise OptionRefused(
+            f"--from {source}: the stored offsets were removed or restored alone. The table may have rows after them, "
+            f"and the job would add them a second time. Instead, {NAME_OFFSETS}"
+        )
     if source == EARLIEST:
         return dict(offset_range.earliest)
     if source == LATEST:
@@ -163,6 +174,11 @@ def _wanted(source: str, check: StoreCheck, offset_range: OffsetRange) -> dict[i
         )
     named = named_offsets("--from", source)
     require_partitions(TopicPosition("--from", source, offsets=named), offset_range)
+    if check.rows_ahead and (left := sorted(offset_range.earliest.keys() - named.keys())):
+        raise OptionRefused(
+            f"--from {source}: partitions {', '.join(map(str, left))} are not named. Their stored offsets were removed "
+            "or restored alone, and the table may have rows after them. Name an offset of every partition"
+        )
     return {p: named.get(p, check.stored.get(p, earliest)) for p, earliest in offset_range.earliest.items()}
 
 

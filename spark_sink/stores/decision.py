@@ -36,6 +36,8 @@ class StoreCheck:
     """Sentence that states why the job refuses to run without a decision; empty: the table is in order."""
     is_other_topic: bool = False
     """True if the stored offsets belong to a topic of the same name with another id."""
+    rows_ahead: bool = False
+    """True if the table may have rows after the stored offsets. These were removed, or restored alone."""
 
 
 @dataclass(frozen=True)

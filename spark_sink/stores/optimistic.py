@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from kafka_ratchet.spark_sink.errors import OptionRefused, SinkError, StoreError
+from kafka_ratchet.spark_sink.errors import OptionRefused, RowsAhead, SinkError, StoreError
 from kafka_ratchet.spark_sink.files.parquet import Values, WrittenFile
 from kafka_ratchet.spark_sink.rows.partition_by import require_columns_of
 from kafka_ratchet.spark_sink.stores import crash_points
@@ -270,7 +270,8 @@ class OptimisticStore(TableStore, Generic[Table]):
         try:
             self._require_consistent(table)
         except SinkError as error:
-            return StoreCheck(stored, None if is_other else self._row_offsets(table), str(error), is_other)
+            row_offsets = None if is_other else self._row_offsets(table)
+            return StoreCheck(stored, row_offsets, str(error), is_other, isinstance(error, RowsAhead))
         return StoreCheck(stored, None if is_other else stored, "", is_other)
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:

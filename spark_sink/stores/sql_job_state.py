@@ -22,6 +22,9 @@ DatabaseIn = TypeVar("DatabaseIn", contravariant=True)
 BOOKKEEPING = ("jobs", "offsets", "marks", "rules", "decisions")
 """Names of the tables with the state of jobs, without their prefix `ratchet_sink_`."""
 
+OFFSETS = "ratchet_sink_offsets"
+"""Name of the table with the offsets."""
+
 OF_JOB = "WHERE result = {result} AND job = {job} AND topic = {topic}"
 
 
@@ -361,8 +364,8 @@ class SqlJobState(Generic[Database]):
             return self.marks.inconsistency(database)
         name = self.table_of(self.result)
         if self._has_lost_offsets(database) and self.is_filled(database, name):
-            return name, (
-                f"table {name} has rows, and ratchet_sink_offsets has no offsets of job {self._name}, which has "
+            return OFFSETS, (
+                f"table {name} has rows, and {OFFSETS} has no offsets of job {self._name}, which has "
                 "committed: they were removed, or restored without them"
             )
         return "", ""

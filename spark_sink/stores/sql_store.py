@@ -20,8 +20,8 @@ from kafka_ratchet.spark_sink.errors import (
 )
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import RepairNote, StoreCheck
-from kafka_ratchet.spark_sink.stores.sql_job_state import SqlJobState
-from kafka_ratchet.spark_sink.stores.store import rows_lost
+from kafka_ratchet.spark_sink.stores.sql_job_state import OFFSETS, SqlJobState
+from kafka_ratchet.spark_sink.stores.store import rows_ahead, rows_lost
 from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode, write_mode_text
 from kafka_ratchet.spark_sink.stores.table_store import TableStore
 
@@ -375,7 +375,7 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
             is_other = self._state.known_topic(database).is_other(self._topic_id)
             row_offsets = self._row_offsets(database, relation)
             trouble = str(self._lost(relation, what, row_offsets is not None)) if relation else ""
-            return StoreCheck(stored, row_offsets, trouble, is_other)
+            return StoreCheck(stored, row_offsets, trouble, is_other, relation == OFFSETS)
 
     def _row_offsets(self, database: Database, changed: str) -> dict[int, int] | None:
         """Return each partition's next offset as rows and rejects show it; None if they do not show it.
@@ -436,7 +436,7 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
             raise self._lost(relation, what, self._row_offsets(database, relation) is not None)
 
     def _lost(self, relation: str, what: str, known: bool) -> RowsLost | SequencesLost:
-        return rows_lost(self._where, what, known)
+        return rows_ahead(self._where, what) if relation == OFFSETS else rows_lost(self._where, what, known)
 
     def _is_committed(self, generation: int, end: Mapping[int, int]) -> bool:
         """Return whether the database has stored the end offsets although the commit raised an error.

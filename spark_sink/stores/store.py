@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers
+from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsAhead, RowsLost, SchemaDiffers
 from kafka_ratchet.spark_sink.rows.columns import RECORD_COLUMNS
 
 if TYPE_CHECKING:
@@ -332,6 +332,28 @@ def rows_lost(where: object, what: str, known: bool = True) -> RowsLost:
         f"{where}: {what}. The stored offsets are still those of the last commit, so that the job would silently skip "
         "missing rows. "
         f"Undo that change of the table, or decide with `ratchet sink resume`: {'; '.join(ways)}"
+    )
+
+
+NAME_OFFSETS = (
+    "name the offset after the last row or reject of each partition (0:OFFSET,1:OFFSET), or choose latest if the table "
+    "has every record"
+)
+"""Ways to continue a table with rows after its offsets."""
+
+
+def rows_ahead(where: object, what: str, known: bool = False) -> RowsAhead:
+    """Return the error for a table with rows after its offsets.
+
+    Args:
+        where: the table, as messages name it.
+        what: sentence about the change of the offsets, without a full stop.
+        known: True if the table's history shows the offsets that match the rows.
+    """
+    ways = "--from table continues after the last rows of the table" if known else f"with --from, {NAME_OFFSETS}"
+    return RowsAhead(
+        f"{where}: {what}. The table may have rows after the stored offsets, and the job would add them a second time. "
+        f"Undo that change, or decide with `ratchet sink resume`: {ways}"
     )
 
 

@@ -18,7 +18,7 @@ from kafka_ratchet.spark_sink.stores.delta.actions import (
 from kafka_ratchet.spark_sink.stores.delta.log import KEYED, Log, read_entry
 from kafka_ratchet.spark_sink.stores.delta.table import open_table
 from kafka_ratchet.spark_sink.stores.delta.transactions import TransactionReader
-from kafka_ratchet.spark_sink.stores.store import rows_lost
+from kafka_ratchet.spark_sink.stores.store import rows_ahead, rows_lost
 from kafka_ratchet.spark_sink.stores.stored_write_mode import has_key
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class ConsistencyCheck:
                 "_delta_log are complete and readable"
             ) from None
         if found:
-            raise rows_lost(
+            raise rows_ahead(
                 self._folder,
                 f"the table has rows that job {self._name} wrote, but its log has no offsets of that job: they were "
                 "erased, or the table is a clone",

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink import topic_ids
-from kafka_ratchet.spark_sink.stores.sql_job_state import OF_JOB, SqlJobState
+from kafka_ratchet.spark_sink.stores.sql_job_state import OF_JOB, OFFSETS, SqlJobState
 
 if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.postgres.types import Database
@@ -46,7 +46,7 @@ class Marks:
                 topic_id=self._state.literal(topic_ids.text(self._topic_id)),
                 oid=self._state.literal(oid),
                 filenode=self._state.literal(filenode),
-                offsets_oid=self._state.literal(self._look(database, "ratchet_sink_offsets")[0]),
+                offsets_oid=self._state.literal(self._look(database, OFFSETS)[0]),
                 filled=self._state.literal(filled),
             )
 
@@ -58,7 +58,7 @@ class Marks:
         if not self._state.has_table(database, "ratchet_sink_marks"):
             first = self._relations[0]
             return ("", "") if self._look(database, first)[0] else (first, f"table {first} was dropped")
-        offsets_oid = self._look(database, "ratchet_sink_offsets")[0]
+        offsets_oid = self._look(database, OFFSETS)[0]
         found = self._state.run(
             database,
             f"SELECT relation, oid, filenode, offsets_oid, filled FROM {{marks}} {OF_JOB}",  # noqa: S608
@@ -74,8 +74,7 @@ class Marks:
             if was_oid == 0:
                 continue  # an operator has decided without a table
             if was_offsets_oid != offsets_oid and oid == was_oid:
-                offsets = "ratchet_sink_offsets"
-                return offsets, f"table {offsets} is another one: dropped and recreated, or restored alone"
+                return OFFSETS, f"table {OFFSETS} is another one: dropped and recreated, or restored alone"
             if was_offsets_oid != offsets_oid and oid:
                 continue  # all comes from a dump, which is of one moment
             if not oid:

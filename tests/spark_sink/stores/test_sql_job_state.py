@@ -7,12 +7,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from kafka_ratchet.spark_sink.errors import RowsLost, SchemaDiffers, StoreError, TopicRecreated, WriteModeDiffers
+from kafka_ratchet.spark_sink.errors import (
+    OptionRefused,
+    RowsLost,
+    SchemaDiffers,
+    StoreError,
+    TopicRecreated,
+    WriteModeDiffers,
+)
+from kafka_ratchet.spark_sink.job.plan import OffsetRange
+from kafka_ratchet.spark_sink.job.resume import plan_resume
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.location import TableLocation
@@ -111,6 +121,14 @@ def test_offsets_that_are_gone_are_no_first_start(make: Make) -> None:
         with pytest.raises(RowsLost, match="no offsets"):
             use()
     assert at().check().row_offsets is None
+    planner: Any = SimpleNamespace(offset_range=lambda: OffsetRange("t", {0: 0, 1: 0}, {0: 9, 1: 9}))
+    for wrong in ("stored", "table", "0:1"):  # each would add rows a second time
+        with pytest.raises(OptionRefused, match="removed or restored alone"):
+            plan_resume(at(), planner, wrong, "offsets deleted")
+    for source, after in (("0:1,1:0", {0: 1, 1: 0}), ("latest", {0: 9, 1: 9})):
+        plan = plan_resume(at(), planner, source, "offsets deleted")
+        assert plan.after == after
+        assert "name the offset after the last row or reject" in plan.trouble
     # An operator may decide to read everything again over the rows.
     at().reset_offsets({}, decide("earliest", "rows twice rather than rows lost"))
     assert (at().offsets(), at().open(COLUMNS)) == ({}, {})
