@@ -3,7 +3,8 @@
 Rows and offsets are in one database, so a backup restored as a whole, or to a point in time, is consistent. But the
 result table alone may be dropped, created again, restored, or truncated. Each commit stores the server's number (oid)
 of that table, and that of the table of offsets: restoring a whole dump changes both numbers. If only the second one has
-changed, the offsets are not those of the rows.
+changed, the offsets are not those of the rows. On another server a number may be the same by chance, so each commit
+also stores the server's own identifier.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from kafka_ratchet.spark_sink.stores.sql_job_state import OF_JOB, OFFSETS, SqlJo
 
 if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.postgres.types import Database
+
+
+SERVER = ""
+"""Name in place of a table's for the mark of the server. No table has it."""
 
 
 class Marks:
@@ -36,8 +41,9 @@ class Marks:
     def note(self, database: Database) -> None:
         """Store marks of the tables as they are now, in the caller's transaction."""
         self._state.run(database, f"DELETE FROM {{marks}} {OF_JOB}")  # noqa: S608
-        for relation in self._relations:
-            oid, filenode, filled = self._look(database, relation)
+        looks = {relation: self._look(database, relation) for relation in self._relations}
+        offsets_oid = self._look(database, OFFSETS)[0]
+        for relation, (oid, filenode, filled) in {**looks, SERVER: (self._server(database), 0, False)}.items():
             self._state.run(
                 database,
                 "INSERT INTO {marks} VALUES ({result}, {job}, {topic}, {relation}, {topic_id}, {oid}, {filenode}, "
@@ -46,7 +52,7 @@ class Marks:
                 topic_id=self._state.literal(topic_ids.text(self._topic_id)),
                 oid=self._state.literal(oid),
                 filenode=self._state.literal(filenode),
-                offsets_oid=self._state.literal(self._look(database, OFFSETS)[0]),
+                offsets_oid=self._state.literal(offsets_oid),
                 filled=self._state.literal(filled),
             )
 
@@ -73,14 +79,14 @@ class Marks:
             was_oid, was_filenode, was_offsets_oid, was_filled = noted[relation]
             if was_oid == 0:
                 continue  # an operator has decided without a table
-            if was_offsets_oid != offsets_oid and oid == was_oid:
-                return OFFSETS, f"table {OFFSETS} is another one: dropped and recreated, or restored alone"
-            if was_offsets_oid != offsets_oid and oid:
-                continue  # all comes from a dump, which is of one moment
             if not oid:
                 return relation, f"table {relation} was dropped"
-            if oid != was_oid:
-                return relation, f"table {relation} is another one: dropped and recreated, or restored alone"
+            if (oid, offsets_oid) != (was_oid, was_offsets_oid):
+                are_both_others = oid != was_oid and offsets_oid != was_offsets_oid
+                if are_both_others or self._is_other_server(database, noted.get(SERVER, [0])[0]):
+                    continue  # all comes from a dump, which is of one moment
+                changed = OFFSETS if oid == was_oid else relation
+                return changed, f"table {changed} is another one: dropped and recreated, or restored alone"
             if was_filled and not filled and relation != self.cleared:
                 # TRUNCATE gives a table another file. A partitioned table has none of its own.
                 how = "TRUNCATE" if filenode != was_filenode else "DELETE, or TRUNCATE of its partitions"
@@ -92,6 +98,20 @@ class Marks:
     def number(self, database: Database, relation: str) -> tuple[int, int]:
         """Return a table's oid, and its file's number, which a TRUNCATE changes."""
         return self._look(database, relation)[:2]
+
+    def _is_other_server(self, database: Database, noted: int) -> bool:
+        """Return whether another server stored the marks; False if one of the two identifiers is unknown."""
+        return noted != 0 and self._server(database) not in {0, noted}
+
+    def _server(self, database: Database) -> int:
+        """Return the server's identifier, which initdb chose; 0: this user may not read it."""
+        [(is_allowed,)] = self._state.run(
+            database, "SELECT has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')"
+        )
+        if not is_allowed:
+            return 0
+        [(identifier,)] = self._state.run(database, "SELECT system_identifier FROM pg_catalog.pg_control_system()")
+        return int(identifier)
 
     def _is_unlogged(self, database: Database, relation: str) -> bool:
         name = self._state.literal(self._state.table(relation).as_string(None))

@@ -727,38 +727,6 @@ def test_a_name_that_postgres_would_cut_off_or_refuse_is_no_column(name: str) ->
         column_types(StructType([StructField(name, StringType())]))
 
 
-def _add_row(store: Any, end: int) -> None:
-    """Add a row of `PLAIN` and store the offset, in the transaction of a commit."""
-
-    def change(database: Any) -> None:
-        store._state.run(database, "INSERT INTO {table} VALUES ('a')", table=store._state.table(store._result))
-        store._state.commit(database, {0: end}, write_mode_text(store._write_mode))
-
-    store._in_transaction(store._generation, change)
-
-
-@pytest.mark.parametrize("restored", [("offsets",), ("jobs", "offsets", "marks", "rules", "decisions")])
-def test_a_state_that_was_restored_alone_is_noticed(place: PostgresSite, restored: tuple[str, ...]) -> None:
-    store = place.make()
-    store.open(PLAIN)
-    _add_row(store, 1)
-    with place.connect() as database:
-        database.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(place.schema)))
-        for name in restored:
-            database.execute(f"CREATE TABLE dump_{name} (LIKE ratchet_sink_{name} INCLUDING ALL)".encode())
-            database.execute(f"INSERT INTO dump_{name} TABLE ratchet_sink_{name}".encode())
-        _add_row(store, 2)
-        for name in restored:
-            database.execute(f"DROP TABLE ratchet_sink_{name}".encode())
-            database.execute(f"ALTER TABLE dump_{name} RENAME TO ratchet_sink_{name}".encode())
-    for use in (place.make().offsets, lambda: place.make().open(PLAIN), lambda: _require(store, 1)):
-        with pytest.raises(RowsLost, match="ratchet_sink_offsets is another one"):
-            use()
-    assert (place.make().check().row_offsets, place.make().check().rows_ahead) == (None, True)
-    place.make().reset_offsets({0: 2}, decide("0:2", "both rows are there"))
-    assert place.make().open(PLAIN) == {0: 2}
-
-
 def _require(store: Any, at: int) -> None:
     """Check the table as a commit does."""
     with store._reading() as database:
