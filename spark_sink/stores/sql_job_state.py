@@ -235,7 +235,13 @@ class SqlJobState(Generic[Database]):
         self.note_write_mode(database, write_mode)
 
     def reset(
-        self, database: Database, where: object, offsets: Mapping[int, int], decision: Decision, write_mode: str
+        self,
+        database: Database,
+        where: object,
+        offsets: Mapping[int, int],
+        decision: Decision,
+        write_mode: str,
+        changed: tuple[str, str] | None = None,
     ) -> int:
         """Take over, and replace the stored offsets by an operator's.
 
@@ -245,15 +251,22 @@ class SqlJobState(Generic[Database]):
             offsets: new next offset of each partition.
             decision: decision to store with the offsets.
             write_mode: write mode of the rows to come.
+            changed: result of `inconsistency` before sessions of the job were ended; None: the caller ended none.
 
         Returns:
             The new generation.
 
         Raises:
-            StoreError: the stored offsets are not those that the operator saw.
+            StoreError: the stored offsets are not those that the operator saw, or a table changed.
         """
         generation, before = self.take_over(database), self.stored(database)
         decision.require_seen(where, before)
+        # A TRUNCATE may have waited for an ended session; the new marks would describe the emptied table.
+        if changed is not None and changed != (now := self.inconsistency(database)):
+            raise StoreError(
+                f"{where}: {now[1] or 'a table was restored'} since the decision was made. Nothing was changed. Run "
+                "the command again"
+            )
         record = decision.as_json(before, offsets, (self.write_mode(database), write_mode))
         self.run(database, f"DELETE FROM {{offsets}} {OF_JOB}")  # noqa: S608
         self.commit(database, offsets, write_mode)

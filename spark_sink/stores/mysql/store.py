@@ -149,10 +149,11 @@ class MysqlStore(SqlStore["Database", list[Column], _Staged]):
         with self._state.database() as database:
             self._tables.create_bookkeeping(database)
             self._state.marks.give_ids(database)
+            changed = self._state.inconsistency(database)
             self._state.end_sessions(database, self._state.generation(database))
             with transaction(database):
                 write_mode = write_mode_text(self._write_mode)
-                generation = self._state.reset(database, self._where, offsets, decision, write_mode)
+                generation = self._state.reset(database, self._where, offsets, decision, write_mode, changed)
         return generation
 
     def open(self, schema: StructType) -> dict[int, int]:

@@ -142,12 +142,12 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
             The new generation.
         """
         with self._state.database() as database:
-            newest = self._state.generation(database)
+            newest, changed = self._state.generation(database), self._state.inconsistency(database)
             self._state.end_sessions(database, newest)
             with self._state.transaction(database):
                 self._tables.create_marks(database)
                 write_mode = write_mode_text(self._write_mode)
-                generation = self._state.reset(database, self._where, offsets, decision, write_mode)
+                generation = self._state.reset(database, self._where, offsets, decision, write_mode, changed)
             self._state.end_sessions(database, generation - 1)
         return generation
 

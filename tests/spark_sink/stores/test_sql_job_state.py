@@ -165,3 +165,21 @@ def test_a_take_over_blesses_no_table_that_was_emptied_amid_it(make: Make, monke
     for use in uses:
         with pytest.raises(RowsLost, match="was emptied"):
             use()
+
+
+@pytest.mark.parametrize("make", ["postgres", "mysql"], indirect=True)
+def test_a_decision_blesses_no_table_that_was_emptied_amid_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = partial(make, "job", table="emptied amid a decision")
+    holder = at()
+    holder.open(COLUMNS)
+    add_row(holder, 1)
+    deciding = at()
+    state: Any = deciding._state
+    monkeypatch.setattr(state, "end_sessions", lambda *_: run(holder, "TRUNCATE TABLE {table}"))
+    with pytest.raises(StoreError, match=r"was emptied.* since the decision was made"):
+        deciding.reset_offsets({0: 1}, decide("stored", "another kind"))
+    with pytest.raises(RowsLost, match="was emptied"):
+        at().offsets()
+    assert at().generation() == 1
+    assert deciding.reset_offsets({0: 1}, decide("stored", "without the lost rows")) == 2  # a known loss
+    assert at().offsets() == {0: 1}
