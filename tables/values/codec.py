@@ -283,7 +283,8 @@ def _shape(kind: Any, within: tuple[type, ...] = ()) -> str:
     each = ", ".join(f"{field.encode_name}: {_shape(field.type, within)}" for field in fields)
     form = ""
     if isinstance(kind, inspect.StructType):
-        config = kind.cls.__struct_config__
+        # A generic class with its types, such as Pair[int], does not pass this name on.
+        config = getattr(kind.cls, "__origin__", kind.cls).__struct_config__
         form = f" {kind.array_like} {config.omit_defaults} {kind.tag_field!r} {kind.tag!r}"
     return f"{name}{form} {{{each}}}"
 

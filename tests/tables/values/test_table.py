@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import make_dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -46,6 +46,14 @@ def dated(**fields: Any) -> Any:
 
 class Tree(msgspec.Struct, frozen=True):
     left: Tree | None = None
+
+
+Item = TypeVar("Item")
+
+
+class Pair(msgspec.Struct, Generic[Item], frozen=True):
+    left: Item
+    right: Item
 
 
 class Kept:
@@ -352,6 +360,12 @@ def test_a_class_of_keys_may_move_and_refer_to_itself() -> None:
     assert Table("t", key_type=Tree).codec.form.startswith("json by Tree with fields ")
     assert Table("t", key_type=keyed(user=str)).codec.form == Table("t", key_type=keyed(user=str)).codec.form
     assert Table("t", key_type=float).codec.form == "json by float"
+
+
+@pytest.mark.parametrize("of", [lambda pair: pair, lambda pair: tuple[pair, ...], lambda pair: keyed(by=pair)])
+def test_a_class_of_keys_may_be_generic(of: Callable[[Any], Any]) -> None:
+    forms = {Table("t", key_type=of(Pair[item])).codec.form.partition(" with fields ")[2] for item in (int, str)}
+    assert len(forms) == 2 and "" not in forms
 
 
 def test_a_plain_value_takes_the_place_of_an_object_that_was_changed() -> None:
