@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, BinaryIO
 
 from kafka_ratchet.errors import SourceError
@@ -25,11 +25,14 @@ CHECKPOINT_BYTES = 4
 FORM = "file:"
 """Prefix of the text of every `FileMark`."""
 
+PLACES = "places "
+"""Prefix of the text that stands for the places of the finished files, among a mark's checkpoints."""
+
 NO_MARK = "none"
 """Text that stands for a `FileMark` before the first record of the source is published."""
 
 BEFORE = 256
-"""Maximum number of finished files that a mark lists one by one, in about 70 bytes each. Older files share one
+"""Maximum number of finished files that a mark lists one by one, in about 110 bytes each. Older files share one
 digest.
 """
 
@@ -75,6 +78,11 @@ class ContentDigest:
         return other
 
 
+Place = tuple[int, int, int]
+"""Device, inode and time of change of a file. A renamed file keeps all three; a new file may get a removed one's inode.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Finished:
     """Description of a file after it was read to its end."""
@@ -84,6 +92,8 @@ class Finished:
     size: int
     """Size in bytes, uncompressed."""
     digest: str
+    place: Place | None = None
+    """Place of the file when it was read; None: an earlier version wrote the mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +129,10 @@ class FileMark:
     def encode(self) -> str:
         """Return the mark as text."""
         fields = asdict(self) | {"before": [(each.name, each.size, each.digest) for each in self.before]}
+        if any(each.place for each in self.before):
+            # Earlier versions ignore a checkpoint at `end`, but refuse a field that they do not know.
+            places = " ".join(":".join(map(str, each.place or ())) for each in self.before)
+            fields["at"] = [*self.at, (self.end, PLACES + places)]
         return FORM + json.dumps(fields, separators=(",", ":"))
 
     @classmethod
@@ -128,11 +142,22 @@ class FileMark:
             return None
         try:
             fields: dict[str, Any] = json.loads(text.removeprefix(FORM))
-            fields["at"] = tuple((int(offset), str(digest)) for offset, digest in fields["at"])
-            fields["before"] = tuple(Finished(*each) for each in fields["before"])
+            at = [(int(offset), str(digest)) for offset, digest in fields["at"]]
+            before = [Finished(*each) for each in fields["before"]]
+            if at and at[-1][1].startswith(PLACES):
+                places = at.pop()[1].removeprefix(PLACES).split(" ")
+                before = [replace(each, place=_place(text)) for each, text in zip(before, places, strict=True)]
+            fields["at"], fields["before"] = tuple(at), tuple(before)
             return cls(**fields)
         except (ValueError, TypeError, KeyError, RecursionError):
             return None
+
+
+def _place(text: str) -> Place | None:
+    if not text:
+        return None
+    device, inode, changed_ns = map(int, text.split(":"))
+    return device, inode, changed_ns
 
 
 def chained(chain: str, finished: Finished) -> str:

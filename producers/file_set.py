@@ -325,7 +325,8 @@ class FileSet:
     def _finish(self, number: int) -> Finished:
         unit = self._units[number]
         if unit.finished is None:
-            unit.finished = self._there(unit).finished()
+            place = unit.found.place if unit.found else None
+            unit.finished = replace(self._there(unit).finished(), place=place)
         return unit.finished
 
     def _there(self, unit: _Unit) -> FileSource:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kafka_ratchet.errors import SourceError
 from kafka_ratchet.producers.compression import SUFFIXES
+from kafka_ratchet.producers.file_mark import Place
 
 _INDEX = re.compile(r"[0-9]{1,4}")
 _DATE = re.compile(r"(19|20)[0-9]{2}[-_.]?[0-9]{2}.*")
@@ -40,6 +41,11 @@ class PresentFile:
     def identity(self) -> tuple[int, int]:
         """Return device and inode, which all names of a file share."""
         return self.device, self.inode
+
+    @property
+    def place(self) -> Place:
+        """Return device, inode and time of change, which a renamed file keeps."""
+        return self.device, self.inode, self.changed_ns
 
     @property
     def state(self) -> tuple[int, int, int, int]:

@@ -143,12 +143,15 @@ class FileRecogniser:
         return places, index
 
     def _refuse_published(self, new: Sequence[PresentFile], gone: Sequence[Finished]) -> None:
-        """Refuse a finished file that would count as a new one, because its place in the order has changed."""
+        """Refuse a finished file that would count as a new one, because its place in the order has changed.
+
+        Equal content is no proof: the logs of two quiet days may be equal.
+        """
         for finished in gone:
             for file in new if finished.size else ():
                 # A new log may begin with the bytes of an earlier one, such as the column names.
                 is_log = file.tag is None and tag_of(finished.name, file.base) is not None
-                if not is_log and self._is(file, finished):
+                if not is_log and file.place == finished.place and self._is(file, finished):
                     known = "" if file.path.name == finished.name else f" (as {finished.name})"
                     raise RotationUnclear(
                         f"{self._where}: {file.path.name} is already published{known}, and its name sorts after a "

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from kafka_ratchet.errors import SourceError
 from kafka_ratchet.producers import FileSet, Record, file_set
+from kafka_ratchet.producers.file_mark import FORM, FileMark
 
 OPERATIONS = ["append", "append", "half", "rename", "copy", "compress", "gzip begins", "remove", "late", "kill", "look"]
 
@@ -284,6 +287,86 @@ def test_a_removed_file_may_have_had_the_content_of_the_new_log(tmp_path: Path) 
     contents = (b"other\n", b"same\n")
     publish_through(log, [*(partial(rotate_and_remove, each) for each in contents), lambda: None], published)
     assert published == [b"same", b"other", b"same"]
+
+
+QUIET = b"id\n"
+DAY_NS = 86_400 * 10**9
+
+
+def write_day(path: Path, day: int, content: bytes) -> None:
+    """Write a day's log; a file system may give it the inode of a removed one."""
+    path.write_bytes(content)
+    os.utime(path, ns=(day * DAY_NS, day * DAY_NS))
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("restart", [None, 1, 2])
+def test_a_quiet_day_is_not_taken_for_a_removed_one(tmp_path: Path, restart: int | None) -> None:
+    """Two files are kept, and the program rotates twice while nobody looks."""
+    log = tmp_path / "app.csv"
+    write_day(log, 0, QUIET)
+
+    def rotate(*days: tuple[int, bytes]) -> None:
+        for day, content in days:
+            (tmp_path / "app.csv.2").unlink(missing_ok=True)
+            for name, older in (("app.csv.1", "app.csv.2"), ("app.csv", "app.csv.1")):
+                if (tmp_path / name).exists():
+                    os.replace(tmp_path / name, tmp_path / older)
+            write_day(log, day, content)
+
+    def rotate_twice() -> None:
+        (tmp_path / "app.csv.1").unlink()
+        rotate((2, QUIET), (3, QUIET + b"3\n"))
+
+    published = list[bytes | None]()
+    publish_through(log, [partial(rotate, (1, QUIET + b"1\n")), rotate_twice, lambda: None], published, restart)
+    assert published == [b'{"id":"1"}', b'{"id":"3"}']
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("restart", [None, 1, 2])
+def test_a_new_day_may_begin_as_a_removed_one(tmp_path: Path, restart: int | None) -> None:
+    """Each day has a file of its own name, and a link leads to the current one."""
+    link = tmp_path / "a.csv"
+
+    def begin(day: int, content: bytes) -> None:
+        (tmp_path / "a-20260101.csv").unlink(missing_ok=True)
+        new = tmp_path / f"a-2026010{day}.csv"
+        write_day(new, day, content)
+        link.unlink(missing_ok=True)
+        link.symlink_to(new.name)
+
+    def write_on() -> None:
+        with (tmp_path / "a-20260103.csv").open("ab") as file:
+            file.write(b"3\n")
+
+    begin(1, QUIET)
+    second = tmp_path / "a-20260102.csv"
+    steps = [partial(write_day, second, 2, QUIET + b"2\n"), partial(begin, 3, QUIET), write_on, lambda: None]
+    published = list[bytes | None]()
+    publish_through(tmp_path, steps, published, restart)
+    assert published == [b'{"id":"2"}', b'{"id":"3"}']
+
+
+def test_a_mark_of_an_earlier_version_refuses_no_file(tmp_path: Path) -> None:
+    """It does not have the places of the finished files, and that version reads a mark with them."""
+    write_day(tmp_path / "1.txt", 1, b"a\n")
+    write_day(tmp_path / "2.txt", 2, b"b\n")
+    source = FileSet([tmp_path])
+    sequence = [record.sequence for record in source.read(0)][-1]
+    now = FileMark.decode(source.mark(sequence))
+    assert now is not None
+    assert [each.place for each in now.before] == [found_place(tmp_path / "1.txt")]
+    fields = json.loads(source.mark(sequence).removeprefix(FORM))
+    assert [len(each) for each in fields["before"]] == [3]
+    assert [offset >= now.end for offset, _ in fields["at"]] == [True]
+    earlier = FileMark.decode(FORM + json.dumps(fields | {"at": []}))
+    assert earlier == replace(now, before=tuple(replace(each, place=None) for each in now.before))
+
+
+def found_place(path: Path) -> tuple[int, int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def resumed(path: Path, sequence: int, mark: str) -> Iterator[Record]:
