@@ -195,7 +195,8 @@ class FileSet:
         Returns:
             False if a caller took a record for so long that the files have to be listed before the next one.
         """
-        file, is_first = self._there(self._units[number]), byte == 0
+        # Each pass checks the columns: the first one may have seen only the line of the names.
+        file, is_first = self._there(self._units[number]), True
         whole = self._follow and not is_over
         may_wait = not whole or file.compression != ""  # another pass decompresses the file from its beginning
         with closing(file.read_lines(byte, whole=whole)) as records:

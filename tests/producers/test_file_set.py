@@ -241,6 +241,32 @@ def test_a_table_that_is_begun_anew_names_its_columns(tmp_path: Path, monkeypatc
         next(reading)
 
 
+def test_a_table_without_column_names_is_refused_at_its_second_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its only row is taken for the names, and the next row is written after a look."""
+    monkeypatch.setattr(file_set, "QUIET_S", 0.0)
+    log = tmp_path / "app.csv"
+    log.write_bytes(b"id,town\n1,ulm\n")
+    source = FileSet([log], follow=True)
+    writes = [b"2,bonn\n", b"3,koeln\n"]
+
+    def write() -> None:
+        if len(writes) == 2:
+            log.rename(tmp_path / "app.csv.1")
+        if writes:
+            with log.open("ab") as file:
+                file.write(writes.pop(0))
+        else:
+            source.stop()
+
+    monkeypatch.setattr(source, "_pause", write)
+    reading = source.read(0)
+    assert given(reading, 1) == [b'{"id":"1","town":"ulm"}']
+    with pytest.raises(SourceError, match=r"app\.csv: line 1: does not name the columns of app\.csv\.1"):
+        list(reading)
+
+
 @pytest.mark.parametrize("rotated", ["orders.csv.1", "orders.csv-20260131", "orders-20260131.csv"])
 def test_a_rotated_file_has_the_format_of_its_log(tmp_path: Path, rotated: str) -> None:
     log = tmp_path / "orders.csv"
