@@ -128,7 +128,7 @@ def list_files(paths: Sequence[Path]) -> list[PresentFile]:
         place = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
         file = PresentFile(path, f"{number}/{path}", None, *place)
         if twin := next((each for each in found if each.identity == file.identity and each.path != path), None):
-            raise _several_names([twin, file])
+            raise SourceError(f"{_several_names([twin, file])}. Remove all but one of the names")
         found.append(file)
     return found
 
@@ -142,15 +142,16 @@ def _without_links(found: list[PresentFile]) -> list[PresentFile]:
         if len(same) > 1:
             plain = [file for file in same if not file.path.is_symlink()]
             if len(plain) != 1:
-                raise _several_names(same)
+                raise RotationUnclear(
+                    f"{_several_names(same)}. Remove all but one of the names, or make the others symbolic links to it"
+                )
             files[identity] = plain
     return [file for same in files.values() for file in same]
 
 
-def _several_names(files: list[PresentFile]) -> RotationUnclear:
-    return RotationUnclear(
-        f"{files[0].path.parent}: {_names(files)} are one file under two names, so its lines would be published twice. "
-        "Remove all but one of the names, or make the others symbolic links to it"
+def _several_names(files: list[PresentFile]) -> str:
+    return (
+        f"{files[0].path.parent}: {_names(files)} are one file under two names, so its lines would be published twice"
     )
 
 

@@ -356,6 +356,10 @@ def test_a_file_with_two_names_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         FileSet([tmp_path])
     with pytest.raises(SourceError, match=refusal):
         FileSet([today, link])
+    link.unlink()
+    link.symlink_to(today)
+    with pytest.raises(SourceError, match=r"Remove all but one of the names$"):
+        FileSet([today, link])
 
 
 def regrown(log: Path, size: int) -> list[bytes]:
