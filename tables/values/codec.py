@@ -78,12 +78,19 @@ class Codec:
     @cached_property
     def form(self) -> str:
         """Return a description of the form of keys and values, for display and for comparison with existing entries."""
-        values = ", values bytes" if self.value_type is bytes else ""
+        values = ", values with bytes" if self._values_have_bytes else ""
         shape = "" if self.is_simple else _shape(inspect.type_info(self.key_type))
         if "{" not in shape:
             return self._named + values
         # A class keeps its name when its fields change.
         return f"{self._named} with fields {hashlib.sha256(shape.encode()).hexdigest()[:12]}{values}"
+
+    @cached_property
+    def _values_have_bytes(self) -> bool:
+        """Return True if values contain bytes as base64 text, which could be read as text."""
+        if self.serializer != "json" or self.value_type is None:
+            return False
+        return _has_bytes(inspect.type_info(self.value_type))
 
     @property
     def earlier_forms(self) -> Collection[str]:
@@ -99,7 +106,7 @@ class Codec:
             for kept in keys:
                 if not self.is_simple and self.check_key(self.key(kept)) != kept:
                     return False
-                if self.value_type is bytes:
+                if self._values_have_bytes:
                     value_of(kept if self.is_simple else self.key(kept))
         except (msgspec.MsgspecError, TableError):
             return False
@@ -262,31 +269,69 @@ class Codec:
 def _shape(kind: Any, within: tuple[type, ...] = ()) -> str:
     """Return the parts of a key's type that its bytes depend on: names, types and order of fields, and tags.
 
-    A class with fields gives a text with braces. Names of classes are left out.
+    If the class leaves fields with their defaults out, the defaults are a part too. A class with fields gives a text
+    with braces. Names of classes are left out.
 
     Args:
         kind: the type as `msgspec.inspect` describes it.
         within: classes that contain the type, outermost first. Where one of them occurs again, the text has its index
             in this tuple.
     """
+    if isinstance(kind, inspect.Metadata):
+        return _shape(kind.type, within)
     if isinstance(kind, inspect.UnionType):
         return " | ".join(sorted(_shape(each, within) for each in kind.types))
     name = type(kind).__name__
     fields = getattr(kind, "fields", None)
     if fields is None:
-        parts = [getattr(kind, part, None) for part in ("key_type", "value_type", "item_type")]
-        inner = [_shape(each, within) for each in (*parts, *getattr(kind, "item_types", ())) if each is not None]
+        inner = [_shape(each, within) for each in _inner(kind)]
         return f"{name}[{', '.join(inner)}]" if inner else name
     if kind.cls in within:
         return f"{name} {within.index(kind.cls)}"
     within = *within, kind.cls
-    each = ", ".join(f"{field.encode_name}: {_shape(field.type, within)}" for field in fields)
-    form = ""
+    form, omits = "", False
     if isinstance(kind, inspect.StructType):
         # A generic class with its types, such as Pair[int], does not pass this name on.
         config = getattr(kind.cls, "__origin__", kind.cls).__struct_config__
         form = f" {kind.array_like} {config.omit_defaults} {kind.tag_field!r} {kind.tag!r}"
-    return f"{name}{form} {{{each}}}"
+        omits = config.omit_defaults
+    each = (f"{at.encode_name}: {_shape(at.type, within)}{_default(at) if omits else ''}" for at in fields)
+    return f"{name}{form} {{{', '.join(each)}}}"
+
+
+def _default(field: inspect.Field) -> str:
+    """Return the value that a class leaves out of its bytes, as text; empty: there is none."""
+    if field.default_factory in (list, dict, set):  # msgspec calls no others
+        return f" = {field.default_factory.__name__}"
+    if field.default in (msgspec.NODEFAULT, msgspec.UNSET):
+        return ""
+    value = msgspec.json.encode(field.default, enc_hook=lambda each: type(each).__name__, order="deterministic")
+    return f" = {value.decode()}"
+
+
+def _inner(kind: Any) -> list[Any]:
+    """Return the types that a type contains, without those of fields."""
+    parts = [getattr(kind, part, None) for part in ("type", "key_type", "value_type", "item_type")]
+    parts += [*getattr(kind, "types", ()), *getattr(kind, "item_types", ())]
+    return [each for each in parts if each is not None]
+
+
+def _has_bytes(kind: Any, within: tuple[type, ...] = ()) -> bool:
+    """Return True if a type is, or contains, one that JSON stores as base64 text.
+
+    Args:
+        kind: the type as `msgspec.inspect` describes it.
+        within: classes that contain it.
+    """
+    if isinstance(kind, inspect.BytesType | inspect.ByteArrayType | inspect.MemoryViewType):
+        return True
+    inner = _inner(kind)
+    if fields := getattr(kind, "fields", None):
+        if kind.cls in within:
+            return False
+        within = *within, kind.cls
+        inner = [field.type for field in fields]
+    return any(_has_bytes(each, within) for each in inner)
 
 
 def _with_lists(value: Any) -> Any:
