@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ class FaustCodec(Codec):
         self, table: str, form: str, earlier: frozenset[str] = frozenset(), is_own: IsOwn | None = None
     ) -> None:
         super().__init__(table, bytes, bytes, "json")
-        self._form, self._earlier, self._is_own = form, earlier, is_own
+        self._form, self.earlier_forms, self._is_own = form, earlier, is_own
         # Not `bytes`: who reads the table from outside shows keys as the JSON that they are.
         self.key_type = None
         self._plain = PLAIN
@@ -57,10 +57,10 @@ class FaustCodec(Codec):
         """Return the names of the codecs of keys and values."""
         return self._form
 
-    @property
-    def earlier_forms(self) -> Collection[str]:
-        """Return the forms that earlier versions wrote for the same serializers."""
-        return self._earlier
+    @cached_property
+    def shape(self) -> str:
+        """Return the empty text: the form says everything."""
+        return ""
 
     def is_own(self, keys: Iterable[Any], value_of: Callable[[Any], Any]) -> bool:
         """Return True if entries with an earlier form fit this table."""

@@ -70,20 +70,25 @@ class Codec:
         self._plain = PLAIN - {bytes} if value_type is None else (PLAIN - {bytes}) & frozenset({value_type})
 
     @property
-    def _named(self) -> str:
+    def form(self) -> str:
+        """Return a description of the form of keys and values, for display and for comparison with existing entries."""
         # A type's module is left out: it may move.
         named = self.key_type.__qualname__ if isinstance(self.key_type, type) else str(self.key_type)
         return f"{self.serializer} by {'str or int' if self.key_type is None else named}"
 
+    earlier_forms: Collection[str] = ()
+    """Descriptions that earlier versions recorded for the same form, if they differ from `form`."""
+
     @cached_property
-    def form(self) -> str:
-        """Return a description of the form of keys and values, for display and for comparison with existing entries."""
-        values = ", values with bytes" if self._values_have_bytes else ""
+    def shape(self) -> str:
+        """Return a description of the rest of the form: fields of keys, and bytes within values; empty: neither.
+
+        It is not a part of `form`, because workers of an earlier version halt at a form that they do not know.
+        """
         shape = "" if self.is_simple else _shape(inspect.type_info(self.key_type))
-        if "{" not in shape:
-            return self._named + values
         # A class keeps its name when its fields change.
-        return f"{self._named} with fields {hashlib.sha256(shape.encode()).hexdigest()[:12]}{values}"
+        fields = [f"fields {hashlib.sha256(shape.encode()).hexdigest()[:12]}"] if "{" in shape else []
+        return ", ".join([*fields, "values with bytes"] if self._values_have_bytes else fields)
 
     @cached_property
     def _values_have_bytes(self) -> bool:
@@ -92,13 +97,8 @@ class Codec:
             return False
         return _has_bytes(inspect.type_info(self.value_type))
 
-    @property
-    def earlier_forms(self) -> Collection[str]:
-        """Return the descriptions that earlier versions recorded for the same form, if they differ from `form`."""
-        return {self._named} - {self.form}
-
     def is_own(self, keys: Iterable[Any], value_of: Callable[[Any], Any]) -> bool:
-        """Return True if this codec can read the entries of an earlier form, and would write the same keys.
+        """Return True if this codec can read the entries of an earlier version, and would write the same keys.
 
         keys: keys of the entries; value_of: function that returns a key's value
         """

@@ -26,6 +26,11 @@ def form_key(table: str) -> str:
     return f"form {table}"
 
 
+def shape_key(table: str) -> str:
+    """Return the key of a table's shape in Ratchet's own table; see `Codec.shape`."""
+    return f"shape {table}"
+
+
 def begin_key(table: str) -> str:
     """Return the key of the input offset where a table began.
 

@@ -29,6 +29,7 @@ from kafka_ratchet.tables.values.own_table import (
     form_key,
     late_key,
     late_writes,
+    shape_key,
     stream_time,
     windows_key,
 )
@@ -185,21 +186,31 @@ class PartitionTables:
         Bytes do not reveal their form: MessagePack writes 48 as one byte, which JSON reads as the digit 0.
         """
         own, codec = self._tables[OWN], table.codec
-        key = form_key(codec.table)
-        before = own.get(key)
+        before, shape = own.get(form_key(codec.table)), own.get(shape_key(codec.table))
         if before is ABSENT:
-            own.set(key, codec.form)
+            self._set_form(codec)
             if (offset := self._passed()) is not None:
                 own.set(begin_key(codec.table), offset)
                 self._new[codec.table] = offset
-        elif before != codec.form:
-            if before in codec.earlier_forms and codec.is_own(table.kept_keys(), table.get):
-                own.set(key, codec.form)
+        elif (before, "" if shape is ABSENT else shape) != (codec.form, codec.shape):
+            # An earlier version wrote no shape, and maybe another form.
+            is_earlier = shape is ABSENT and before in (codec.form, *codec.earlier_forms)
+            if is_earlier and codec.is_own(table.kept_keys(), table.get):
+                self._set_form(codec)
                 return
+            was = before if shape is ABSENT else f"{before}, {shape}"
+            now = f"{codec.form}, {codec.shape}" if codec.shape else codec.form
             raise TableError(
-                f"table {codec.table}: its entries were written as {before}, but the program declares {codec.form}. "
+                f"table {codec.table}: its entries were written as {was}, but the program declares {now}. "
                 f"{codec.remedy(before)}"
             )
+
+    def _set_form(self, codec: Codec) -> None:
+        own = self._tables[OWN]
+        if own.get(form_key(codec.table)) != codec.form:
+            own.set(form_key(codec.table), codec.form)
+        if codec.shape:
+            own.set(shape_key(codec.table), codec.shape)
 
     def of(self, table: str) -> TablePartition:
         """Return a table's partition, for the run of agents that begins now."""

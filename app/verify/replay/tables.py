@@ -33,6 +33,8 @@ _VIEW: Final = b"v"
 _SAVED: Final = b"w"
 _FORMS: Final = OWN + b'"form '
 """Prefix of changelog keys made by `form_key`."""
+_SHAPES: Final = OWN + b'"shape '
+"""Prefix of changelog keys made by `shape_key`."""
 _BEGINS: Final = OWN + b'"begin '
 """Prefix of changelog keys made by `begin_key`."""
 _OFFSET: Final = struct.Struct(">q")
@@ -170,7 +172,7 @@ class ReplayTables:
         compared, unknown = 0, Counter[str]()
         view = ((key[len(_VIEW) :], value) for key, value in self._scan(_VIEW + PREFIX))
         for key, mine, theirs in merged(self._scan(PREFIX), view):
-            if key.startswith((_FORMS, _BEGINS)):
+            if key.startswith((_FORMS, _SHAPES, _BEGINS)):
                 continue  # written for the worker; of the program that runs here, no event makes them
             prefix = key[: 2 + key[1]] if len(key) > 1 else key
             if prefix not in self._codecs:

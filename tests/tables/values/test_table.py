@@ -23,6 +23,7 @@ from kafka_ratchet.tables.values.table_partition import nothing
 from kafka_ratchet.transport.batch.chunk import read_chunk
 
 LIMIT = 1 << 20
+FIELDS = "json by Key, fields [0-9a-f]{12}, but the program declares json by Key, fields "
 
 
 class Point(msgspec.Struct):
@@ -302,13 +303,13 @@ def test_a_table_whose_type_was_changed_says_so() -> None:
             "its entries were written as json by str, but the program declares json by bytes",
         ),
         ({"key_type": tuple[str, int]}, {"key_type": tuple[int, str]}, r"json by tuple\[str, int\]"),
-        ({"key_type": keyed(user=str)}, {"key_type": keyed(user=str, region=(str, "eu"))}, "json by Key with fields"),
-        ({"key_type": keyed(user=str)}, {"key_type": keyed(user=int)}, "json by Key with fields"),
-        ({"key_type": keyed(a=str, b=str)}, {"key_type": keyed(b=str, a=str)}, "json by Key with fields"),
-        ({"key_type": keyed(user=str)}, {"key_type": keyed(tag="k", user=str)}, "json by Key with fields"),
-        ({"key_type": keyed(by=keyed(a=str))}, {"key_type": keyed(by=keyed(a=int))}, "json by Key with fields"),
-        ({"key_type": listed(a=str, b=str)}, {"key_type": listed(b=str, a=str)}, "json by Key with fields"),
-        ({"key_type": dated(a=str)}, {"key_type": dated(a=str, b=int)}, "json by Key with fields"),
+        ({"key_type": keyed(user=str)}, {"key_type": keyed(user=str, region=(str, "eu"))}, FIELDS),
+        ({"key_type": keyed(user=str)}, {"key_type": keyed(user=int)}, FIELDS),
+        ({"key_type": keyed(a=str, b=str)}, {"key_type": keyed(b=str, a=str)}, FIELDS),
+        ({"key_type": keyed(user=str)}, {"key_type": keyed(tag="k", user=str)}, FIELDS),
+        ({"key_type": keyed(by=keyed(a=str))}, {"key_type": keyed(by=keyed(a=int))}, FIELDS),
+        ({"key_type": listed(a=str, b=str)}, {"key_type": listed(b=str, a=str)}, FIELDS),
+        ({"key_type": dated(a=str)}, {"key_type": dated(a=str, b=int)}, FIELDS),
         (
             {"value_type": bytes, "default": bytes},
             {"value_type": str, "default": str},
@@ -321,14 +322,14 @@ def test_a_table_whose_type_was_changed_says_so() -> None:
         (
             {"key_type": keyed(omit_defaults=True, a=(str, "eu"))},
             {"key_type": keyed(omit_defaults=True, a=(str, "us"))},
-            "json by Key with fields",
+            FIELDS,
         ),
         (
             {"key_type": keyed(omit_defaults=True, a=(list[str], msgspec.field(default_factory=list)))},
             {"key_type": keyed(omit_defaults=True, a=list[str])},
-            "json by Key with fields",
+            FIELDS,
         ),
-        ({"key_type": described(keyed(a=str))}, {"key_type": described(keyed(a=int))}, "with fields"),
+        ({"key_type": described(keyed(a=str))}, {"key_type": described(keyed(a=int))}, "fields"),
     ],
 )
 def test_a_table_that_is_written_otherwise_now_is_refused(
@@ -371,21 +372,22 @@ def test_entries_of_an_earlier_description_are_known_by_what_they_are(
     kept.partition.begin()
     kept.commit()
     kept.save()
-    assert kept.store[b't\0"form t"'] == msgspec.json.encode(kept.tables[0].codec.form)
-    assert kept.tables[0].codec.form != form
+    # A worker of the earlier version, which may still run, halts at another form.
+    assert kept.store[b't\0"form t"'] == msgspec.json.encode(form)
+    assert kept.store[b't\0"shape t"'] == msgspec.json.encode(kept.tables[0].codec.shape)
 
 
 def test_a_class_of_keys_may_move_and_refer_to_itself() -> None:
-    assert Table("t", key_type=Tree).codec.form.startswith("json by Tree with fields ")
-    assert Table("t", key_type=keyed(user=str)).codec.form == Table("t", key_type=keyed(user=str)).codec.form
-    assert Table("t", key_type=float).codec.form == "json by float"
+    assert Table("t", key_type=Tree).codec.shape.startswith("fields ")
+    assert Table("t", key_type=keyed(user=str)).codec.shape == Table("t", key_type=keyed(user=str)).codec.shape
+    assert Table("t", key_type=float).codec.shape == ""
 
 
 @pytest.mark.parametrize("of", [lambda pair: pair, lambda pair: tuple[pair, ...], lambda pair: keyed(by=pair)])
 def test_a_class_of_keys_may_be_generic(of: Callable[[Any], Any]) -> None:
-    forms = {Table("t", key_type=of(Pair[item])).codec.form.partition(" with fields ")[2] for item in (int, str)}
-    assert len(forms) == 2
-    assert "" not in forms
+    shapes = {Table("t", key_type=of(Pair[item])).codec.shape for item in (int, str)}
+    assert len(shapes) == 2
+    assert "" not in shapes
 
 
 def test_a_plain_value_takes_the_place_of_an_object_that_was_changed() -> None:
