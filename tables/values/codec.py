@@ -319,6 +319,8 @@ def _inner(kind: Any) -> list[Any]:
 def _has_bytes(kind: Any, within: tuple[type, ...] = ()) -> bool:
     """Return True if a type is, or contains, one that JSON stores as base64 text.
 
+    Optional fields do not count, because a version of the program may add or remove them.
+
     Args:
         kind: the type as `msgspec.inspect` describes it.
         within: classes that contain it.
@@ -330,7 +332,7 @@ def _has_bytes(kind: Any, within: tuple[type, ...] = ()) -> bool:
         if kind.cls in within:
             return False
         within = *within, kind.cls
-        inner = [field.type for field in fields]
+        inner = [field.type for field in fields if field.required]
     return any(_has_bytes(each, within) for each in inner)
 
 

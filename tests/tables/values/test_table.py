@@ -349,6 +349,11 @@ def test_a_table_that_is_written_otherwise_now_is_refused(
     same.partition.begin()
 
 
+def test_a_value_may_have_a_new_field_of_bytes() -> None:
+    shapes = [Table("t", value_type=keyed(a=int, **more)).codec.shape for more in ({}, {"b": (bytes, b"")})]
+    assert shapes == ["", ""]
+
+
 @pytest.mark.parametrize(
     ("options", "key", "value", "earlier"),
     [
