@@ -65,7 +65,7 @@ def summary(found: Sequence[Compaction], *, execute: bool) -> str:
 
 
 def as_dict(found: Sequence[Compaction], *, execute: bool) -> dict[str, object]:
-    """Return the line that `--json` prints."""
+    """Return the fields of the line that `--json` prints."""
     return {
         "executed": execute,
         "tables": [

@@ -26,7 +26,7 @@ class OptionRefused(SinkError):
 
 
 class KafkaUnavailable(SinkError):
-    """Error for Kafka without an answer within the limit, or for a refused request."""
+    """Error for a request that Kafka refuses, or does not answer within the time limit."""
 
 
 class TopicMissing(SinkError):
@@ -116,7 +116,7 @@ class RuleBroken(StoreError):
 
 
 NOTHING = "Nothing was added and no offset moved"
-"""Sentence of an error that refuses a whole commit."""
+"""Sentence for errors that refuse a whole commit."""
 
 
 def refuse_rule(where: object, reason: str, rules: str = "", extent: str = NOTHING) -> NoReturn:
@@ -137,7 +137,7 @@ def refuse_rule(where: object, reason: str, rules: str = "", extent: str = NOTHI
 
 
 def refuse_several_rows(where: object, key: Sequence[str]) -> NoReturn:
-    """Raise the error for a table with several rows of one key of a commit.
+    """Refuse a commit that changes a key with several rows in the table.
 
     Args:
         where: the table, for the message.

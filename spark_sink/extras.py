@@ -29,7 +29,7 @@ SINK_EXTRAS: Final = {
     "referencing": "registry",
     "sqlalchemy": "iceberg",
 }
-"""Extra of kafka-ratchet with each package that the job needs, by import name."""
+"""Extra of kafka-ratchet that installs each package of the job, by the package's import name."""
 
 
 def missing_extra(error: ModuleNotFoundError, extras: Mapping[str, str] = SINK_EXTRAS) -> str | None:

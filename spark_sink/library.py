@@ -1,8 +1,8 @@
 """Library for users' own Spark programs: commits of DataFrames with their Kafka offsets.
 
-`exactly_once` makes a sink of a table. A loop over `Sink.batches` reads a topic from where the table ends; `Sink.batch`
-is a function for foreachBatch of Structured Streaming. Rows and offsets change in one action. Neither way needs a
-checkpoint, because the table has the offsets.
+`exactly_once` makes a sink of a table. A loop over `Sink.batches` reads a topic from the table's offsets on;
+`Sink.batch` is a function for foreachBatch of Structured Streaming. Rows and offsets change in one action. Neither way
+needs a checkpoint, because the table has the offsets.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ log = logging.getLogger("spark_sink")
 
 SEQUENCE_HEADER: Final = "ratchet-sequence"
 PRODUCER_HEADER: Final = "ratchet-producer"
-"""Headers of records that a producer of Ratchet has numbered."""
+"""Header with the producer's name in records that a producer of Ratchet has numbered; `SEQUENCE_HEADER` has the
+number."""
 
 PLACE: Final = {"partition": "_kafka_partition", "offset": "_kafka_offset"}
 """Columns with a record's partition and offset: name in Spark's Kafka source, and name in result tables."""
@@ -129,7 +130,7 @@ class SinkOptions(TypedDict, total=False):
     evolve: bool
     """Add new columns to the table."""
     partition_by: Sequence[str]
-    """Columns that separate the table's files."""
+    """Partition columns of the table's files."""
     password: str | None
     """Password of a database, if the url has none."""
     storage_options: Mapping[str, str]
@@ -160,7 +161,8 @@ class Sink:
         self._topic: tuple[str, int] = ("", 0)
         """Name and id of the topic that the store is open for."""
         self._offsets: dict[int, int] | None = None
-        """Stored offsets, once the table is taken over. None after a commit that failed: it may be visible."""
+        """Stored offsets, once the table is taken over. None after a failed commit, which may be visible
+        nevertheless."""
         self._schema: StructType | None = None
         self._generation: int | None = None
         """Generation of the store that this run has taken over with."""
@@ -304,8 +306,8 @@ class Sink:
         the number of the micro-batch.
 
         Raises:
-            OptionRefused: the query does not read exactly one topic, its source names no isolation level and the
-                records may be of transactions, the rows lack needed offsets, or the session is one of Spark Connect.
+            OptionRefused: the query does not read exactly one topic; its source names no isolation level, although the
+                records may be of transactions; the rows lack needed offsets; or the session is one of Spark Connect.
             OffsetsLost: the query begins after the table's offsets, so that records would be missing.
             TopicRecreated: the table's offsets belong to a deleted topic of the same name.
             SinkError: see `commit`.

@@ -8,9 +8,9 @@ import sys
 import threading
 
 VARIABLE = "SPARK_SINK_ENDS_WITH_STDIN"
-"""Environment variable of a job with a parent that holds its standard input's write end.
+"""Environment variable of a job with a parent that holds the write end of the job's standard input.
 
-The parent never writes to it. The kernel closes that end only when the parent dies, even by SIGKILL."""
+The parent never writes to that end. The kernel closes it only when the parent dies, even by SIGKILL."""
 
 
 def end_with_parent() -> None:

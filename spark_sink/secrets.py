@@ -54,14 +54,14 @@ def keep(values: Iterable[str | None]) -> None:
 
 
 def of_client(options: Mapping[str, object]) -> Iterator[str]:
-    """Yield the values of client options to hide, in librdkafka's names or Java's."""
+    """Yield those values of client options, named by librdkafka or Java, that no output may contain."""
     for name, value in options.items():
         if isinstance(value, str) and name not in WORDS:
             yield value
 
 
 def of_registry(options: Mapping[str, str]) -> Iterator[str]:
-    """Yield the values of a schema registry's options to hide.
+    """Yield those values of a schema registry's options that no output may contain.
 
     An address is among them only if it has credentials.
     """

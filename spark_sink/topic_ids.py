@@ -1,6 +1,7 @@
 """Topic ids of Kafka (KIP-516), as numbers for stores and as text for users.
 
-In code an id is an integer of 128 bits, and 0 stands for "not known". Tables of earlier versions know 63 of its bits.
+In code an id is an integer of 128 bits, and 0 stands for "not known". Tables of earlier versions contain only 63 of the
+id's bits.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def of_parts(high: int, low: int, rest: int) -> int:
 
 @dataclass(frozen=True)
 class StoredTopicId:
-    """Id of the topic of a table's offsets, as far as the table stores it."""
+    """Stored id, or stored part of the id, of the topic that a table's offsets belong to."""
 
     text: str = ""
     """Id as the function `text` returns it; empty: an earlier version wrote the table, or the broker gave no id."""

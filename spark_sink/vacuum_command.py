@@ -58,7 +58,7 @@ def summary(location: TableLocation, found: Sequence[Orphan], *, dry_run: bool) 
 
 
 def as_dict(location: TableLocation, found: Sequence[Orphan], *, dry_run: bool) -> dict[str, object]:
-    """Return the line that `--json` prints."""
+    """Return the fields of the line that `--json` prints."""
     return {
         "store": location.kind,
         "table": str(location),

@@ -58,7 +58,7 @@ class LocalFolder:
         return self.path.is_dir()
 
     def remove_folder(self, *folders: str) -> None:
-        """Remove a folder below this one with its entries, as far as possible."""
+        """Remove a folder below this one with its entries, and ignore errors."""
         shutil.rmtree(self.path.joinpath(*folders), ignore_errors=True)
 
     def files(self, *folders: str) -> list[FileInfo]:

@@ -31,7 +31,7 @@ NO_FOLDER = -1
 """Row count in the report of a task that does not find the folder. `file` is then the name of the task's machine."""
 
 NULL_GIVEN = -2
-"""Row count in the report of a task that met a null in a column NOT NULL. `file` is then that column."""
+"""Row count in the report of a task that found a null in a column NOT NULL. `file` is then that column."""
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 """Uncompressed bytes gathered before they go to the file. Large row groups compress and scan better, and Spark itself
@@ -228,7 +228,8 @@ def require_files(folder: Any, written: Sequence[WrittenFile], named: str = "") 
     Args:
         folder: folder of the table or its data; see `LocalFolder.sizes`.
         written: the result of `write_files`.
-        named: the finished commit that names the files; empty before the commit.
+        named: start of a sentence for the error message: the finished commit that names the files; empty before the
+            commit.
 
     Raises:
         StoreError: a file is missing or has another size.
@@ -320,7 +321,7 @@ def _task(
             return values.cast("int32") if pa.types.is_date32(values.type) else values
 
         def runs() -> Iterator[tuple[str, Any]]:
-            """Yield the rows in pieces; all rows of a piece belong to one partition of the table."""
+            """Yield pieces of the rows, each after the JSON text of its partition of the table."""
             for batch in batches:
                 if batch.num_rows == 0:
                     continue

@@ -34,7 +34,7 @@ class Access:
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Client options in librdkafka's names."""
     spark_kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Options of Spark's Kafka client in Java's names, for `kafka` options without a translation."""
+    """Options of Spark's Kafka client in Java's names; they replace or complete the options translated from `kafka`."""
     url: str = field(default="", repr=False)
     """Url of the database of store postgres or mysql."""
     password: str | None = field(default=None, repr=False)

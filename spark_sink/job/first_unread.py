@@ -18,7 +18,8 @@ larger."""
 
 END_OF_PARTITION = -191
 NO_SUCH_OFFSET = -140
-"""Error codes of librdkafka (RD_KAFKA_RESP_ERR__PARTITION_EOF, RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET)."""
+"""Error code of librdkafka for an offset that Kafka lacks (RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET). `END_OF_PARTITION` is
+RD_KAFKA_RESP_ERR__PARTITION_EOF."""
 
 
 def first_unread_timestamps(

@@ -1,7 +1,7 @@
 """Repair of a table's rows from the topic, in a commit that moves no offset.
 
-The job's own pipeline computes the rows from the topic again. The store commits them only for the run that opened it
-last, as it does with other rows.
+The job's own pipeline computes the rows from the topic again. As with all rows, the store commits them only for the run
+that opened the store last.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Metrics of a run for Prometheus: over HTTP while it runs, or as a file for node_exporter's textfile collector.
 
-prometheus-client is needed only for one of the two. Names and labels follow the worker's.
+Only these two outputs need prometheus-client. Names and labels follow the worker's.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _registry(run: RunState, sink: str, topic: str) -> CollectorRegistry:
 
 
 def _cumulated(in_buckets: list[int]) -> list[tuple[str, float]]:
-    """Return the histogram's counts at or below each bound, as Prometheus wants them."""
+    """Return each bound of the histogram as text, with the number of commits up to that bound."""
     total, buckets = 0, []
     for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], in_buckets, strict=True):
         total += count

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("spark_sink")
 
 REQUEST_TIMEOUT_S = 30.0
-"""Seconds that one request to Kafka may take: several of librdkafka's own reconnects."""
+"""Seconds that one request to Kafka may take: enough for several reconnects by librdkafka."""
 
 TOKEN_SERVER_AWAY = re.compile(r"OAUTHBEARER token: .*(connect|resolve|time)", re.IGNORECASE)
 
@@ -35,7 +35,7 @@ NO_RECORD = -1
 """Offset that Kafka answers for a partition without a record at the requested time or later."""
 
 ASK_S = 10.0
-"""Seconds to wait for the offsets of all partitions before the leaders are requested again."""
+"""Seconds to wait for the offsets of all partitions; afterwards the client requests the leaders again."""
 
 LEADER_PAUSE_S = 0.2
 """Seconds between two requests about a partition without a leader; an election takes about as long."""
@@ -304,7 +304,8 @@ class TopicPlanner:
         The administration client has such a call too. But in librdkafka 2.16 that call connects thousands of times a
         second, without any backoff, to a leader that no longer answers and is still in the metadata.
 
-        Returns the offsets found, and each failed partition's error; None: the answer had neither error nor offset.
+        Returns the offsets found, and the error of each partition without an offset. This error is None if the answer
+        had none.
         """
         from confluent_kafka import KafkaException, TopicPartition
 

@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     Reader = TypeVar("Reader", DataFrameReader, DataStreamReader)
 
 MAX_RECORDS = 1_000_000
-"""Default maximum of offsets per commit. Reading them takes seconds: far longer than the commit itself, and little to
-repeat after a kill."""
+"""Default maximum of offsets per commit. Reading so many offsets takes some seconds, far longer than the commit itself.
+To repeat this after a kill costs little."""
 
 
 FETCH_WAIT_MS = 50
 """Milliseconds that Kafka delays the answer to a fetch without records. Only existing records are read, so there is
-never anything to wait for. But Spark has a consumer for each range and partition, which fetches ahead; closing it waits
-for that answer. At Kafka's default of 500 ms, commits of few records took 1.8 s instead of 0.4 s from the 22nd on, when
-Spark's pool of 64 consumers is full. Commits of ranges that end in aborted records took as long."""
+never anything to wait for. But Spark has a consumer for each range and partition, which fetches ahead, and closing the
+consumer waits for that answer. At Kafka's default of 500 ms, commits of few records took 1.8 s instead of 0.4 s from
+the 22nd on, when Spark's pool of 64 consumers is full. Commits of ranges that end in aborted records took as long."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Job as Spark reads it: Kafka and topic, and the pipeline that turns records into rows."""
+    """Kafka, topic and pipeline of a job, as Spark needs them to read records and convert them into rows."""
 
     bootstrap: str
     topic: str
@@ -49,7 +49,7 @@ class Job:
     second_job: bool = False
     """True: start even if a job of another name has committed the topic to the table."""
     jobs_of_other_topic: Callable[[], list[str]] = list
-    """Function that lists jobs of other names with the same records from another topic, see `JobSpec.other_topic`."""
+    """Function that lists the table's other jobs with the same records from `JobSpec.other_topic`."""
     with_headers: bool = False
     """True: headers are read, even if no step of the pipeline needs them."""
     splits: bool = False

@@ -46,7 +46,7 @@ class Recount:
 def recount(
     spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
 ) -> Recount:
-    """Compute the expected result with a key from all records at once.
+    """Compute the expected result of a job with a key, from all records at once.
 
     The job's own pipeline reads the values, because only Spark knows how it parses them. The store's commits and
     merges, which may have faults, are not used.

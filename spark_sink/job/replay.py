@@ -95,7 +95,7 @@ def _refuse_compaction(job: Job, planner: TopicPlanner) -> None:
 def _range(
     job: Job, planner: TopicPlanner, store: ResultStore
 ) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-    """Return the stored offsets, and the first and last offsets to replay, by partition."""
+    """Return, by partition, stored offsets, first offsets to replay, and offsets after the last ones."""
     if job.start is None or job.until is None:
         raise OptionRefused("a replay needs both --from and --to")
     mode = job.pipeline.write_mode

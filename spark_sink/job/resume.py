@@ -30,7 +30,7 @@ class ResumePlan:
     offset_range: OffsetRange = field(repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the line that `--json` prints."""
+        """Return the fields of the line that `--json` prints."""
         partitions = sorted({*self.before, *self.after})
         return {
             "topic": self.topic,

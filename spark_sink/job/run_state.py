@@ -78,7 +78,7 @@ class RunState:
         self._stalls_since: float | None = None
         """Start of a standstill by the clock of `_began`, see `stalled_s`; None: nothing waits."""
         self._blocked_since: dict[int, tuple[int, float]] = {}
-        """Last stable offset of each partition with an open transaction, and its time of first observation."""
+        """Last stable offset of each partition with an open transaction, and when the run first read it."""
         self.failures = 0
         """Number of failed attempts."""
         self.step: Step = "starting"
@@ -89,7 +89,7 @@ class RunState:
         self.rows = 0
         self.rejects = 0
         self.undeclared: tuple[str, ...] = ()
-        """Fields of the first values without a column in the table, so that their contents are lost."""
+        """Fields that the first values have and the table does not, so that their contents are lost."""
         self.commit_s = 0.0
         """Seconds of all commits together."""
         self.longest_commit_s = 0.0
@@ -147,7 +147,7 @@ class RunState:
         self._show()
 
     def note_undeclared(self, undeclared: tuple[str, ...]) -> None:
-        """Record the fields of the first values that no column of the table keeps."""
+        """Record the fields that the first values have and no column of the table keeps."""
         with self._lock:
             self.step, self.undeclared = "sampled", undeclared
         self._show()
@@ -258,7 +258,7 @@ class RunState:
             }
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the line that `--json` prints."""
+        """Return the fields of the line that `--json` prints."""
         found = self.snapshot()
         at = found["committed_at"]
         return {

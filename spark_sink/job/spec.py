@@ -105,20 +105,21 @@ class JobSpec:
     """Maximum offsets per commit."""
     from_input: bool = False
     """True: the topic is a raw one, and the job deduplicates it; records that it cannot judge become rejects. False:
-    workers have deduplicated the topic, and the job uses none of the next five settings."""
+    workers have deduplicated the topic, and the job uses none of the five fields below."""
     identity: str = str(DEFAULTS["identity"])
-    """Setting of the stream, as are the next four; see `kafka_ratchet.rule.settings.RuleSettings`."""
+    """Setting of the stream's deduplication, like the next four fields; see
+    `kafka_ratchet.rule.settings.RuleSettings`."""
     sequence: str = str(DEFAULTS["sequence"])
     sequence_form: str = DEFAULTS["sequence_form"].value
     reorder_window: int = DEFAULTS["reorder_window"]
     late: Late = DEFAULTS["late"]
     other_topic: str | None = None
     """Topic with the same records before or after the workers: the stream's output for a job with `from_input`, and its
-    input for one without. A job of another name on that topic would fill the table twice as well."""
+    input for one without. A job of another name that reads that topic would add the same events once more."""
     start: str | None = None
     """Start of a first run, or of a replay: earliest, latest, a time, or offsets; None: the topic's beginning."""
     until: str | None = None
-    """End of a run, or of a replay: a time, or partitions and offsets; of a replay also stored."""
+    """End of a run or a replay: a time, or partitions with offsets. A replay also accepts the word stored."""
     second_job: bool = False
     """True: start even if a job of another name has committed the topic to the table."""
     kafka_options: Mapping[str, str] = field(default_factory=dict)

@@ -145,7 +145,7 @@ def take_over_again(store: ResultStore, schema: StructType, run: RunState) -> No
 def with_columns(
     job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, *, grow: bool = True
 ) -> Job | None:
-    """Return the job with columns from the table or the first values in place of `INFER`.
+    """Return the job after replacing `INFER` by columns of the table or the first values.
 
     If the pipeline adds new fields, the result has the table's columns and the new fields of the first unread records,
     or of the registry's newest schema.

@@ -32,7 +32,7 @@ class SinkStatus:
 
     @property
     def lag(self) -> dict[int, int | None]:
-        """Return the number of offsets left to read per partition; None if the topic lacks the stored one.
+        """Return the number of offsets left to read per partition; None if the topic lacks the stored offset.
 
         Markers and aborted records count.
         """
@@ -51,7 +51,10 @@ class SinkStatus:
 
     @property
     def lag_s(self) -> dict[int, float | None]:
-        """Return the age in seconds of each partition's oldest missing record; 0 without one, None if `lag` is None."""
+        """Return the age in seconds of each partition's oldest missing record.
+
+        The age is 0 if no record is missing, and None if `lag` is None.
+        """
         return {
             partition: None if lag is None else round(self.waiting_s.get(partition, 0.0), 3)
             for partition, lag in self.lag.items()

@@ -1,4 +1,4 @@
-"""Mode structured: the same commits from a query of Structured Streaming, for pipelines with its operators.
+"""Mode structured: the same commits from a query of Structured Streaming, for pipelines with streaming operators.
 
 The query starts at the store's offsets with a new checkpoint folder, which is removed at the end. Spark needs the
 folder while the query runs; no run ever resumes from it, so that it cannot disagree with the store.
@@ -175,7 +175,7 @@ class _Query:
         self._require_no_failure(query)
 
     def _commit(self, batch: DataFrame, number: int) -> None:
-        """Commit one micro-batch; called in Spark's own thread, where errors are kept for the caller."""
+        """Commit one micro-batch, and store an error for the caller, because Spark calls this in its own thread."""
         try:
             with self._committing:
                 if not self._stop.is_set():
@@ -220,7 +220,7 @@ class _Query:
         self._lag.look(offset_range, end)
 
     def _commit_records(self, batch: DataFrame, start: dict[int, int], end: dict[int, int]) -> None:
-        """Commit a micro-batch; read its records without Spark's source if that cannot read their timestamps."""
+        """Commit a micro-batch; librdkafka reads the records with timestamps that Spark cannot read."""
         job, store, run = self._job, self._store, self._run
         if not any(job.unreadable.within(partition, start[partition], end[partition]) for partition in end):
             try:

@@ -1,8 +1,9 @@
 """Records with timestamps that Spark's Kafka source cannot read: librdkafka reads them in the driver.
 
-The source makes microseconds of every timestamp and ends with an error if they do not fit into 64 bits, at the same
-offset in every attempt: a timestamp in nanoseconds is enough. No option of the source helps, and no choice of columns.
-So the driver looks for ranges with such records once Spark has failed, and Spark reads around them.
+The source converts every timestamp to microseconds. If these do not fit into 64 bits, it ends with an error, at the
+same offset in every attempt. One timestamp that a producer wrote in nanoseconds is enough. No option of the source
+helps, and no choice of columns. So the driver looks for ranges with such records once Spark has failed, and Spark reads
+around them.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ def unreadable_named(job: Source, start: Mapping[int, int], end: Mapping[int, in
 
 @contextmanager
 def timestamps_named(job: Source | None, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[None]:
-    """Find the unreadable records after an error of a loop's commit in the block, and name the way on.
+    """Find unreadable records after a failed commit of a loop in the block, and name the remedy.
 
     Raises:
         TimestampsUnreadable: records are unreadable for Spark; the next loop reads them by librdkafka.
@@ -220,7 +221,7 @@ def timestamps_named(job: Source | None, start: Mapping[int, int], end: Mapping[
 
 @contextmanager
 def overflow_explained(topic: str, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[None]:
-    """Add the way on to an overflow in the block, which a record's timestamp may have caused.
+    """Explain an overflow error in the block, and name the remedy: a record's timestamp may be the cause.
 
     Raises:
         SparkFailed: Spark could not compute the rows.
@@ -251,7 +252,7 @@ def find_unreadable(job: Source, start: Mapping[int, int], end: Mapping[int, int
     """Find the records that Spark cannot read, if Spark's error is an overflow.
 
     Returns:
-        True if records were found that were not known to be unreadable.
+        True if one of the found records was not yet known to be unreadable.
 
     Raises:
         KafkaUnavailable: Kafka does not send the records.

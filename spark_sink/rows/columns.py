@@ -54,7 +54,8 @@ LOCAL_TIME = r"^\s*[+-]?[0-9]{4,6}-[0-9]{1,2}(?:-[0-9]{1,2}(?:[T ][0-9]{1,2}(?::
 """Pattern of times without a zone."""
 
 CLOSES_EARLY = r"\}\s*,\s*null\s*\]"
-"""Pattern of texts that close the array around them early, and still look whole. Few other texts match it."""
+"""Pattern of malformed texts that would look whole: `rows` parses each text within an array, and these texts close that
+array early. Few other texts match the pattern."""
 
 HOUR_FIRST = r"(?:T(?:GMT)*+[0-9]|[0-9](?:[0-9]|GMT)*+:)"
 """Pattern of the beginning of a time without a day, which Spark reads as of today. Spark ignores each GMT in it. Java's
@@ -342,11 +343,11 @@ def _read_as(data_type: DataType) -> DataType:
 
 
 def _leaves(data_type: DataType, names: Collection[str], replaced: Callable[[DataType], DataType]) -> DataType | None:
-    """Return a type reduced to its leaves of some types, each replaced; None without such leaves.
+    """Return a type with some leaves replaced and all other leaves dropped; None: no leaf remains.
 
     Args:
         data_type: type of a column, or of several as a struct.
-        names: Spark's names of the leaves' types.
+        names: Spark's names of the types of the leaves to replace.
         replaced: returns the type to put in place of a leaf's.
     """
     from pyspark.sql.types import ArrayType, MapType, StructField, StructType

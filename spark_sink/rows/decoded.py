@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 PARSED, NOT_PARSED, NO_VALUE = 0, 1, 2
-"""States of a record's value: held by its columns; kept whole, because it does not fit them; or null, a tombstone."""
+"""States of a record's value: its columns contain it; it is kept whole, because it does not fit the columns; it is
+null, so that the record is a tombstone."""
 
 CHUNK_BYTES = 1024 * 1024
 """Bytes of values held as Python objects at one time. Each byte can become an object of some tens of bytes."""

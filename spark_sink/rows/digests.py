@@ -20,7 +20,7 @@ def row_digests(columns: Sequence[Any]) -> Any:
     in another order.
 
     Args:
-        columns: `pyarrow.Array`s of the same length, in the same order for both copies.
+        columns: `pyarrow.Array`s of the same length. Only digests of columns in the same order can be compared.
     """
     import numpy as np
 

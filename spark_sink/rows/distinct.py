@@ -80,7 +80,7 @@ def with_hashes(
         dataframe: the rows.
         key: columns to group by.
         made: aggregates to compute from the rows.
-        sketches: column of the rows and its type, by the name of the column with its hashes.
+        sketches: column of the rows to hash, with its type, by the name of the resulting column of hashes.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

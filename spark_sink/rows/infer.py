@@ -41,8 +41,9 @@ SHOWN = 10
 """Maximum number of field names in one warning."""
 
 FOUND = "name string, reason string, types string, seen long"
-"""Columns of a task's report about each name: the reason why it cannot be a column, or the letters of its types, and
-the number of objects with it. A row without a name has the number of values."""
+"""Columns of a task's report, with one row for each field name. `reason` tells why the name cannot be a column; without
+a reason, `types` has the letters of the field's types and `seen` the number of objects with the field. In the row
+without a name, `seen` is the number of values."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,9 @@ class Fields:
 def sampling(
     illegal: str, max_objects: int, max_names: int, max_name_bytes: int
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Return a task that turns batches into rows of `infer.FOUND`; their first column has the values.
+    """Return a task that turns batches of values into rows of `infer.FOUND`.
+
+    The values are in the first column of each batch.
 
     Args:
         illegal: see `Fields`.

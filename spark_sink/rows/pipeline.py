@@ -33,7 +33,8 @@ log = logging.getLogger("spark_sink")
 Transform = Callable[["DataFrame"], "DataFrame"]
 
 OF_TOMBSTONES = frozenset({"_kafka_key", "_kafka_partition"})
-"""Columns of a record without a value (a tombstone). It can delete rows only if the key has no others."""
+"""Columns of a record without a value (a tombstone). A tombstone can delete rows only if the table's key has no other
+columns."""
 
 VIEW = "records"
 """Name of the view that SQL text reads the rows from."""
@@ -134,7 +135,7 @@ class RowPipeline:
 
     @property
     def is_plain(self) -> bool:
-        """Return True if each row is one record, unchanged by rejects or a transform."""
+        """Return True if every record becomes one row: there is no key, reject or transform."""
         return self.write_mode.kind == "append" and not self.rejects and self.transform is None
 
     @property
@@ -158,7 +159,7 @@ class RowPipeline:
         """Return the columns of the result table without Spark; None: they depend on Spark or the values.
 
         Raises:
-            OptionRefused: columns and kind of result do not fit together, or cannot be columns of a table.
+            OptionRefused: columns and kind of result do not fit together, or a field cannot be a column of a table.
         """
         if self.infers:
             return None

@@ -66,7 +66,7 @@ def with_exact_timestamps(records: DataFrame) -> DataFrame:
     """Replace Spark's `timestamp` by the record's timestamp in Kafka.
 
     It is null if Kafka has none, or if it lies outside the years 1 to 9999. It is also null on days that Spark
-    confuses: each 29 February of the Julian calendar only, and the 1 March after it.
+    confuses: each 29 February that only the Julian calendar has, and the 1 March after it.
 
     Args:
         records: read by Spark's Kafka source.

@@ -55,7 +55,7 @@ SKIPS_LOSS: Final = (
 )
 
 NO_DATA_MICRO_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
-"""Spark's setting for micro-batches without records, which it runs once a watermark has moved."""
+"""Spark's setting for micro-batches without records; Spark runs such a micro-batch once a watermark has moved."""
 
 STATE_ONLY: Final = ("StreamingDeduplicate", "StreamingGlobalLimit")
 """Beginnings of class names of stateful operators that emit each row in its record's own micro-batch."""
@@ -302,7 +302,7 @@ def micro_batch(dataframe: DataFrame) -> MicroBatch | None:
 def require_query_start(given: MicroBatch, number: int, job: str) -> None:
     """Check that a micro-batch for a table without offsets begins where its query began.
 
-    The checkpoint of another table, or of one that was removed, begins later.
+    With the checkpoint of another table, or of a removed table, a micro-batch begins later.
 
     Args:
         given: range of the micro-batch.

@@ -24,8 +24,8 @@ TARGET_BYTES = 128 * 1024 * 1024
 """Target size of a file: Spark reads this many bytes in one task (`spark.sql.files.maxPartitionBytes`)."""
 
 GROUPS_PER_COMMIT = 32
-"""Maximum groups of files that one commit replaces. A killed run loses the work of at most this many groups, and a
-running job has to repeat its commit once for each."""
+"""Maximum groups of files that one commit replaces. A killed run loses the work of at most this many groups, and each
+such commit makes a running job repeat its own."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Location of results: a kind of store with its address; and addresses of tables written as one text."""
+"""Location of results, as a kind of store with its data of access; addresses of tables as one text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TableLocation:
     engine: str = ""
     """Engine that writes the files, `ENGINE`; empty: the store's own."""
     spark_name: str = ""
-    """Name of the table in Spark's catalog, quoted; empty: it was not named so."""
+    """Name of the table in Spark's catalog, quoted; empty: the user named the table in another way."""
 
     def __str__(self) -> str:
         return self.path or self.table

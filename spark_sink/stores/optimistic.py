@@ -157,7 +157,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _row_offsets(self, table: Table) -> dict[int, int] | None:
-        """Return each partition's next offset, derived from the table's rows; None: they do not show the offsets."""
+        """Return each partition's next offset, derived from the table's rows; None: no row shows an offset."""
         raise NotImplementedError
 
     # -- changes
@@ -389,7 +389,8 @@ class OptimisticStore(TableStore, Generic[Table]):
             staged: rows to write.
             write: function that commits them as the version after the newest one.
             start: expected stored offsets.
-            end: offsets that this version stores; after a failure they show whether it was committed nevertheless.
+            end: offsets that this version stores; after a failure these show whether the version was committed
+                nevertheless.
         """
         refused, generation = 0, self._generation
         for _ in range(COMMIT_ATTEMPTS):

@@ -77,7 +77,7 @@ class PairedStore:
         self._rejects.may_be_emptied = True
         self._reached: dict[int, int] = {}
         """Next offset stored with the rejects, by partition. If it is above the rows' offset, the rejects up to it are
-        already stored. If it is below, no rejects have come since."""
+        already stored. If it is below the rows' offset, the records in between had no rejects."""
 
     def generation(self) -> int:
         return self._rows.generation()
@@ -281,7 +281,7 @@ class PairedStore:
 
 
 def _from(offsets: Mapping[int, int]) -> Column:
-    """Return the condition for records from `offsets` on, and for all of other partitions."""
+    """Return the condition for records from `offsets` on, and for every record of another partition."""
     from pyspark.sql import functions as F
 
     below = [(F.col("_kafka_partition") == p) & (F.col("_kafka_offset") < offset) for p, offset in offsets.items()]

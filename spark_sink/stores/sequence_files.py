@@ -40,7 +40,8 @@ Iceberg skip names that begin with an underscore."""
 FORMAT: Final = 1
 
 FANOUT: Final = 8
-"""Number of runs of similar size to merge into one. Each identity is rewritten once per power of this number."""
+"""Number of runs of similar size to merge into one. Each merge moves an identity into a run of about this many times
+the size."""
 
 ROWS_PER_TASK: Final = 500_000
 """Approximate number of rows that one task merges; there are at most as many tasks as Kafka partitions."""
@@ -92,7 +93,7 @@ class Manifest:
     """List of the valid files, with the offsets and the rule that they belong to."""
 
     offsets: Mapping[int, int]
-    """Next offset of each partition, of the commit that the manifest was written for."""
+    """Next offset of each partition after the commit that the manifest was written for."""
     runs: tuple[Run, ...] = ()
     rule: Mapping[str, Any] = field(default_factory=dict)
 

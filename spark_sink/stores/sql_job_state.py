@@ -137,8 +137,8 @@ class SqlJobState(Generic[Database]):
 
         Args:
             statement: SQL with `{...}` for each name or value.
-            parts: names and values as SQL from `table`, `literal` or `names`. The tables in `BOOKKEEPING` and
-                `{result}`, `{job}`, `{topic}` and `{identity}` (of the topic) are known without them.
+            parts: names and values as SQL from `table`, `literal` or `names`. They need not contain the tables in
+                `BOOKKEEPING`, nor `{result}`, `{job}`, `{topic}` and `{identity}` (the topic's).
         """
         known = {name: self.table(f"ratchet_sink_{name}") for name in BOOKKEEPING}
         values: dict[str, str | int] = {
@@ -347,9 +347,10 @@ class SqlJobState(Generic[Database]):
         return same[0][0]
 
     def gone_table(self, database: Database) -> str:
-        """Return the name of a missing result table that may have been renamed to this one; empty: there is none.
+        """Return a possible former name of the result table, in case it was renamed; empty: there is none.
 
-        It is considered only if this table has rows, and no job is known to fill it.
+        It is the name of a missing table with stored offsets. The result table must have rows, and no job may be known
+        to fill it.
         """
         name = self.table_of(self.result)
         if not self.is_there(database) or self.generations(database) or not self.is_filled(database, name):

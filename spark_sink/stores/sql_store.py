@@ -55,7 +55,7 @@ Staged = TypeVar("Staged", bound=StagedRows)
 class SqlStore(TableStore, Generic[Database, Columns, Staged]):
     """Base of stores that keep result, rejects and job state in tables of one database.
 
-    A subclass sets `_state` and the two names in `_prepare`, and `_columns` in `open`.
+    A subclass sets `_state`, `_result` and `_rejected` in `_prepare`, and `_columns` in `open`.
     """
 
     _state: SqlJobState[Database]
@@ -380,7 +380,7 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
     def _row_offsets(self, database: Database, changed: str) -> dict[int, int] | None:
         """Return each partition's next offset as rows and rejects show it; None if they do not show it.
 
-        They do not if a table changed and has rows or rejects left: the job would add those again.
+        The result is None, too, if a table changed and rows or rejects are left: the job would add these again.
 
         Args:
             database: connection.

@@ -21,7 +21,7 @@ JOB_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 any."""
 
 COMPACTION = "ratchet-compact"
-"""Name in place of a job's that `compact` uses in file names and for its generations."""
+"""Name that `compact` uses instead of a job's name, in file names and for its generations."""
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """Pattern of topic names: Kafka's own rule (org.apache.kafka.common.internals.Topic)."""
@@ -72,7 +72,7 @@ class ResultStore(Protocol):
     def first_offsets(self) -> dict[int, int]:
         """Return the offsets where `--start` began the first run; a missing partition begins with the topic.
 
-        A later decision for earlier offsets lowers them.
+        An operator's later decision for lower offsets lowers these offsets.
 
         Raises:
             StoreError: the store cannot be read.
@@ -212,7 +212,7 @@ class ResultStore(Protocol):
 
         Raises:
             OptionRefused: the store cannot replace rows.
-            Fenced: see `commit`; the same holds for its other errors.
+            Fenced: see `commit`, which also describes further errors of this method.
         """
         ...
 

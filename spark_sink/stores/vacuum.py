@@ -1,7 +1,7 @@
 """Removal of orphans: files and tables that killed or fenced jobs left, and that no reader will ever see.
 
 The name of everything that a job stages for a table contains the job and its generation. Commits of generations older
-than the newest one fail, so their orphans can be removed. Those of the newest generation stay, however old they are,
+than the newest one fail, so their orphans can be removed. Orphans of the newest generation stay, however old they are,
 because a job frozen during a commit looks like a dead one. Each store lists its orphans, see `TableStore.orphans`:
 first the files and then the names in the table, so that files committed between both listings are not removed.
 """

@@ -43,7 +43,7 @@ class Node:
     """Full names of the aliases."""
     fields: list[Field] = field(default_factory=list)
     inner: list[Node] = field(default_factory=list)
-    """Branches of a union; the items of an array, the values of a map."""
+    """Branches of a union, or the type of an array's items or of a map's values."""
     symbols: tuple[str, ...] = ()
     default: str | None = None
     """Default of an enum for unknown symbols."""
@@ -53,7 +53,7 @@ class Node:
     scale: int = 0
 
     def is_called(self, other: Node) -> bool:
-        """Return True if the types' names let a value of `other` be read as this type."""
+        """Return True if both types have the same short name, or this type has an alias for `other`."""
         return other.name.rpartition(".")[2] == self.name.rpartition(".")[2] or other.name in self.aliases
 
 
@@ -62,7 +62,7 @@ def parsed(schema: object, named: Mapping[str, object] | None = None) -> Node:
 
     Args:
         schema: as JSON.
-        named: schemas that it may refer to, as JSON, by name.
+        named: schemas that `schema` may refer to, as JSON, by name.
 
     Raises:
         SchemaWrong: the schema is not an Avro schema.

@@ -52,7 +52,7 @@ def decoding(
 
     Returns:
         A function from Arrow batches with the columns of `RECORD_COLUMNS` to batches of rows. If the fields of a row
-        hold its whole value, `_kafka_value` is null, unless `keep_value`. If they cannot, the fields are null.
+        hold its whole value, `_kafka_value` is null, unless `keep_value`. If the fields cannot hold it, they are null.
     """
 
     def rows(batches: Iterable[Any]) -> Iterator[Any]:
@@ -218,9 +218,9 @@ def _string(restricted_values: int) -> Read:
 
 
 def _decimal(read_bytes: Read, precision: int, scale: int, written: int | None = None) -> Read:
-    """Return a reader of decimals with `written` places.
+    """Return a reader of decimals for a column with `scale` decimal places.
 
-    The column has at least as many places.
+    The bytes have `written` decimal places, at most `scale`; None: they have `scale`.
     """
     bound, factor = 10**precision, 10 ** (scale - (scale if written is None else written))
 

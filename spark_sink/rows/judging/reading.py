@@ -24,8 +24,9 @@ judged), and true for records sent again from the dead letters."""
 DOUBTFUL = "_ratchet_doubtful"
 """Column with the sequence header of a record if its format may have been guessed wrongly.
 
-Its value is the header's bytes if these are eight bytes other than digits, or hexadecimal text. It is b"" for a
-decimal number of another length, because such headers are only counted. It is null for all other headers.
+Its value is the header's bytes if these are eight bytes other than digits, or hexadecimal text. It is b"" for a short
+decimal number with a length other than eight bytes, because such headers are only counted. It is null for all other
+headers.
 """
 
 RECORD = ("partition", "offset", "timestamp", "key", "value")
@@ -35,7 +36,7 @@ _FOUND, _TIMES = "_ratchet_found", "_ratchet_times"
 _NAMES, _VALUES = "_ratchet_names", "_ratchet_values"
 
 SHORT_PART = 127
-"""Maximum bytes of an identity's part with a length, a varint, of one byte."""
+"""Maximum bytes of an identity's part if the varint with the part's length has one byte."""
 
 
 def read(records: DataFrame, rule: JudgeRule) -> DataFrame:

@@ -113,7 +113,7 @@ def require_without(what: Sequence[str]) -> None:
     """Refuse a stream with settings that only workers support.
 
     Args:
-        what: names of those of the stream's settings that only workers support.
+        what: names of the stream's settings that only workers support; empty: the stream has no such setting.
 
     Raises:
         OptionRefused: there is such a setting.

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LAST, SEEN = "_last", "_seen"
-"""Columns of last sequences, with partition and `_identity`. SEEN exists with a reorder window: the seen sequences
-below the last one, as far as the window reaches."""
+"""Columns with the last sequence of an identity, and with the seen sequences below it. `SEEN` exists only with a
+reorder window, and contains sequences within that window."""
 
 NOT_NEW: Final = REASONS[REPLAY_NOT_NEW]
 
 CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Bytes of records that a task holds in memory and judges at a time. For each such chunk, the task looks up the last
-sequences of identities that it has not met before, so there should be few chunks."""
+sequences of identities that no earlier chunk had, so there should be few chunks."""
 
 STATE_ROWS: Final = 50_000
 """Number of last sequences that a task returns at a time."""
@@ -46,10 +46,11 @@ def judging(rule: JudgeRule, known: Known | None) -> Task:
     """Return the task that deduplicates the records of Kafka partitions in an executor.
 
     It takes the columns of `reading.read`, and yields all records except duplicates, with a reason for rejects. The
-    changed last sequences follow as rows with `LAST` (with a window, `SEEN`), the identity as `key` and all else null.
+    changed last sequences follow as rows with `LAST` (with a window, also `SEEN`) and the identity as `key`; all other
+    columns are null there.
 
-    The task raises ValueError if a Kafka partition's records are not in the order of their offsets, or if a sequence
-    without a stated form seems to have another one (`kafka_ratchet.rule.number_forms`).
+    The task raises ValueError if a Kafka partition's records are not in the order of their offsets, or if no setting
+    states the format of sequences and the guessed format seems wrong (`kafka_ratchet.rule.number_forms`).
     """
     partition_of, states = _partitions(rule, known), _states(rule)
     record, of_reason, of_last, of_seen, window = RECORD, REASON, LAST, SEEN, rule.reorder_window
@@ -178,7 +179,7 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
             self.offset = offsets[-1].as_py()
 
         def look_up(self, identities: set[bytes]) -> None:
-            """Load the last sequences of identities that the task has not met before."""
+            """Load the last sequences of identities that no earlier record of the task had."""
             if known is None or not identities:
                 return
             for identity, last, seen in known(self.number, list(identities)):

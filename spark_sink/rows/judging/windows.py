@@ -1,7 +1,7 @@
 """Judging of a whole topic at once by window functions, which spill to disk: for an independent count.
 
-The job itself judges by `task`, slice by slice. This module has the same rule in other words, and holds no identities
-in memory.
+The job itself judges by `task`, slice by slice. This module implements the same rule a second time, and holds no
+identities in memory.
 """
 
 from __future__ import annotations

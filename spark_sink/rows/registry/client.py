@@ -1,7 +1,7 @@
 """Client of a schema registry, based on confluent-kafka's. Only the driver process makes requests.
 
-A fault of one schema is `SchemaUnusable`, and its values do not parse. A fault of the registry is `RegistryUnavailable`
-or `RegistryRefused`, and no value is judged.
+A fault of one schema is `SchemaUnusable`, and values with that schema do not parse. A fault of the registry is
+`RegistryUnavailable` or `RegistryRefused`, and no value is judged.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def columns_of(schema: Any, named: Mapping[str, Any]) -> StructType:
 
     Args:
         schema: as JSON.
-        named: schemas that it may refer to, as JSON, by name.
+        named: schemas that `schema` may refer to, as JSON, by name.
 
     Raises:
         OptionRefused: the schema declares no property.
@@ -64,7 +64,7 @@ def _type(schema: Any, root: Any, named: Mapping[str, Any], within: tuple[int, .
 
 
 def _referred(schema: Any, root: Any, named: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the schema that a reference leads to, and its document; the schema itself without a reference."""
+    """Return the schema that `schema` refers to, else `schema` itself, and the document with the result."""
     for _ in range(MAX_DEPTH):
         target = schema.get("$ref") if isinstance(schema, dict) else None
         if not isinstance(target, str):

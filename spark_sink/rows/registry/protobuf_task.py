@@ -25,7 +25,8 @@ Read = Callable[[bytes], dict[str, Any]]
 VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = range(6)
 
 TAG_MOST, TAG_BYTES_MOST = 0xFFFFFFFF, 5
-"""Greatest key of a field: 29 bits of its number and 3 of its wire type, as in Google's parsers."""
+"""Greatest key of a field, and the greatest length of a key in bytes. A key has 29 bits of the field's number and 3 of
+its wire type, as in Google's parsers."""
 
 MAX_GROUPS = 64
 """Maximum depth of nested groups to skip."""

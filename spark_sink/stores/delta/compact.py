@@ -1,8 +1,8 @@
 """Compaction of a Delta table, in log entries marked as no change of data; see `stores.compact`.
 
 delta-rs has an `optimize` of its own, which is not used: the names of its files contain no job and no generation, so
-that vacuum could never remove those of a killed run. In a partitioned table it also names folders after the partition
-values, and not every file system accepts such names.
+that vacuum could never remove the files of a killed run. In a partitioned table it also names folders after the
+partition values, and not every file system accepts such names.
 """
 
 from __future__ import annotations

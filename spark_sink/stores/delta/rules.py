@@ -50,7 +50,7 @@ GENERATED = "delta.generationExpression"
 """Metadata key of a generated column with its expression."""
 
 CHECKED_BY_SPARK = frozenset({"generatedColumns"})
-"""Writer features that only delta-spark supports, where it writes the files."""
+"""Writer features that the job supports only if delta-spark writes the files."""
 
 
 def require_no_rules(table: DeltaTable, folder: Folder, merges: bool, *, by_spark: bool = False) -> None:

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 KEY: Final = "key"
 ADDENDS: Final = "addends"
 OLD: Final = "old"
-"""Names of a row's parts: key, values to add up, and the table's whole row, which is null for a row of the commit."""
+"""Column with the table's whole row, null for a row of the commit. The constants above name the columns with the key
+and with the values to add up."""
 
 ADDED: Final = "added"
 ROWS: Final = "rows"
-"""Names of two counts by key: rows of the commit (0 or 1), and rows of the table."""
+"""Column with the number of the table's rows of a key. `ADDED` is the column with the number of the commit's rows, 0 or
+1."""
 
 MARK: Final = "sums|"
 """Prefix of the message about a refused row; `|` ends the message."""

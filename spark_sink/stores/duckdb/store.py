@@ -84,7 +84,8 @@ def add(
         table_name: the table.
         write_mode: effect of the rows on the table.
         deletes: True if the view has a column `DELETED`.
-        columns: columns of the rows, if the table has others too, which keep their values; empty: it has no others.
+        columns: columns of the rows, if the table has further columns, which keep their values; empty: the table has no
+            further columns.
 
     Returns:
         Number of inserted and updated rows, as DuckDB counts them.

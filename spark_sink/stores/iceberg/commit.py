@@ -51,7 +51,7 @@ The table has this property too, for jobs of an earlier version; `begin` does no
 """
 
 EXPIRED_AT_ONCE = 20
-"""Number of old snapshots that makes a commit expire them."""
+"""Minimum number of old snapshots for a commit to expire them."""
 
 
 MANIFESTS = 100
@@ -98,7 +98,8 @@ class Commit:
             sort_order: id of the order of the files' rows; None: they have none.
 
         Raises:
-            StoreError: the files have other rows, or the table has several rows of a key of `rows`.
+            StoreError: the files have another number of rows than `added`, or the table has several rows of a key of
+                `rows`.
         """
         from pyiceberg.typedef import Record
 
@@ -291,8 +292,8 @@ class Commit:
 def begin(table: Table) -> Transaction:
     """Return a transaction that fails if the catalog has a newer snapshot than `table`.
 
-    pyiceberg retries by the property in its copy of the table's metadata. Operators may change the table's property, so
-    each transaction sets that of the copy.
+    A property in pyiceberg's copy of the table's metadata states the number of retries. Operators may change that
+    property of the table, so each transaction sets it in the copy.
     """
     share_snapshots(table)
     properties = {**table.properties, **RETRIES}

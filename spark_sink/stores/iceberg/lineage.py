@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 MARKS_KEY = "ratchet-sink.marks"
-"""Key in a snapshot's summary: for each job, the mark of its newest commit among the rows."""
+"""Key in a snapshot's summary: for each job, the mark of the newest commit that the rows contain."""
 
 OFFSETS_KEY = "ratchet-sink.offsets"
 """Key in the summary of a job's own snapshot: the next offset of each partition of each topic at that commit."""
@@ -34,7 +34,7 @@ def rows_key(job: str) -> str:
 
 
 def _ancestors(table: Table) -> Iterator[Snapshot | None]:
-    """Yield the snapshots from the current one to the first; last comes None if an earlier one has expired."""
+    """Yield the snapshots from the current one to the first; then None if an earlier snapshot has expired."""
     snapshot = table.current_snapshot()
     while snapshot is not None:
         yield snapshot
@@ -97,8 +97,8 @@ def _emptied(table: Table, mark: str) -> bool:
 def replacement(table: Table, job: str, *, may_be_emptied: bool = False) -> str:
     """Describe a snapshot of another writer that kept no earlier row; empty text: there is none.
 
-    A writer that changes one row of a single file makes such a snapshot too. The caller tells both apart by the rows
-    left in the table.
+    If the table is a single file, a writer that changes one row makes such a snapshot too. The caller distinguishes the
+    two cases by the rows left in the table.
     """
     mark = table.properties.get(mark_key(job), "")
     for snapshot in _ancestors(table):

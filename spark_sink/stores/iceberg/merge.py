@@ -27,8 +27,8 @@ def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode, where: obj
 
     Args:
         target: rows of the files to rewrite. Rows with keys that `source` lacks stay, however many a key has.
-        source: rows of the commit, at most one per key; columns that it lacks keep their values. True in a column
-            `DELETED` removes the row with that key.
+        source: rows of the commit, at most one per key; columns of the table that `source` lacks keep their values.
+            True in a column `DELETED` removes the row with that key.
         write_mode: upsert or totals, with its key; null counts as a value.
         where: the table, as messages name it.
 

@@ -1,9 +1,9 @@
 """Writer of an Iceberg table's files by Iceberg's writer for Spark, in Spark's tasks; pyiceberg commits the files.
 
 Iceberg's writer follows the table's distribution, sort order, file sizes and compression, and its tasks run no Python.
-It writes the files as those of a rewrite, which Iceberg hands to the driver instead of committing them. Its own commit
-is not used: it cannot set the job's properties in the same version, and it is repeated on a newer snapshot. See
-docs/decisions/0103.
+The job declares the files to be part of a rewrite, so that Iceberg hands them to the driver instead of committing them.
+The writer's own commit is not used: that commit cannot set the job's properties in the same version, and Iceberg
+repeats it on a newer snapshot. See docs/decisions/0103.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Paths:
         return str(self._table.location())
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """Return the size of each file in bytes; a missing file has None."""
+        """Return the size of each file in bytes; None for a missing file."""
         found: list[int | None] = []
         for path in paths:
             try:
@@ -181,7 +181,7 @@ class SparkWriter:
         )
 
     def _written(self, jvm: Any, table: Table, found: Sequence[Any]) -> SparkFiles:
-        """Describe the files of a write by the objects of Iceberg's Java library."""
+        """Convert Iceberg's Java objects of the written files to `SparkFiles`."""
         anything = jvm.java.lang.Class.forName("java.lang.Object")
         files, partitions = [], dict[str, Values]()
         for each in found:

@@ -298,15 +298,15 @@ class IcebergStore(OptimisticStore["Table"]):
             raise rows_lost(self._catalog, what, self._row_offsets(table) is not None)
 
     def _replaced(self, table: Table) -> str:
-        """Describe how another writer replaced all rows of the job; return "" if the table still has one."""
+        """Describe how another writer replaced all rows of the job; return "" if one of its rows remains."""
         found = replacement(table, self._name, may_be_emptied=self.may_be_emptied)
         return found if found and not self._has_own_row(table) else ""
 
     def _has_own_row(self, table: Table) -> bool:
         """Return True if the table still has a row from below the stored offsets.
 
-        Return True, too, if no offset above 0 is stored. With such an offset, return False for a table with rows that
-        do not name their records.
+        Return True, too, if no offset above 0 is stored. If one is stored, return False for a table with rows that do
+        not name their records.
         """
         stored = [(partition, offset) for partition, offset in self._stored(table).items() if offset > 0]
         if not stored or not _names_records(table):
@@ -422,7 +422,7 @@ class IcebergStore(OptimisticStore["Table"]):
         return Staged(sum(file.rows for file in written), written)
 
     def _of_job(self, schema: pa.Schema, dataframe: DataFrame) -> pa.Schema:
-        """Return the schema of those columns of the table that the rows have; the others become null."""
+        """Return the schema of the table's columns that the rows have; all other columns become null."""
         import pyarrow as pa
 
         return pa.schema([field for field in schema if field.name in dataframe.columns])
@@ -475,7 +475,7 @@ class IcebergStore(OptimisticStore["Table"]):
         require_files(self._place_of(table), staged.files)  # a clean-up removes files that no snapshot names yet
 
     def _place_of(self, table: Table) -> Folder | Paths:
-        """Return the place of the staged files: the data folder, or nothing more than their whole paths."""
+        """Return the folder of the staged files, or `Paths` if Iceberg's writer for Spark writes the files."""
         return self._data_folder(table) if self._spark_writer is None else Paths(table)
 
     def _write(self, table: Table, staged: Staged, generation: int, end: Mapping[int, int]) -> None:

@@ -33,7 +33,7 @@ MOST_BYTES = 128 * 1024 * 1024
 
 FILES = 256
 """Approximate number of files in a table while their size is between the minimum and the maximum. A commit of one key
-then rewrites one of 256 parts of the table, and planning it is quick."""
+then rewrites one of 256 parts of the table, and planning the commit is quick."""
 
 
 GROUP_BYTES = 64 * 1024 * 1024

@@ -27,7 +27,8 @@ CONNECT_TIMEOUT_S = 10
 
 IDLE_S = 20
 """Seconds after which the server ends a silent session of the driver. The driver never pauses within a transaction, so
-only a frozen one is ended; its locks are freed even if no user has the right to KILL its session."""
+the server ends only the session of a frozen driver. This frees the session's locks, even if no user has the right to
+KILL the session."""
 
 LOCK_TIMEOUT_S = 50
 """Seconds to wait for another session's lock: more than `IDLE_S`, after which a frozen session ends."""

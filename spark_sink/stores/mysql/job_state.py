@@ -93,9 +93,10 @@ class JobState(SqlJobState["Database"]):
         return JobState(self._location, name, self._topic, 0)
 
     def is_moved(self, database: Database) -> bool:
-        """Return whether the result table has rows, and its id from the jobs of another database.
+        """Return whether the result table has rows and an id from jobs of another database.
 
-        The tables with the state of these jobs stay there. An id that a start gives is in `ratchet_sink_marks`.
+        The tables with the state of those jobs are in the other database. If a job of this database gave the id,
+        `ratchet_sink_marks` contains it.
         """
         found = self.described(database, self.result)
         given = None if found is None else ID.search(found[1])
@@ -195,7 +196,7 @@ class JobState(SqlJobState["Database"]):
         return next(((engine or "", comment or "") for table, engine, comment in found if table == name), None)
 
     def is_there(self, database: Database) -> bool:
-        """Return whether the tables for generations and offsets exist; checks only the one created last."""
+        """Return whether the tables for generations and offsets exist; only the table created last is checked."""
         import pymysql
 
         try:

@@ -79,7 +79,7 @@ class StoredRows:
                 self._refuse(f"has totals with {added} of {given} records added")
 
     def refuse_signal(self, reason: str) -> None:
-        """Raise the error of a trigger that refused a row; it names the table's triggers."""
+        """Raise the error of a trigger that refused a row; the message names the table's triggers."""
         self._refuse(f"refuses a row ({reason})")
 
     def _refuse(self, what: str) -> None:

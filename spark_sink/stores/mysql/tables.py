@@ -93,7 +93,7 @@ class Tables(SqlTables["Database"]):
         key: tuple[str, ...],
         evolving: str | None = None,
     ) -> None:
-        """Create the missing tables: those for the job's state, `tables`, and the index over the key of the first.
+        """Create the missing tables, for the job's state and in `tables`, and the index over the key.
 
         Each statement commits at once. If a job is killed between two, the next job creates the rest.
 

@@ -140,8 +140,8 @@ class JobState(SqlJobState["Database"]):
     def database(self) -> Iterator[Database]:
         """Connect to the database for the duration of one call; the caller opens each `transaction`.
 
-        A pooler may give each transaction another session of the server, and that session to other programs afterwards.
-        So no setting and no prepared statement of the job lasts longer than a transaction.
+        A pooler may give each transaction another session of the server, and may then give that session to other
+        programs. So no setting and no prepared statement of the job lasts longer than a transaction.
 
         Raises:
             RuleBroken: a row breaks a constraint, or a trigger refused it.

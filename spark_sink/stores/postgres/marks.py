@@ -2,9 +2,9 @@
 
 Rows and offsets are in one database, so a backup restored as a whole, or to a point in time, is consistent. But the
 result table alone may be dropped, created again, restored, or truncated. Each commit stores the server's number (oid)
-of that table, and that of the table of offsets: restoring a whole dump changes both numbers. If only the second one has
-changed, the offsets are not those of the rows. On another server a number may be the same by chance, so each commit
-also stores the server's own identifier.
+of that table, and that of the table of offsets: restoring a whole dump changes both numbers. If only the number of the
+table of offsets has changed, the offsets are not those of the rows. On another server a number may be the same by
+chance, so each commit also stores the server's own identifier.
 """
 
 from __future__ import annotations

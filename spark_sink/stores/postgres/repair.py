@@ -35,7 +35,7 @@ class StagedRepair:
         tokens: number of rows by token of the task that staged them.
         removals: statements that first delete rows of `target`.
         insert: statement that then inserts the staged rows.
-        key: names of the columns that identify a row of `target`; empty: none do.
+        key: names of the columns that identify a row of `target`; empty: no columns identify it.
         columns: names of the rows' columns.
     """
 

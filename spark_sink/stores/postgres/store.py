@@ -57,7 +57,7 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
     """Result store in one table of a PostgreSQL database, `table` or `schema.table`.
 
     The url is postgresql://user@host:port/database, or libpq's "host=... dbname=..."; the password of `location`
-    replaces one in the url. With `in_tasks` the tasks commit: each must have rows of only one Kafka partition, as
+    replaces one in the url. With `in_tasks` the tasks commit: each task must have rows of only one Kafka partition, as
     Spark's Kafka source provides, and the job must append rows and have no rejects.
     """
 

@@ -65,7 +65,7 @@ class Tables(SqlTables["Database"]):
         key: Sequence[str],
         evolving: str | None = None,
     ) -> None:
-        """Create the missing tables: those for the job's state, `tables`, and the index over the key of the first.
+        """Create the missing tables, for the job's state and in `tables`, and the index over the key.
 
         Args:
             database: connection during a transaction.

@@ -87,7 +87,7 @@ def commit_partitions(
         statements: see `JobState.task_statements`.
         generation: generation of this run.
         table: oid and file number of the table, as the driver read them. A task refuses a table emptied or recreated
-            since: its rows would hide that the rows of an earlier task are missing.
+            since: the task's rows would hide that the rows of an earlier task are missing.
         position: index of the column with the Kafka partition.
         start: the offsets that must be stored.
         end: the offsets to store.
