@@ -40,8 +40,8 @@ EXIT_REFUSED = 2
 """Exit code for a mistake that the user can correct. The message on standard error says how; argparse uses the same
 number."""
 EXIT_FENCED = 3
-"""Exit code after another job's take-over. Schedulers can distinguish it, because it is no mistake if runs may
-overlap."""
+"""Exit code after another job's take-over. Schedulers can treat this code apart: where runs may overlap, a take-over is
+no mistake."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

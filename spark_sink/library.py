@@ -121,7 +121,7 @@ class Batch:
 
 Engine = Literal["delta-rs", "spark"]
 ENGINES: Final[Mapping[str, str]] = {"delta-rs": "", ENGINE: ENGINE}
-"""`TableLocation.engine` by its public name."""
+"""Values of `TableLocation.engine`, by public names of engines."""
 
 
 class SinkOptions(TypedDict, total=False):
@@ -141,7 +141,7 @@ class SinkOptions(TypedDict, total=False):
     """Writer of the files of a Delta or Iceberg table: "spark" for the format's own writer in Spark, which follows
     the table's rules and properties; "delta-rs" (default) for Ratchet's own."""
     second_job: bool
-    """Allow this job although another one has added rows of the topic to the table."""
+    """Allow this job even if another job has added rows of the topic to the table."""
 
 
 class Sink:
@@ -719,7 +719,7 @@ def _settings_of(spark: SparkSession, prefix: str) -> dict[str, str]:
 
 
 def _iceberg_catalog(target: str, name: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Translate the properties of Spark's Iceberg catalog into those of `IcebergCatalog`.
+    """Translate the properties of Spark's Iceberg catalog into properties of `IcebergCatalog`.
 
     Properties of a bucket are left out: Spark's tasks take them from `storage_options`.
 

@@ -84,7 +84,7 @@ def hidden(text: str) -> str:
 
 
 class HidingFormatter(logging.Formatter):
-    """Formatter that hides kept values in the text of another one, tracebacks included."""
+    """Formatter that hides kept values in the text of another formatter, tracebacks included."""
 
     def __init__(self, inner: logging.Formatter) -> None:
         super().__init__()

@@ -76,7 +76,7 @@ class Access:
         return variables | ({} if self.password is None else {PASSWORD_VARIABLE: self.password})
 
     def hide(self) -> None:
-        """Hide all these values in the output of this process; see `secrets.keep`."""
+        """Hide the values of all fields in the output of this process; see `secrets.keep`."""
         keep([*of_client(self.kafka), *of_client(self.spark_kafka)])
         keep([self.url, self.password, *self.storage_options.values(), *self.catalog.values()])
         keep(of_registry(self.registry))

@@ -81,7 +81,7 @@ def replace_records(
         spark: a running Spark.
         job: topic and pipeline.
         first: first offset of each partition.
-        last: offset after the last one of each.
+        last: offset after the last offset of each partition.
         store: the open store.
 
     Returns:

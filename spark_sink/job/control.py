@@ -104,7 +104,7 @@ def require_partitions(place: TopicPosition, offset_range: OffsetRange) -> None:
     """Check that the topic has the partitions that a place names.
 
     Raises:
-        OptionRefused: the topic lacks one of them.
+        OptionRefused: the topic lacks such a partition.
     """
     unknown = sorted((place.offsets or {}).keys() - offset_range.end.keys())
     if unknown:
@@ -175,7 +175,7 @@ def first_offsets(job: BoundedJob, offset_range: OffsetRange, stored: Mapping[in
 
 @dataclass(frozen=True)
 class Limit:
-    """Range of offsets that one run reads, with the information whether `--until` is already reached."""
+    """Range of offsets that one run reads, and whether `--until` is already reached."""
 
     offset_range: OffsetRange
     """Range of the topic with the ends of the run."""

@@ -55,7 +55,7 @@ def recount(
         spark: a running Spark.
         job: job with a key, and without `sql` or `transform`.
         start: first offset of each partition.
-        end: offset after the last one of each.
+        end: offset after the last offset of each partition.
         restricted_values: see `ResultStore.restricted_values`.
 
     Raises:

@@ -148,7 +148,7 @@ def _offsets(
 ) -> dict[int, int]:
     """Return the offset that a place means in each partition.
 
-    An offset found by a time is at most the stored one.
+    An offset found by a time is never above the stored offset.
     """
     require_partitions(place, offset_range)
     if place.offsets is not None:

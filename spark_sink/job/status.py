@@ -27,7 +27,7 @@ class SinkStatus:
 
     @property
     def end(self) -> dict[int, int]:
-        """Return the high watermark of each partition, or the last stable offset without one."""
+        """Return each partition's high watermark, or its last stable offset if the watermark is unknown."""
         return self.offset_range.top
 
     @property
@@ -68,7 +68,7 @@ class SinkStatus:
 
     @property
     def stalled(self) -> tuple[str, str] | None:
-        """Return cause and message of a standstill that Kafka or the store shows; None without one."""
+        """Return cause and message of a standstill that Kafka or the store shows; None: there is no standstill."""
         if self.trouble:
             return "halted", self.trouble
         blocked = self.offset_range.blocked

@@ -134,7 +134,7 @@ def read_around(
         spark: a running Spark.
         job: Kafka and the topic.
         start: first offset of each partition.
-        end: offset after the last one of each.
+        end: offset after the last offset of each partition.
         load: function that reads a range by Spark.
     """
     clean = [p for p in end if not job.unreadable.within(p, start[p], end[p])]
@@ -264,7 +264,7 @@ def look_for_unreadable(job: Source, start: Mapping[int, int], end: Mapping[int,
     """Find the records of a range that Spark cannot read, by reading it with librdkafka.
 
     Returns:
-        True if any of them was not known yet.
+        True if one of these records was not known yet.
 
     Raises:
         KafkaUnavailable: Kafka does not send the records.

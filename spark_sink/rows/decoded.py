@@ -1,4 +1,4 @@
-"""Rows from the decoded values of a task, Avro's and those of a registry's schemas.
+"""Rows made from values that a task has decoded: Avro values, and values with a registry's schemas.
 
 pyspark sends this module by value; executors need pyarrow and nothing of this package.
 """
@@ -41,7 +41,7 @@ def row_batch(
     """Return the rows of a chunk of records as an Arrow batch.
 
     Args:
-        chunk: records of the chunk; its first columns are those of `RECORD_COLUMNS` before the value.
+        chunk: records of the chunk; its first columns are the columns of `RECORD_COLUMNS` in front of the value.
         values: the records' values, as bytes.
         events: decoded values; None for a missing or undecodable value.
         fields: names of the events' fields.

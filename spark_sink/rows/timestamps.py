@@ -1,4 +1,4 @@
-"""Timestamps of records as in Kafka, restored from those of Spark's Kafka source.
+"""Timestamps of records as in Kafka, restored from the timestamps of Spark's Kafka source.
 
 The source reads each timestamp as a `java.sql.Timestamp`. That class uses the Julian calendar before 1582-10-15 and,
 unless the JVM's time zone is UTC, other offsets before 1900, so that Spark's moment differs from the record's.

@@ -108,7 +108,7 @@ class WriteMode:
 
     @cached_property
     def aggregates(self) -> list[Aggregate]:
-        """Return the columns that follow those of `row_key` in a table of totals."""
+        """Return the columns of a table of totals after the columns of `row_key`."""
         return aggregates(self.sums, self.averages, self.mins, self.maxes, self.distinct)
 
 

@@ -38,7 +38,7 @@ def spark_errors() -> tuple[type[Exception], ...]:
 def messages_of(error: Exception) -> Iterator[str]:
     """Yield the messages of a Spark error and of its causes in Java.
 
-    Each message comes after a full stop.
+    A full stop stands in front of each Java message.
     """
     cause = getattr(error, "java_exception", None)
     while cause is not None:

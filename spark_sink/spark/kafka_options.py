@@ -10,8 +10,8 @@ from kafka_ratchet.spark_sink.errors import OptionRefused
 SAME_IN_JAVA = frozenset({"client.id", "client.rack", "sasl.kerberos.service.name", "ssl.key.password"})
 
 OF_THE_JOB = frozenset({"isolation.level", "bootstrap.servers"})
-"""Options of Java's client that the job sets itself. Other values would let Spark read aborted records, or another
-Kafka cluster than the one of the offsets."""
+"""Options of Java's client that the job sets itself. Other values would let Spark read aborted records, or records of
+another Kafka cluster."""
 
 LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",

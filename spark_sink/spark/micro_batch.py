@@ -112,7 +112,7 @@ class SourceClient:
 
         Args:
             start: first offset of each partition.
-            end: offset after the last one.
+            end: offset after the last offset of each partition.
 
         Raises:
             OptionRefused: a producer has written in a transaction, or records are too old.
@@ -212,7 +212,7 @@ class MicroBatch:
     start: Mapping[int, int]
     """First offset of each partition."""
     end: Mapping[int, int]
-    """Offset after the last one of each partition."""
+    """Offset after the last offset of each partition."""
     client: Mapping[str, str]
     """Options of the source's Kafka client."""
     jvm: Any

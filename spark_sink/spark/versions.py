@@ -55,7 +55,7 @@ def release_of(spark_version: str) -> SparkRelease:
 
 
 def installed_release() -> SparkRelease:
-    """Return the release of the installed pyspark; without one, the release of the lock files.
+    """Return the release of the installed pyspark; without an installed pyspark, the release of the lock files.
 
     The pyspark inside a distribution of Spark can be imported, but is not an installed package.
 

@@ -132,7 +132,7 @@ def _rewritten(compactor: Compactor, groups: Sequence[tuple[DataFile, ...]], gen
 
 
 def _replaced(compactor: Compactor, ready: Sequence[Replacement], generation: int) -> list[Replacement]:
-    """Commit the groups that still have all their old files; remove the new files of the others.
+    """Commit the groups that still have all their old files; remove the new files of all other groups.
 
     Returns:
         The committed replacements.

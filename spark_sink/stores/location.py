@@ -1,4 +1,4 @@
-"""Location of results, as a kind of store with its data of access; addresses of tables as one text."""
+"""Location of results: a kind of store and its address. An address of a table can also be one text."""
 
 from __future__ import annotations
 

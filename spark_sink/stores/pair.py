@@ -93,7 +93,8 @@ class PairedStore:
         """Refuse a table of rejects if no job has ever opened the result table.
 
         A job opens the result table first, so such rejects belong to another result table. They would count as rejects
-        of this one: a record rejected by other columns or another rule, which is a row today, would be in both tables.
+        of this result table: a record rejected by other columns or another rule, which is a row today, would be in both
+        tables.
 
         Raises:
             StoreError: the rejects have offsets, and the result table has no generation.
@@ -120,9 +121,9 @@ class PairedStore:
         return replace(rows, trouble=" ".join(filter(None, [rows.trouble, rejects.trouble])))
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """Reset the offsets of the result table; keep those of the rejects table where they are usable.
+        """Reset the offsets of the result table, but keep usable offsets of the rejects table.
 
-        They are usable if they belong to this topic and match the rejects in the table.
+        Offsets are usable if they belong to this topic and match the rejects in the table.
         """
         rows, rejects = self._rows.check(), self._check_rejects()
         reached = rejects.stored

@@ -348,7 +348,7 @@ def _name(job: str, number: int) -> str:
 
 
 def _to_join(runs: list[Run]) -> tuple[list[Run], list[Run]]:
-    """Split runs into those to merge and the rest.
+    """Split runs into runs to merge, and runs that stay.
 
     `FANOUT` runs of one size class are merged together with all runs of smaller classes.
     """

@@ -140,7 +140,7 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
         raise NotImplementedError
 
     def _discard(self, staged: Sequence[Staged], *, is_committed: bool) -> None:
-        """Remove the staged rows after a commit or a failure. The next run removes what this one leaves."""
+        """Remove the staged rows after a commit or a failure. The next run removes rows that this run leaves."""
 
     def _explain(self, error: Exception) -> None:
         """Raise a clearer error for a failed commit, if the database has one."""
@@ -384,7 +384,7 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
 
         Args:
             database: connection.
-            changed: name of the table that changed after the last commit; empty: none did.
+            changed: name of the table that changed after the last commit; empty: no table changed.
         """
         if self._state.known_topic(database).is_other(self._topic_id):
             return None

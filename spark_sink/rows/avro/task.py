@@ -29,7 +29,7 @@ DAYS = (-719_162, 2_932_896)
 years beyond."""
 
 MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-"""First and last microsecond of those days."""
+"""First and last microsecond of `DAYS`, in microseconds since 1970."""
 
 MAX_DECIMAL_BYTES = 64
 """Maximum bytes of a decimal: 38 digits need 16. More bytes could only repeat the sign."""

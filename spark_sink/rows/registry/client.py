@@ -53,10 +53,10 @@ class Schema:
     text: str
     """Text of the schema as JSON; for Protobuf a serialized FileDescriptorProto in base64."""
     references: Mapping[str, Schema] = field(default_factory=dict)
-    """Schemas that this one refers to, by the name that it uses for each."""
+    """Schemas that this schema refers to, by the name that it uses for each."""
 
     def needed(self) -> Iterator[tuple[str, Schema]]:
-        """Yield the schemas that this one refers to, directly or not.
+        """Yield the schemas that this schema refers to, directly or not.
 
         Each name comes once, after its own references.
         """

@@ -96,8 +96,8 @@ def decoding(
         schema: `pyarrow.Schema` of the rows: the fields, then `RECORD_COLUMNS` and `columns.STATE`.
 
     Returns:
-        A function over Arrow batches. Their columns are those of the record without its value, then `header` (the
-        record's header that names a schema, or null), then the value.
+        A function over Arrow batches. The columns of a batch are first the record's columns without its value, then
+        `header` (the record's header that names a schema, or null), then the value.
     """
 
     def rows(batches: Iterable[Any]) -> Iterator[Any]:

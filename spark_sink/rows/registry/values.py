@@ -269,7 +269,7 @@ class RegistryValues:
 
 
 def _keys(records: DataFrame, header: Column) -> dict[bytes | None, int]:
-    """Count the records of each schema key; the key None counts records without one."""
+    """Count the records of each schema key; the key None counts records without a schema key."""
     from pyspark import cloudpickle
     from pyspark.sql import functions as F
 

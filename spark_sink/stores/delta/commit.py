@@ -94,7 +94,7 @@ def write_actions(table: DeltaTable, entry: JobEntry, actions: list[Any]) -> Non
 
 
 Range = tuple[Mapping[int, int], Mapping[int, int]]
-"""First offset of each partition, and the offset after the last one of each partition."""
+"""First offset of each partition, and the offset after the last offset of each partition."""
 
 
 def replace_range(table: DeltaTable, folder: Folder, entry: JobEntry, files: Sequence[str], records: Range) -> None:

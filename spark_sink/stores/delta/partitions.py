@@ -36,7 +36,7 @@ FIRST_DAY = (datetime.date.min - EPOCH).days
 
 
 def with_partitions(schema: StructType, fields: Fields) -> StructType:
-    """Return the columns of the table: those of the job, and one for each partition by day or hour."""
+    """Return the table's columns: the job's columns, and a column for each partition by day or hour."""
     from pyspark.sql.types import DateType, StringType, StructField, StructType
 
     types = {"day": DateType(), "hour": StringType()}

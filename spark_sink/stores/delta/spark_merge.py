@@ -113,7 +113,7 @@ class SparkMerge:
     def _touched(self, transaction: Any, table: DeltaTable, source: DataFrame) -> list[Any]:
         """Return the files with a key of the staged rows, as Java objects.
 
-        They are those of the transaction's version.
+        The files are from the version that the transaction reads.
 
         Raises:
             StoreError: the table has several rows of such a key, or one of the files is outside its folder.

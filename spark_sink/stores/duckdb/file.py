@@ -180,7 +180,7 @@ class DatabaseFile:
     def _compared(
         self, database: DuckDBPyConnection, table: str, schema: pa.Schema
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the column types of the table, and those of the job, by column name."""
+        """Return the table's column types and the job's column types, each by column name."""
         database.register("wanted", schema.empty_table())
         expected = _described(database, "wanted")
         database.unregister("wanted")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WIDE_DIGITS = 39
-"""Digits of an intermediate sum of two decimals with 38 digits. The sum is cast back to 38 digits; a larger one is an
+"""Digits of an intermediate sum of two decimals with 38 digits. The sum is cast back to 38 digits; a larger sum is an
 error."""
 
 
@@ -93,7 +93,7 @@ def _with_totals(
 
 
 def split(source: pa.Table, target: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """Split new rows into those with a key in the table, and the others. Null equals null.
+    """Split new rows into rows with a key in the table, and all other new rows. Null equals null.
 
     Args:
         source: new rows, at most one per key.

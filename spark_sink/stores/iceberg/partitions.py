@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TRANSFORMS = {"": "identity", "day": "day", "hour": "hour"}
 
 UNSORTED = 0
-"""Id of the sort order of a table without one."""
+"""Id that Iceberg gives the sort order of an unsorted table."""
 
 SECONDS = {"day": 86_400, "hour": 3_600}
 

@@ -159,7 +159,8 @@ class MysqlStore(SqlStore["Database", list[Column], _Staged]):
     def open(self, schema: StructType) -> dict[int, int]:
         """Take over with a new generation, and create missing tables; see `ResultStore.open`.
 
-        The session that commits for the older generation is ended first: that of a frozen job would keep its locks.
+        The session that commits for the older generation is ended first: the session of a frozen job would keep its
+        locks.
         """
         tables = self._wanted(schema)
         with self._state.database() as database:

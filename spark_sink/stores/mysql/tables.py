@@ -1,7 +1,7 @@
 """Tables of a MySQL database that the store creates, changes and compares.
 
-In MySQL every CREATE and ALTER commits at once. So none of them is part of a transaction, and each can be repeated. If
-a job is killed between two of them, its next start executes the rest.
+In MySQL every CREATE and ALTER commits at once. So no such statement is part of a transaction, and each can be
+repeated. If a job is killed between two statements, its next start executes the remaining ones.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class Tables(SqlTables["Database"]):
     ) -> None:
         """Create the missing tables, for the job's state and in `tables`, and the index over the key.
 
-        Each statement commits at once. If a job is killed between two, the next job creates the rest.
+        Each statement commits at once. If a job is killed between two statements, the next job creates the remaining
+        tables.
 
         Args:
             database: connection without an open transaction.
@@ -321,7 +322,8 @@ class Tables(SqlTables["Database"]):
     def evolve(self, database: Database, table: str, columns: Sequence[Column]) -> None:
         """Apply the changes of `missing` one by one.
 
-        Each ALTER TABLE commits at once; if a job is killed between two, its next start does the rest.
+        Each ALTER TABLE commits at once; if a job is killed between two changes, its next start applies the remaining
+        ones.
 
         Raises:
             SchemaDiffers: see `missing`.

@@ -64,7 +64,7 @@ def column_types(schema: StructType) -> list[Column]:
 
 
 def described(name: str, column_type: str, comment: str) -> Column:
-    """Return the column that information_schema describes by these values."""
+    """Return the column that information_schema describes by this name, type and comment."""
     plain = WIDTH.sub(r"\1", column_type.lower())
     return Column(name, f"{plain} {comment}" if comment in {JSON, UTC} else plain)
 

@@ -170,7 +170,7 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
     def open(self, schema: StructType) -> dict[int, int]:
         """Take over with a new generation, and create missing tables; see `ResultStore.open`.
 
-        Sessions of older generations are ended, because those of a frozen job would keep their locks for ever.
+        Sessions of older generations are ended, because sessions of a frozen job would keep their locks for ever.
         """
         tables = self._wanted(schema)
         with self._state.database() as database:
@@ -302,7 +302,7 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
             table: table that the rows are for.
             columns: columns of the rows.
             dataframe: the rows.
-            conflict: ON CONFLICT clause of the statement that moves the rows; None: without one.
+            conflict: ON CONFLICT clause of the statement that moves the rows; None: the statement has no such clause.
         """
         from psycopg import sql
 
