@@ -25,8 +25,8 @@ Found = TypeVar("Found")
 def in_thread(work: Callable[[], Found]) -> asyncio.Future[Found]:
     """Run a function in a daemon thread, and return the future of its result.
 
-    The process can end before the function does. With a thread of asyncio's own pool it would first wait for the
-    function, and a function that reads a store may never return.
+    The process can end while the function still runs. With a thread of asyncio's own pool, the process would first
+    wait for the function, and a function that reads a store may never return.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Found] = loop.create_future()

@@ -82,7 +82,7 @@ class StreamSettings(_Section):
     sequence_form: SequenceForm = DEFAULTS["sequence_form"]
     """Form of a sequence in a header: "text", "integer" (big-endian), "little-endian", or "guess"."""
     reorder_window: Annotated[int, AfterValidator(check_window)] = DEFAULTS["reorder_window"]
-    """Number of sequences below the last one that a worker still recognises one by one; 0: none.
+    """Number of sequences below the last one that a worker still recognises one by one; 0: no such sequences.
 
     `kafka_ratchet.rule.settings.RuleSettings` describes it, and `late`, `conflicts` and `dense`.
     """
@@ -142,7 +142,7 @@ class StreamSettings(_Section):
 
     @property
     def is_bounded(self) -> bool:
-        """Return True if the stream forgets identities, because it limits their number or their age."""
+        """Return True if the stream forgets identities, because a setting limits their number or age."""
         return self.max_identities is not None or self.inactive_after_s is not None
 
     @field_validator("sequence")

@@ -131,7 +131,7 @@ class CompareOptions:
     target: str | None
     by: Sequence[str]
     given: dict[str, Any]
-    """Values of the other options of a comparison, by option name, such as --every."""
+    """Values of all further options of a comparison, by option name, such as --every."""
 
     @property
     def is_comparison(self) -> bool:
@@ -182,7 +182,7 @@ def options_of(given: dict[str, Any], state: Path | None) -> Options:
 
 
 def named(texts: Sequence[str] | None, option: str) -> dict[str, str]:
-    """Parse NAME=VALUE texts into a dict by name. option: name of the option with the texts, for the error.
+    """Parse NAME=VALUE texts into a dict by name. option: name of the option with these texts, for the error.
 
     Raises:
         SettingsError: a text has no equals sign.

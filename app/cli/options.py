@@ -61,5 +61,5 @@ def fitting(console: Console, draw: Callable[[frozenset[str]], Table], least_fir
 
 
 def figure(number: int | None) -> str:
-    """Return a number as text with thousands separators; a dash for None, an unknown number."""
+    """Return a number as text with thousands separators, and None, an unknown number, as a dash."""
     return "–" if number is None else f"{number:,}"

@@ -76,12 +76,12 @@ def _write(stream: str | None, globally: bool, config: Any, json: bool, deduplic
 
 
 def _check_target(settings: Settings, stream: str | None, globally: bool, *, needed: bool) -> None:
-    """Check that --stream and --global, the target of a command, are not both given.
+    """Check the target of a command: --stream and --global exclude each other.
 
     needed: True to require one of them
 
     Raises:
-        SettingsError: both are given, or none although one is required, or the stream does not exist.
+        SettingsError: both are given, or one is required and none is given, or the stream does not exist.
     """
     from kafka_ratchet.errors import SettingsError
 

@@ -94,7 +94,7 @@ async def _pages(
 async def _pages_of_workers(
     settings: Settings, bootstrap: str, streams: list[str], after: bytes | None, limit: int
 ) -> dict[str, ProducersPage]:
-    """Request a page of each stream's producers from the workers; return the pages by stream.
+    """Request one page of producers for each stream from the workers, and return the pages by stream.
 
     If the extra `worker` is not installed, each page is empty, with a sentence that names the extra.
     """

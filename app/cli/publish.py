@@ -384,7 +384,7 @@ def _progress(
 ) -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
     """Yield two functions: one to report progress, and one to print messages.
 
-    Progress is a bar over the file's bytes on a terminal, and elsewhere a line every `PLAIN_EVERY_S`.
+    On a terminal, progress is a bar over the file's bytes. Elsewhere it is a line every `PLAIN_EVERY_S` seconds.
     """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

@@ -261,7 +261,7 @@ def status(
 def _status_or_failure(
     settings: Settings, stream: str | None, bootstrap: str, section: str
 ) -> SinkProgress | SinkFailure:
-    """Return the progress of one sink of several, or the reason why it cannot be read."""
+    """Return the progress of one of several sinks, or the reason why the progress cannot be read."""
     from kafka_ratchet.app.inspect.sinks import SinkFailure
     from kafka_ratchet.errors import RatchetError
     from kafka_ratchet.spark_sink.secrets import hidden
@@ -273,7 +273,7 @@ def _status_or_failure(
 
 
 def _status(settings: Settings, stream: str | None, bootstrap: str, section: str | None) -> SinkProgress:
-    """Return the progress of one sink. section: name of its section [sinks.NAME], to show it.
+    """Return the progress of one sink. section: name of the sink's section [sinks.NAME], for display.
 
     Raises:
         SetupError: store or Kafka does not answer.

@@ -101,8 +101,8 @@ def _with_blocked(settings: Settings, name: str, bootstrap: str, found: Lookup) 
     found: the workers' answer about the record
 
     Returns:
-        the answer "waiting" if the record is among them. "unseen" if it is not, all of them were read, and the workers
-        do not know the record. Else `found`.
+        the answer "waiting" if one of these records is the requested one. "unseen" if none is, all of them were read,
+        and the workers do not know the record. Else `found`.
     """
     from dataclasses import replace
 

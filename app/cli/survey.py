@@ -117,7 +117,10 @@ def _draw(report: Report, proposal: Proposal, picture: Path) -> None:
 
 @contextmanager
 def _progress(topic: str) -> Iterator[Callable[[int], Callable[[int, int], None]]]:
-    """Yield a function that starts a progress bar over the topic's offsets; there is no bar without a terminal."""
+    """Yield a function that starts a progress bar over the topic's offsets.
+
+    Without a terminal, the function shows no bar.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

@@ -86,7 +86,7 @@ def why(
 
 
 def _offset(topic: str | None, partition: str | None, offset: str | None) -> int | None:
-    """Return the offset if the options name the record by topic, partition and offset; else None.
+    """Return the record's offset in the options; None if they name the record in another way.
 
     Raises:
         QueryError: one of the three is missing, or the offset is not a whole number.

@@ -29,7 +29,7 @@ WITH_TABLE: Final[dict[Kind, str]] = {
     "mysql": "mysql://USER@HOST/DATABASE?table=T",
     "duckdb": "duckdb:FILE?table=T",
 }
-"""Form of an address that names its table in the query, by kind."""
+"""Form of an address with the table's name in the address's query, by kind."""
 
 FORMS: Final = (
     "kafka:TOPIC, postgresql://USER@HOST/DATABASE?table=T, mysql://USER@HOST/DATABASE?table=T, delta:PATH, "
@@ -85,7 +85,7 @@ class Address:
 
 
 def _shown(text: str) -> str:
-    """Return a text without the part that may be a password."""
+    """Return a text without a possible password in it."""
     before, at, after = text.rpartition("@")
     return f"{before.partition('://')[0]}://...@{after}" if at else text
 

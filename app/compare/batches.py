@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 FEW: Final = 20_000
-"""Number of offsets below which `batches_between` is not worth its start-up.
+"""Minimum number of offsets to make `batches_between` worth its start-up.
 
-librdkafka reads fewer offsets before the compiled code is even loaded.
+Fewer offsets are read by librdkafka before the compiled code is even loaded.
 """
 
 AHEAD: Final = 2

@@ -37,10 +37,10 @@ DIGITS: Final = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?$"
 MINUS_ZERO: Final = r"^-[0.]+$"
 
 DIGITS_MOST: Final = 28
-"""Maximum number of characters of a number with plain digits, without zeros at the end."""
+"""Maximum number of characters of a number with plain digits, not counting zeros at its end."""
 
 FLOAT_MOST: Final = 15
-"""Maximum number of characters of a number for a double to hold all its digits."""
+"""Maximum number of characters of a number such that a double holds all of its digits."""
 
 STRUCTURED: Final = r"^[{\[]"
 """Pattern of the first character of a text that may be JSON."""
@@ -59,7 +59,7 @@ UTC_TIME: Final = pa.timestamp("us", "UTC")
 
 EARLIEST: Final = pa.scalar(datetime.min.replace(tzinfo=UTC), UTC_TIME)
 LATEST: Final = pa.scalar(datetime.max.replace(tzinfo=UTC), UTC_TIME)
-"""Bounds of the times that Python holds in UTC."""
+"""Earliest and latest time that Python can hold, in UTC."""
 
 
 def rows_of(columns: Sequence[Column], wanted: RequestedValues) -> Rows:
@@ -140,19 +140,22 @@ def _joined(parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def _part(texts: pa.Array) -> pa.Array:
-    """Escape and shorten texts for joining to an identity or content."""
+    """Escape and shorten texts, so that they can be joined to the text of an identity or content."""
     return _replaced(texts, r"[\x00\x1f\\]", lambda text: escaped(bounded(text)))
 
 
 def _replaced(texts: pa.Array, special: str, convert: Callable[[str], str]) -> pa.Array:
-    """Convert only long texts, and texts that match the pattern `special`."""
+    """Return the texts, with long ones and those that match `special` converted."""
     # In bytes: no text of fewer bytes has more characters.
     is_special = pc.or_(pc.match_substring_regex(texts, special), pc.greater(pc.binary_length(texts), TEXT_MOST))
     return _put(texts, is_special, lambda chosen: [convert(text) for text in texts.take(chosen).to_pylist()])
 
 
 def _put(texts: pa.Array, chosen: pa.Array, convert: Callable[[pa.Array], list[str | None]]) -> pa.Array:
-    """Replace the texts of chosen rows. convert: function from row numbers to their new texts."""
+    """Return the texts, with those of chosen rows replaced.
+
+    convert: function that gets the numbers of these rows, and returns their new texts
+    """
     mask = pc.fill_null(chosen, fill_value=False)
     if not pc.any(mask).as_py():
         return texts
@@ -223,7 +226,7 @@ def _of_array(column: pa.Array, kind: Kind) -> pa.Array:
 
 
 def _of_times(column: pa.Array) -> pa.Array:
-    """Return texts of timestamps. Without a zone they are in UTC already."""
+    """Return texts of timestamps. Timestamps without a zone are in UTC already."""
     text = column.cast(pa.timestamp("us"), safe=False).cast(pa.string())  # with six digits behind the point
     trimmed = pc.utf8_rtrim(pc.utf8_rtrim(pc.replace_substring(text, " ", "T", max_replacements=1), "0"), ".")
     return pc.binary_join_element_wise(trimmed, "Z", "")
@@ -232,7 +235,8 @@ def _of_times(column: pa.Array) -> pa.Array:
 def _of_time_texts(texts: pa.Array, singly: Callable[[pa.Array], list[str | None]]) -> pa.Array:
     """Convert texts of times to one form.
 
-    singly: function from row numbers to texts, for texts that do not match `TIME`
+    singly: function that gets the numbers of rows with other texts than `TIME` matches, and returns their converted
+    texts
     """
     is_plain = pc.match_substring_regex(texts, TIME)
     plain = pc.if_else(is_plain, texts, pa.scalar(None, pa.string()))
@@ -267,7 +271,7 @@ def _of_strings(texts: pa.Array, kind: Kind) -> pa.Array:
 def _numbers(texts: pa.Array, kind: Kind, singly: Callable[[pa.Array], list[str | None]]) -> pa.Array:
     """Return texts of numbers without trailing zeros.
 
-    singly: function from row numbers to texts, for numbers with other characters than plain digits
+    singly: function that gets the numbers of rows with other characters than plain digits, and returns their texts
     """
     plain = _are_plain(texts, FLOAT_MOST if kind == "float64" else DIGITS_MOST)
     return _put(_trimmed(texts), pc.invert(plain), singly)

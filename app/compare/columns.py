@@ -1,4 +1,4 @@
-"""Identity and content of a comparison: the places of their parts on both sides."""
+"""Identity and content of a comparison, as pairs of places: one on each side for each part."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ValueLocation:
         """Parse `field:PATH`, `header:NAME`, `key`, `partition`, `offset`, `timestamp`, or a column's name.
 
         Raises:
-            SettingsError: a topic or table, as this side is, has no such place.
+            SettingsError: this side, a topic or a table, has no such place.
         """
         kind, colon, name = text.partition(":")
         if not side.is_topic:

@@ -49,8 +49,8 @@ class Options:
     as_is: True: the target must hold each identity as often as the source; False: once.
     timestamp: time column of the source, if it is a table
     sample: number of findings to list of each kind; all are counted.
-    value_format, target_format: format of a topic's values
-    source_options, target_options: options of a catalog or storage
+    value_format, target_format: format of the source's and of the target's values, if it is a topic
+    source_options, target_options: options of the source's and of the target's catalog or storage
     """
 
     compare: Sequence[str] | str = ()
@@ -315,7 +315,7 @@ class Comparer:
         return result
 
     def _count_nameless(self, result: Comparison, sides: Sequence[tuple[Name, TopicSide | TableSide]]) -> None:
-        """Count the rows without an identity, and record the place of the first."""
+        """Count each side's rows without an identity, and record the place of the first such row."""
         for name, side in sides:
             count, place = self._engine.nameless(name)
             result.without_identity[name] = count
@@ -353,14 +353,14 @@ class Comparer:
                 result.notes.append(f"no row of {result.target} has {pair.target}")
 
     def _absent(self, name: Name, side: TopicSide | TableSide) -> set[int]:
-        """Return the indexes of compared places that a side's rows have never had."""
+        """Return the indexes of the compared places at which no row of a side has ever had a value."""
         if not self._engine.count(name):
             return set()
         present = self._present(name) if isinstance(side, TopicSide) else side.present
         return {number for number in range(len(self._compared)) if len(self._by) + number not in present}
 
     def _present(self, name: Name) -> set[int]:
-        """Return the indexes of wanted places that a topic's records have ever had."""
+        """Return the indexes of the wanted places at which any record of a topic has ever had a value."""
         return {int(number) for number in (self._engine.kept(f"places of {name}") or "").split()}
 
     def _format(self, name: Name) -> str:
@@ -370,7 +370,7 @@ class Comparer:
     def _opened(self, stack: ExitStack) -> tuple[TopicSide | TableSide, TopicSide | TableSide, dict[int, int] | None]:
         """Open both sides, and fix an earlier moment for the target than for the source.
 
-        Returns (source, target, ends of the partitions of a topic as source; None for a table as source).
+        Returns (source, target, end offset by partition of the source). The last is None if the source is a table.
 
         A topic is read up to an end that is fixed when the reading begins; a table is read as of its opening. So a
         table as source is opened last, once the target's end is fixed. Otherwise the table would lack rows that came to
@@ -409,7 +409,7 @@ class Comparer:
     def _require_same_types(
         self, source: TopicSide | TableSide, target: TopicSide | TableSide, kinds: Sequence[Kind]
     ) -> None:
-        """Check that a table's types are those of the last run.
+        """Check that a table declares the same types as at the last run.
 
         The last run has kept texts of a topic's values, which depend on these types.
 
@@ -483,7 +483,7 @@ class Comparer:
 def _no_common_identity(result: Comparison, findings: Sequence[RowFinding]) -> str:
     """Return a sentence about two sides without a common identity.
 
-    Often both have the same identities, written in two forms.
+    Often both sides have the same identities, but write them in different forms.
     """
     first = {each.kind: each.identity for each in reversed(findings)}
     ours, theirs = first.get("lost", first.get("in_flight")), first.get("unexpected")
@@ -497,7 +497,7 @@ def _no_common_identity(result: Comparison, findings: Sequence[RowFinding]) -> s
 
 
 def _edges(source: TopicSide | TableSide) -> dict[int, int] | None:
-    """Return the end offset of each partition of a topic as source; None for a table as source."""
+    """Return the end offset of each partition of the source; None if the source is a table."""
     if not isinstance(source, TopicSide):
         return None
     return {number: span.end for number, span in source.ends().items()}

@@ -29,10 +29,10 @@ ENGINE_SHARE: Final = 0.3
 """Share of the memory that DuckDB may take; the rest is for Python, Arrow and the clients."""
 
 OUTSIDE_MB: Final = 100
-"""Memory that DuckDB takes beyond its limit: buffers of its threads, and results."""
+"""Memory in MB that DuckDB takes beyond its limit: buffers of its threads, and results."""
 
 ROW_BYTES: Final = 128
-"""Assumed bytes of memory for one row, without its texts; they decide the number of rows compared at a time.
+"""Assumed bytes of memory for one row, without its texts; they limit the rows compared at a time.
 
 With 64, a comparison of 6,000,000 ids sometimes ran out of memory at 77 MB for DuckDB.
 """
@@ -105,8 +105,8 @@ WHERE missing > 0 OR flying > 0 OR surplus > 0 OR alien > 0
 """
 """Statement that finds the lost, doubled, unexpected and in-flight identities of a bucket.
 
-n: rows of the source; n_in: rows of n inside the bounds; n_young: rows of n_in that count as in flight; tn: rows of the
-target
+Columns, each for one identity. n: number of rows of the source. n_in: number of these inside the bounds. n_young:
+number of rows in n_in that count as in flight. tn: number of rows of the target
 """
 
 PLACES: Final = """
@@ -114,15 +114,16 @@ CREATE OR REPLACE TEMP TABLE {side}_places AS
 SELECT identity, min({{'part': part, 'position': position}}) AS place, min(ms) FILTER (ms >= 0) AS ms
 FROM {side}_bucket SEMI JOIN findings USING (identity) WHERE {condition} GROUP BY identity
 """
-"""Statement that finds the first place of each finding's rows. Without findings it reads no rows."""
+"""Statement that finds the first place of the rows of each finding. Without findings, the statement reads no rows."""
 
 PLACED: Final = """
 CREATE OR REPLACE TEMP TABLE placed AS
 SELECT findings.*, s.place AS splace, s.ms AS ms, t.place AS tplace
 FROM findings LEFT JOIN source_places AS s USING (identity) LEFT JOIN target_places AS t USING (identity)
 """
-"""Query for the findings with their places. It is not part of `PLACES`, because DuckDB 2.0 joined the tables of both in
-an order that took much memory."""
+"""Query for the findings with their places. A statement of its own: joined with `PLACES`, DuckDB 2.0 ordered the joins
+in a way that took much memory.
+"""
 
 ONCE: Final = {
     "missing": "CASE WHEN tn = 0 AND n_in > n_young THEN 1 ELSE 0 END",
@@ -152,7 +153,7 @@ FROM (
 SEMI JOIN (SELECT identity FROM source_bucket WHERE {{inside}}) USING (identity)
 ANTI JOIN (SELECT identity FROM source_bucket WHERE content = '{NO_FIELDS}') USING (identity)
 """  # noqa: S608 - a constant
-"""Statement that finds rows of the target with a content that no source record with their identity has."""
+"""Statement that finds altered rows: no source record with the row's identity has the row's content."""
 
 EXCESS: Final = """
 CREATE OR REPLACE TEMP TABLE excess AS
@@ -185,7 +186,7 @@ ANTI JOIN (
 ) USING (identity)
 WHERE spare > coalesce(surplus, 0)
 """  # noqa: S608 - a constant
-"""Statement that, with --as-is, adds rows with surplus contents that do not count as doubled."""
+"""Statement for --as-is that adds the rows of surplus contents, except those counted as doubled."""
 
 TEMPORARY: Final = ("findings", "source_places", "target_places", "placed", "altered", "excess", "chosen")
 """Temporary tables of a comparison."""
@@ -196,7 +197,7 @@ LISTED: Final[tuple[tuple[Verdict, str], ...]] = (
     ("doubled", "surplus"),
     ("unexpected", "alien"),
 )
-"""Verdicts, and the column of their counts."""
+"""Pairs of a verdict and the column with its count."""
 
 CHOSEN: Final = """
 SELECT chosen.identity, any_value(splace), any_value(chosen.n),
@@ -221,10 +222,10 @@ class RunConditions:
     as_is: True if the target has to hold each identity as often as the source.
     contents: True to compare contents
     since, until: bounds of the source's records to compare, by time or offset; None: all.
-    cutoff_ms, latest_ms: missing records with times from the first to the second count as in flight; a later time comes
-        from a clock ahead of ours.
-    edges: end of each partition of the source, before the target was read. Missing records from there on count as in
-        flight. So do all records of a partition without an edge, as it was added later.
+    cutoff_ms, latest_ms: a missing record with a time between these two counts as in flight. A time after latest_ms
+        comes from a clock ahead of ours.
+    edges: end of each partition of the source, before the target was read. Missing records from this offset on count as
+        in flight. So do all records of a partition without an edge, because it was added later.
     sample: number of findings to list of each kind
     """
 
@@ -260,7 +261,7 @@ class ComparisonCounts:
 class RowFinding:
     """Finding of a comparison, with the places of its rows.
 
-    source, targets: (part, position) of each row
+    source: (part, position) of the source's row; targets: (part, position) of each row of the target
     """
 
     kind: Verdict
@@ -347,7 +348,7 @@ class Engine:
     # -- state
 
     def require_same(self, about: Mapping[str, str]) -> None:
-        """Store a comparison's description in a new state file, or check an existing one.
+        """Store a comparison's description in a new state file, or compare it with the one in an existing file.
 
         Raises:
             SettingsError: the file belongs to another comparison.
@@ -385,7 +386,7 @@ class Engine:
         self._new_gaps.append((side, part, first, next_))
 
     def gaps(self, side: Name) -> list[tuple[int, int, int]]:
-        """Return the gaps of any run: part, first offset, and offset after the last."""
+        """Return the gaps found by all runs, each as part, first offset, and offset after the last."""
         rows = self._db.execute("SELECT part, first, next FROM gaps WHERE side = ?", [side]).fetchall()
         return sorted([*rows, *(gap[1:] for gap in self._new_gaps if gap[0] == side)])
 
@@ -488,9 +489,9 @@ class Engine:
         return int(self._one(f"SELECT {ROW_BYTES} * count(*) + {texts}")[0])
 
     def nameless(self, side: Name) -> tuple[int, tuple[int, int] | None]:
-        """Return the number of a side's rows without an identity, and the first place.
+        """Return the number of a side's rows without an identity, and the place of the first.
 
-        The place is None without such rows.
+        The place is (part, position); None if there are no such rows.
         """
         count, place = self._one(
             f"SELECT count(*), min({{'part': part, 'position': position}}) FROM {side} WHERE identity IS NULL"  # noqa: S608
@@ -498,9 +499,9 @@ class Engine:
         return int(count), _place(place)
 
     def without_fields(self, side: Name) -> tuple[int, tuple[int, int] | None]:
-        """Return the number of a side's rows without fields, and the first place.
+        """Return the number of a side's rows without fields, and the place of the first.
 
-        Only rows with an identity count. The place is None without such rows.
+        Only rows with an identity count. The place is (part, position); None if there are no such rows.
         """
         count, place = self._one(
             f"SELECT count(*), min({{'part': part, 'position': position}}) FROM {side} "  # noqa: S608
@@ -678,7 +679,7 @@ def _inside(terms: RunConditions) -> str:
 
 
 def _young(terms: RunConditions) -> dict[str, str]:
-    """Return the SQL condition for records that may be in flight, and its join."""
+    """Return two SQL parts by name: "young", the condition for records possibly in flight, and "edges", its join."""
     in_time = f"ms BETWEEN {terms.cutoff_ms:d} AND {terms.latest_ms:d}"
     if not terms.edges:
         return {"young": in_time, "edges": ""}

@@ -138,7 +138,7 @@ def _protobuf(client: Any) -> Decode:
 def _indexes(data: bytes) -> tuple[list[int], bytes]:
     """Read the message indexes that confluent's serializers write before a Protobuf message.
 
-    Returns the indexes, and the remaining bytes.
+    Returns (the indexes, the bytes after them).
     """
     count, at = _varint(data, 0)
     if count == 0:
@@ -162,7 +162,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _safely(read: Callable[[bytes], Any]) -> Decode:
-    """Return a decoder that treats malformed bytes as unreadable, and raises errors of the registry."""
+    """Return a decoder that returns `UNREADABLE` for malformed bytes, and raises errors of the registry."""
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
     from kafka_ratchet.errors import SourceError

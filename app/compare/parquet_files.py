@@ -26,7 +26,7 @@ OTHER_TABLES: Final[Mapping[str, str]] = {
     "_delta_log": "is in a Delta table, which also has files of older versions. Write delta:PATH",
     ".hoodie": "is in a Hudi table, which also has files of older versions. Hudi tables cannot be compared",
 }
-"""Reason to refuse a folder, with the remedy, by a subfolder's name that shows another kind of table."""
+"""Reason and remedy for a refused folder, by the name of the subfolder that reveals its kind."""
 
 NUMBERS: Final[frozenset[Kind]] = frozenset({"number", "float32", "float64"})
 

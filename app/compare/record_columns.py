@@ -189,8 +189,10 @@ def _of_record(records: Records, place: ValueLocation) -> list[Any]:
 
 
 Fields = Callable[[Sequence[bytes | None]], tuple[list[list[Any]], list[int]]]
-"""Reader of values: returns a column for each path, with null for a missing value, and the indexes of values without
-fields."""
+"""Function that reads values.
+
+It returns a column for each path, with null for a missing value; and the indexes of the values without fields.
+"""
 
 
 def _decoded_fields(paths: Sequence[tuple[str, ...]], decode: Decode) -> Fields:

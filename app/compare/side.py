@@ -43,8 +43,8 @@ class Rows:
 class RequestedValues:
     """Values to read from each row, with the types that determine their texts.
 
-    by: places of the identity's parts, each with the type for comparing both sides
-    compared: places of the content's parts, likewise
+    by: places of the identity's parts, each with the type to use for the texts of both sides
+    compared: places of the content's parts, each with such a type
     """
 
     by: Sequence[tuple[ValueLocation, Kind]]
@@ -52,12 +52,12 @@ class RequestedValues:
 
     @property
     def parts(self) -> list[tuple[ValueLocation, Kind]]:
-        """All places with their types; the identity's come first."""
+        """All places with their types: first those of the identity, then those of the content."""
         return [*self.by, *self.compared]
 
     @property
     def places(self) -> list[ValueLocation]:
-        """All places; the identity's come first."""
+        """All places: first those of the identity, then those of the content."""
         return [place for place, _ in self.parts]
 
     def texts(self) -> Callable[[Sequence[Any]], tuple[str | None, str]]:

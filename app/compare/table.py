@@ -95,13 +95,13 @@ class TableSide:
         raise NotImplementedError
 
     def _read(self, columns: Sequence[str]) -> Iterator[Read]:
-        """Yield all rows in groups: number of the part, number of the first row in it, values by column."""
+        """Yield all rows in groups: number of the part, number of the group's first row in it, values by column."""
         raise NotImplementedError
 
     # --
 
     def kinds(self, places: Sequence[ValueLocation]) -> list[Kind]:
-        """Return the types of the columns.
+        """Return the type of the column at each place.
 
         Raises:
             SettingsError: the table lacks a column.
@@ -403,7 +403,7 @@ def _repeated_text(value: str | None, count: int) -> pa.Array:
 
 
 def _shortest(column: pa.Array) -> pa.Array:
-    """Convert 32-bit floats to the doubles of their shortest texts: the float of 0.1 becomes 0.1."""
+    """Convert each 32-bit float to the double with the same shortest text: the float 0.1 becomes the double 0.1."""
     import pyarrow as pa
 
     return column.cast(pa.string()).cast(pa.float64()) if pa.types.is_float32(column.type) else column
@@ -501,7 +501,7 @@ As Arrow values, these columns would lose a time's zone, bits, or the greatest n
 """
 
 DUCK_KINDS: Final[Mapping[str, Kind]] = {"TIME WITH TIME ZONE": "time", "UHUGEINT": "number", "UUID": "uuid"}
-"""Types of DuckDB without a type of their own in Arrow."""
+"""Kinds of values by DuckDB type, for types without an equivalent in Arrow."""
 
 
 class CsvSide(TableSide):
@@ -670,7 +670,7 @@ rows an error."""
 POSTGRES_AS_TEXT: Final = frozenset({1082, 1083, 1114, 1184, 1266, 3904, 3906, 3908, 3910, 3912, 3926})
 """Types read as text, by number in pg_type: times and ranges.
 
-Python lacks some of their values, such as infinity and the year 10000, and writes others differently.
+Python cannot hold some values of these types, such as infinity and the year 10000, and writes others differently.
 """
 
 POSTGRES_KINDS: Final[Mapping[int, Kind]] = {

@@ -59,8 +59,9 @@ class TopicSide:
             self.id, self._count = self._shape()
             self.begins: dict[int, int] = {}
             self.gaps: dict[int, OffsetRange] = {}
-            """Offsets deleted before they were read, by partition: from where reading should begin to the first
-            existing offset."""
+            """Offsets deleted before they were read, by partition: from the intended first offset up to the first
+            existing one.
+            """
             self._ends: dict[int, OffsetRange] | None = None
         except BaseException:
             self._stack.close()
@@ -82,11 +83,11 @@ class TopicSide:
         return found.id, found.partitions
 
     def require_same_topic(self, id: str, when: str) -> None:
-        """Check that the topic still has its former id.
+        """Check that the topic still has a given id.
 
         Args:
-            id: former id, of the topic read before.
-            when: phrase for the time of that reading, for the message.
+            id: id of the topic at the earlier reading.
+            when: phrase for the time of the earlier reading, for the error text.
 
         Raises:
             TopicReplaced: the topic was deleted and created again.

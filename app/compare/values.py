@@ -40,7 +40,7 @@ TEXT_MOST: Final = 256
 """Maximum number of characters of a value's text; a longer value becomes its beginning and a digest."""
 
 BEGINNING: Final = 64
-"""Number of characters kept from the beginning of a longer value."""
+"""Number of characters kept from the beginning of a value longer than `TEXT_MOST`."""
 
 PLAIN_DIGITS: Final = 40
 """Maximum number of digits in the text of a whole number; a longer one is written with an exponent."""
@@ -48,7 +48,7 @@ PLAIN_DIGITS: Final = 40
 NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?\Z", re.ASCII)
 
 LEADING_ZERO: Final = re.compile(r"[+-]?0\d|\+")
-"""Beginning of digits to treat as text, such as 00501. As a number they would lose their zeros."""
+"""Pattern of the beginning of digits that count as text, such as 00501, since a number would lose the zeros."""
 
 MIDNIGHT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]00:00(?::00(?:\.0+)?)?(?:Z|[+-]\d\d(?::?\d\d)?)?\Z", re.ASCII)
 
@@ -58,7 +58,7 @@ SEPARATOR: Final = "\x1f"
 """Character between several parts of an identity (ASCII's unit separator)."""
 
 NULL: Final = "\\N"
-"""Text of null among compared values. No value has this text, because a backslash in a value is doubled."""
+"""Text of null among compared values. No other value has this text, because backslashes in values are doubled."""
 
 NO_FIELDS: Final = "\\U"
 """Content of a record without fields, as its value has another format. No other content equals it."""
@@ -353,9 +353,9 @@ def content_parts(text: str) -> list[str | None]:
 
 
 def _whole(text: str) -> str:
-    """Escape NUL and lone surrogates, and add a digest to an escaped text.
+    """Escape NUL and lone surrogates, which databases cannot store.
 
-    Databases cannot store these characters.
+    A text with escapes gets a digest at its end.
     """
     if "\0" in text or not text.isascii():
         kept = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
@@ -377,7 +377,7 @@ def _unescaped(text: str) -> str:
 
 
 def common(source: Kind, target: Kind) -> Kind:
-    """Return the type for comparing both sides: the target's if declared, else the source's."""
+    """Return the type for comparing both sides: the target's type if it declares one, else the source's."""
     for kind in (target, source):
         if kind not in ("any", "untyped"):
             return kind

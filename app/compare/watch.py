@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EVERY_LEAST_S: Final = 1.0
 
 FAILED: Final = 2
-"""Exit code if the last run failed with an error, the same as without `--every`."""
+"""Exit code if the last run failed with an error; it is the same as without `--every`."""
 
 HELP: Final[Mapping[Verdict, str]] = {
     "lost": "Records of the source that are not in the target.",

@@ -22,7 +22,9 @@ FETCH_BYTES: Final = 8 << 20
 FETCH_WAIT_MS: Final = 500
 
 OF_AGENTS: Final = ("agent ", "value does not decode: ")
-"""Prefixes of the reasons that agents give. The worker judged such a record new, so its sequence counts as seen."""
+"""Prefixes of the reasons that agents give. The worker had judged the rejected record new, so the record's sequence
+counts as seen.
+"""
 
 
 class LetterOrigin(NamedTuple):

@@ -37,8 +37,8 @@ def original_of(
     Args:
         batch: batch of the dead-letter topic with the letter.
         index: position of the letter in the batch.
-        letter: name of the letter, for a header that shows a second replay to the worker; None: no such header, so
-            that the worker judges the record by its sequence.
+        letter: name of the letter, for a header that lets the worker recognise a second replay; None: no such header;
+            the worker then judges the record by its sequence.
         timestamp_ms: timestamp of the record, in ms.
         to_all: True: all agents get the record if the letter names no agents.
     """

@@ -23,7 +23,8 @@ from kafka_ratchet.transport.client.topic_id import TopicState, id_text
 REASONS_MOST: Final = 1_000
 """Maximum number of reasons counted separately, because an agent's error may have another text for each record."""
 REASON_SHOWN: Final = 200
-"""Number of compared characters of a reason. Reasons that begin with the same characters are counted together."""
+"""Number of first characters of a reason to compare. Reasons that begin with the same characters are counted together.
+"""
 OTHER_REASONS: Final = "(other reasons)"
 NO_LETTER: Final = "(not a dead letter of Ratchet)"
 
@@ -40,7 +41,7 @@ class LetterFilter(msgspec.Struct, frozen=True):
     limit: int | None = None
 
     def includes(self, letter: Letter) -> bool:
-        """Return True if a letter is selected; the limit does not count."""
+        """Return True if a letter meets the conditions, regardless of the limit."""
         if self.partition is not None and letter.partition != self.partition:
             return False
         if self.offset is not None and letter.offset != self.offset:
@@ -66,8 +67,8 @@ class ReasonCount(msgspec.Struct):
 class LetterCounts(msgspec.Struct):
     """Counts of `ratchet dead-letters list`.
 
-    letters, replayed, reasons: counts of this stream's dead letters; others: number of other records in the topic, of
-    other streams, applications or writers
+    letters, replayed, reasons: counts of this stream's dead letters. others: number of records in the topic that come
+    from other streams, applications or writers
     """
 
     stream: str
@@ -104,14 +105,14 @@ class LetterTopic:
         return id_text(self.topics[self.topic].id)
 
     def has_made(self, letter: Letter, of_app: str = "") -> bool:
-        """Return True if this stream of this application, or of the application `of_app`, wrote the dead letter."""
+        """Return True if this stream wrote the dead letter, as part of this application or of `of_app`."""
         is_ours = letter.app in (None, self.settings.app, of_app)
         return is_ours and letter.origin is not None and letter.origin.topic == self.stream.input
 
     async def batches(self, wanted: LetterFilter) -> AsyncIterator[RecordBatch]:
         """Yield the committed batches of the topic, partition by partition.
 
-        It may skip partitions and offsets that `wanted` excludes.
+        Partitions and offsets excluded by `wanted` may be skipped.
 
         Raises:
             TopicError: the topic does not have the selected partition.
@@ -139,7 +140,7 @@ class LetterTopic:
         """Return the set of dead letters that committed replays have sent.
 
         Args:
-            of_app: application that owned the topics before: its replays count as well. "": none.
+            of_app: application that owned the topics before: its replays count as well. "": no other.
 
         Raises:
             TopicError: an entry of a topic of replays has an unknown format.

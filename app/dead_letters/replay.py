@@ -57,7 +57,7 @@ class Options(msgspec.Struct, frozen=True):
     again: True: also replay records that became dead letters again after a replay.
     unjudged: True: workers forward the replayed records without judging their sequences.
     now: True: records get the present time as timestamp; False: they keep their own.
-    of_app: application that owned the topics before; its agents' letters are replayed too. "": none.
+    of_app: application that owned the topics before; its agents' letters are replayed too. "": no other.
     """
 
     again: bool = False
@@ -192,7 +192,7 @@ class Replay:
         """Raise an error if another stream or application writes to the input.
 
         Raises:
-            TopicTaken: another one writes to it; the message names the writer.
+            TopicTaken: another stream or application writes to the input; the message names it.
         """
         settings, name = self._letters.settings, self._letters.name
         writers = [
@@ -303,7 +303,7 @@ class Replay:
         return False
 
     def _name_of(self, letter: Letter) -> str | None:
-        """Return the name of the letter; a worker drops a second record that bears it.
+        """Return the name of the letter; a worker drops a second record with the same name.
 
         None: no name is sent, and the worker judges the record by its sequence.
         """
@@ -314,9 +314,9 @@ class Replay:
     def _target(self, letter: Letter, key: bytes | None) -> int:
         """Return the input partition to send a letter's record to.
 
-        It is the partition that the record came from, or, if the input lacks that one, the partition of the key. With
-        `repartition_by`, the letter names a partition of the internal topic; the record may go to any input partition,
-        and goes to that number modulo the input's partition count.
+        It is the partition that the record came from. If the input does not have that partition, it is the partition of
+        the key. With `repartition_by`, the letter names a partition of the internal topic, and the record may go to any
+        input partition. It goes to the number of the internal partition modulo the input's partition count.
         """
         if letter.origin is not None and self._input != self._letters.stream.input:
             return letter.origin.partition % self._partitions

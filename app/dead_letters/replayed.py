@@ -61,7 +61,9 @@ class ReplayedLetters:
         return sum(int.from_bytes(bits).bit_count() for bits in self._windows.values())
 
     def with_(self, places: Iterable[Place]) -> dict[tuple[int, int], bytes]:
-        """Return the bitmaps as changed by adding the letters at `places`, by (partition, number of the entry).
+        """Return the changed bitmaps after adding the letters at `places`.
+
+        The keys of the result are (partition, number of the entry).
 
         The set itself does not change. `entries` and `accept` take the result.
         """

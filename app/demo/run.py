@@ -35,7 +35,7 @@ INPUT, OUTPUT, DEAD_LETTERS, PARTITIONS = "demo.raw", "demo.events", "demo.dead-
 SESSION_TIMEOUT_MS: Final = 6_000
 """Session timeout of the demo's workers: the least that Kafka accepts by default.
 
-This long after one of the two workers is killed, the other takes its partitions over.
+When one of the two workers is killed, the other one takes its partitions over after this time.
 """
 HALF_WAY_S: Final = 4.0
 """Seconds until half of the first file is published, at a limited rate; then the demo kills the publisher."""

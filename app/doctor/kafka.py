@@ -47,7 +47,7 @@ class KafkaChecks:
         self.found: dict[str, TopicDescription] = {}
         """Topics that exist, and that this user may describe."""
         self.changelogs: dict[str, str] = {}
-        """The changelog topic of each stream, where it exists."""
+        """Name of the changelog topic by stream, without missing changelogs."""
         self._refused: dict[str, str] = {}
 
     def describe(self) -> None:

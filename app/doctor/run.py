@@ -160,7 +160,7 @@ def _disk(folder: Path) -> Iterator[Finding]:
 
 
 def _is_locked(lock: Path) -> bool | None:
-    """Return True if a process holds the lock file `lock`, False if none does, None if unknown.
+    """Return True if a process has locked the file `lock`, False if no process has, None if it is unknown.
 
     It looks in /proc/locks, because locking the file could make a starting worker fail.
     """

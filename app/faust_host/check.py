@@ -32,7 +32,7 @@ OUTSIDE: Final = {
     "topic_route": "page",
     "on_rebalance": "signal",
 }
-"""Names of decorators for functions that run outside transactions."""
+"""Names of the decorators that make a function run outside transactions."""
 AGENTS: Final = frozenset({"agent", "actor"})
 NO_ACK: Final = frozenset({"noack", "noack_take"})
 TAKES: Final = frozenset({"take", "take_events", "take_with_timestamp"})
@@ -40,7 +40,7 @@ JOINS: Final = frozenset({"combine", "left_join", "inner_join", "outer_join"})
 ASKS: Final = frozenset({"ask", "ask_nowait", "map", "kvmap", "join", "kvjoin"})
 TASKS: Final = frozenset({"create_task", "ensure_future", "gather", "wait_for"})
 AWAY: Final = frozenset({"run_in_executor", "to_thread", "add_future", "call_soon", "call_later"})
-"""Names of methods that run a function outside the agent, whichever object they belong to."""
+"""Names of methods that run a function outside the agent. The object of the method does not matter."""
 
 ASK: Final = "consumers see the request only after a commit, which would have to wait for the answer"
 WINDOW: Final = "windows go by the events' time, and close in order when a record's time passes their end"
@@ -152,7 +152,10 @@ def topics_named(paths: Iterable[Path]) -> set[str]:
 
 
 def in_memory(paths: Iterable[Path]) -> list[str]:
-    """Return a sentence on each variable that an agent keeps between events; a restart loses it."""
+    """Return a sentence on each variable that keeps a value between an agent's events.
+
+    A restart loses such a value.
+    """
     return [
         f"{Path(each.file).name}:{each.line}: {each.what} is {each.why}"
         for each in check_files(paths)
@@ -401,7 +404,7 @@ class _Checker:
             yield from self._in_memory(bound.options, label) or [self._at(bound.options, "exact", label)]
 
     def _in_memory(self, options: ast.Call, label: str) -> list[Finding]:
-        """Return a refusal of an agent that reads or fills a channel in memory; else an empty list.
+        """Return a refusal if the agent reads or fills a channel in memory; else an empty list.
 
         options: call of `agent` with its options; label: name of the agent, for the finding
         """

@@ -25,7 +25,7 @@ _READY: Final[WeakSet[Any]] = WeakSet()
 
 
 def load_app(text: str) -> Any:
-    """Import a Faust app by its name, with the modules that it discovers.
+    """Import a Faust app by its name, and the modules that the app discovers.
 
     Args:
         text: MODULE:NAME, as `shop:app`; without NAME: `app`
@@ -118,8 +118,8 @@ def _process(text: str, config: Path | None, given: Mapping[str, Any], log_level
 def _run(text: str, config: Path | None, given: Mapping[str, Any], log_level: str, number: int | None = None) -> int:
     """Run one process of a Faust program.
 
-    number: number among several processes, each with its own folder, and its own port for Faust's pages; None: a single
-    process.
+    number: number of this process among several; each has its own folder, and its own port for Faust's pages. None:
+    there is only one process.
     """
     app = load_app(text)
     own: dict[str, Any] = {name: value for name, value in given.items() if name != "processes"}

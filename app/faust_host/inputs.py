@@ -25,7 +25,7 @@ from kafka_ratchet.errors import SettingsError
 STEPS: Final = frozenset({"group_by", "through"})
 CONTAINERS: Final = (dict, list, tuple, set)
 SEARCHED: Final = (CollectionT, WindowWrapper, FunctionType, MethodType, partial)
-"""Types of objects in a program's containers that may be tables or lead to tables."""
+"""Types of containers' items to search, because such an item may be a table or lead to one."""
 DEPTH_MOST: Final = 12
 """Maximum number of nested calls from an agent to the function that uses a table."""
 
@@ -67,7 +67,7 @@ def topics_of(agent: Any) -> dict[str, Any]:
 async def steps_of(agent: Any) -> list[RepartitionStep]:
     """Find the steps (`group_by`, `through`) of an agent, by running its function up to the first event.
 
-    A function that names neither method is not called.
+    A function with neither method in its code is not called.
     """
     if not any(STEPS & set(code.co_names) for code in _codes(function_of(agent.fun))):
         return []
@@ -88,7 +88,7 @@ async def steps_of(agent: Any) -> list[RepartitionStep]:
 
 
 def function_of(found: Any) -> Any:
-    """Return the program's function inside a bound method, a `functools.partial` or a wrapper."""
+    """Return the program's own function, found inside a bound method, a `functools.partial` or a wrapper."""
     while isinstance(found, partial):
         found = found.func
     return inspect.unwrap(getattr(found, "__func__", found))
@@ -155,7 +155,10 @@ def _is_of_program(kind: type) -> bool:
 
 
 def _named(function: FunctionType) -> Iterator[Any]:
-    """Yield the objects that a function's code names: globals, attributes of modules and objects, its closure."""
+    """Yield the objects named in a function's code.
+
+    They are globals, attributes of modules and objects, and variables of its closure.
+    """
     for cell in function.__closure__ or ():
         try:
             value = cell.cell_contents

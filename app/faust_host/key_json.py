@@ -13,7 +13,8 @@ from faust.types.models import ModelT
 from faust.utils import json as faust_json
 
 HERE, OTHER, EITHER = "here", "other", "either"
-"""Writers of a key: Faust with the JSON library of this environment, Faust with another one, or either of them."""
+"""Possible writers of a key: Faust with the JSON library of this environment, Faust with another library, or any Faust.
+"""
 
 TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d[\d.e+-]*')
 MIDNIGHT: Final = re.compile(rb'"\d{4}-\d\d-\d\dT00:00:00"')
@@ -34,8 +35,8 @@ def writer(store: SerializedStore, data: bytes) -> str:
     """Return which Faust has written a JSON key: HERE, OTHER or EITHER.
 
     Bytes that neither library writes, as b"1.50", come from the program, because Faust writes a key of bytes unchanged.
-    Dates are no evidence: each library writes a date differently, but Faust's decoder returns the date as a text, which
-    both write alike.
+    Dates are no evidence. Each library writes a date differently, but Faust's decoder returns the date as a text, and
+    both libraries write that text alike.
     """
     try:
         key = store._decode_key(data)
@@ -52,7 +53,7 @@ def writer(store: SerializedStore, data: bytes) -> str:
 
 
 def may_be_of_orjson(store: SerializedStore, keys: Iterable[bytes]) -> bool:
-    """Return True if Faust with orjson, which is installed here, finds all keys of a table.
+    """Return True if Faust would find all keys of a table with orjson, which is installed here.
 
     Version 0.1.0 did not record the library. A key with a time at midnight counts as a date that Faust wrote without
     orjson, unless another key shows that orjson has written the table.

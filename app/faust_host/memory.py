@@ -1,4 +1,4 @@
-"""Variables that an agent of a Faust program keeps between its events, found in the source."""
+"""Search of a Faust program's source for variables that an agent keeps between its events."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ CONTAINERS: Final = frozenset(
     | {"Queue", "LifoQueue", "PriorityQueue", "SimpleQueue"}
 )
 GROWS: Final = frozenset({"append", "appendleft", "extend", "popleft", "put", "put_nowait", "get_nowait"})
-"""Names of methods that change a container. No Faust table has these methods."""
+"""Names of methods that change a container, and that no Faust table has."""
 CHANGES: Final = GROWS | {"add", "insert", "setdefault", "update", "pop", "remove", "discard", "clear"}
-"""Names of methods that change a container."""
+"""Names of all methods that change a container."""
 CHANGERS: Final = frozenset(
     {"heappush", "heappop", "heappushpop", "heapreplace", "insort", "insort_left", "insort_right", "next"}
 )
@@ -81,8 +81,8 @@ def _outside(
         declared: variables of the module that the function binds.
 
     Returns:
-        (names of the variables bound before the loop, assigned values of these and of the module's variables by name).
-        The values lack names that the loop itself binds as new local variables.
+        (names of the variables bound before the loop; by name, the value assigned to each of these and of the module's
+        variables). The dict omits names that the loop itself binds as new local variables.
     """
     inside = set(map(id, looped))
     before = {name: value for each in ast.walk(agent) if id(each) not in inside for name, value in _bound(each)}
@@ -134,8 +134,8 @@ def _changed_by(function: Function, held: set[str], of: str) -> Iterator[str]:
 
     Args:
         function: function that the loop calls
-        held: containers outside the function
-        of: variable of the caller with the object that the method belongs to; "" if the function is not a method
+        held: names of containers outside the function
+        of: if the function is a method, the caller's variable with the method's object; else ""
     """
     nodes = list(ast.walk(function))
     declared = _names_of(function, ast.Global, ast.Nonlocal)
@@ -169,7 +169,7 @@ def _method(
 
 
 def _helpers(function: Function, module: ast.Module, stream: str) -> Iterator[tuple[Function, str]]:
-    """Yield each function of the module called with the stream, as `pairs(stream)`, and the parameter that gets it."""
+    """Yield each module function called with the stream, as `pairs(stream)`, and its parameter for the stream."""
     functions = {each.name: each for each in module.body if isinstance(each, Function)}
     for call in ast.walk(function):
         helper = functions.get(call.func.id) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else None
@@ -180,7 +180,7 @@ def _helpers(function: Function, module: ast.Module, stream: str) -> Iterator[tu
 
 
 def _enumerated(node: ast.stmt, stream: str) -> Iterator[str]:
-    """Yield `STREAM.enumerate()` if the statement is an `async for` over such a call."""
+    """Yield the text `STREAM.enumerate()` if the statement is an `async for` over that call."""
     called = node.iter.func if isinstance(node, ast.AsyncFor) and isinstance(node.iter, ast.Call) else None
     if isinstance(called, ast.Attribute) and called.attr == "enumerate":
         if any(isinstance(each, ast.Name) and each.id == stream for each in ast.walk(called)):
@@ -197,7 +197,7 @@ def _first_reads(nodes: Iterable[ast.AST]) -> dict[str, int]:
 
 
 def _loops(agent: Function, stream: str) -> Iterator[ast.AsyncFor]:
-    """Yield the loops over an agent's events: those that name the stream, or else all asynchronous loops."""
+    """Yield the loops over an agent's events: those that name the stream; without any, all asynchronous loops."""
     loops = [each for each in ast.walk(agent) if isinstance(each, ast.AsyncFor)]
     own = [
         loop for loop in loops if any(isinstance(each, ast.Name) and each.id == stream for each in ast.walk(loop.iter))
@@ -218,7 +218,7 @@ def _bound(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _inner(node: ast.stmt) -> Iterator[ast.expr]:
-    """Yield the expressions of a statement, without those of the statements inside it."""
+    """Yield the expressions of a statement, but not the expressions of statements nested in it."""
     left: list[ast.AST] = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
     while left:
         each = left.pop()
@@ -240,7 +240,7 @@ def _rebound(node: ast.stmt, read: dict[str, int]) -> Iterator[str]:
 
 
 def _changed(node: ast.stmt) -> Iterator[str]:
-    """Yield the variables that hold a container which a statement changes."""
+    """Yield the variables with a container that the statement changes."""
     if isinstance(node, ast.Assign | ast.Delete):
         targets = node.targets
     else:
@@ -256,7 +256,7 @@ def _changed(node: ast.stmt) -> Iterator[str]:
 
 
 def _advanced(node: ast.stmt) -> Iterator[str]:
-    """Yield the variables that a statement changes by a function, as `next(numbers)` or `heappush(heap, x)`."""
+    """Yield the variables that a statement changes by a function call, as in `next(numbers)` or `heappush(heap, x)`."""
     for each in _inner(node):
         if isinstance(each, ast.Call) and each.args and isinstance(each.args[0], ast.Name):
             name = each.func.attr if isinstance(each.func, ast.Attribute) else getattr(each.func, "id", "")

@@ -153,8 +153,8 @@ class _TakeOver:
         Partitions that Ratchet has committed are left out: an interrupted import or a worker has written them.
 
         Raises:
-            SettingsError: nothing is left to import, the offsets of a partition with rows or of its inputs have
-                expired, or a changelog has another partition count than the stream of its table.
+            SettingsError: nothing is left to import; offsets have expired in a partition with rows, or in its inputs;
+                or a changelog has another partition count than the stream of its table.
         """
         plan = []
         for name, stream in self._settings.streams.items():
@@ -191,8 +191,8 @@ class _TakeOver:
     async def _write(self, plan: list[tuple[TakenState, Entries]]) -> None:
         """Commit a plan, partition by partition.
 
-        Inputs with offsets of Faust come last. While such an offset is left, a worker does not start, or halts its
-        partition. So no worker begins with empty tables after an interruption.
+        Inputs with offsets that Faust committed come last. While Ratchet has not replaced such an offset, a worker does
+        not start, or halts the partition. So no worker begins with empty tables after an interruption.
         """
         streams = self._hosted.engine.streams
         resumes: dict[str, Resume] = {}
@@ -203,7 +203,7 @@ class _TakeOver:
             await self._commit(resumes[taken.stream], taken.partition, taken.position, rows)
 
     def _refuse_expired(self, topic: str, unplaced: list[TakenState]) -> None:
-        """Refuse partitions with rows and records, but without a committed offset.
+        """Refuse partitions with table rows and input records, but without a committed offset.
 
         Raises:
             SettingsError: there is such a partition.
@@ -220,9 +220,10 @@ class _TakeOver:
                 )
 
     def _refuse_expired_inputs(self, group: Group, name: str, rows: int) -> None:
-        """Refuse rows of a fed stream if an input has records but no offset.
+        """Refuse table rows of a stream if an input that feeds it has records, but no committed offset.
 
-        If Faust has committed any partition of a topic, the topic's partitions without an offset count as new.
+        Once Faust has committed an offset in one partition of a topic, the topic's partitions without an offset count
+        as new.
 
         Args:
             group: the group with Faust's offsets
@@ -302,7 +303,7 @@ class _TakeOver:
 
 
 def _waiting(place: tuple[str, int], offset: int, reached: int | None, group: str) -> str:
-    """Return the sentence about records that wait between two steps. reached: Faust's offset; None: it has none."""
+    """Return the sentence about records that wait between two steps. reached: Faust's committed offset, if any."""
     topic, number = place
     remedy = "Run plain Faust without new events until no record waits, then stop it"
     if reached is None:

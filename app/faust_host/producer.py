@@ -22,7 +22,7 @@ from kafka_ratchet.tables.values.partition import AT_WORK, PartitionTables
 log = structlog.get_logger(__name__)
 
 REPLY_TO: Final = "Faust-Ag-ReplyTo"
-"""Header with the topic for an agent's result."""
+"""Name of the header with the topic that an agent's result goes to."""
 
 
 class Replies:
@@ -75,7 +75,7 @@ class LaneProducer(Producer):
     replies: Replies = Replies()
 
     async def maybe_start(self) -> None:
-        """Start Faust's own producer if it is needed, outside agents."""
+        """Start Faust's own producer, if sends outside agents need it."""
         if at_hand.get() is None:
             await super().maybe_start()
 
@@ -120,7 +120,7 @@ class LaneProducer(Producer):
         headers: Any,
         **options: Any,
     ) -> Any:
-        """Send a record; outside agents, wait for the acknowledgement. Inside an agent it returns before the commit."""
+        """Send a record; outside agents, wait for the acknowledgement. Inside an agent, return before the commit."""
         if at_hand.get() is None:
             return await super().send_and_wait(topic, key, value, partition, timestamp, headers, **options)
         return await (await self.send(topic, key, value, partition, timestamp, headers, **options))

@@ -48,7 +48,8 @@ NOT_IN_A_NAME: Final = re.compile(r"[^a-z0-9_-]+")
 NAME_MOST: Final = 60
 """Maximum number of characters of a stream's name, which is part of the names of topics."""
 WINDOW_PARTS: Final = ("size", "step", "before", "after")
-"""Names of a window's settings in seconds that its keys depend on; the seconds until it expires may change."""
+"""Names of the window settings, in seconds, that the keys depend on. The time until a window expires is not among them.
+"""
 
 
 @dataclass(eq=False)
@@ -72,7 +73,7 @@ class Unit:
 
 @dataclass(eq=False)
 class Windows:
-    """Objects needed to open a table's windows in a run of an agent. by_record: see `OpenWindows`."""
+    """Objects needed to open a table's windows when an agent begins to run. by_record: see `OpenWindows`."""
 
     store: LaneStore
     clock: Table

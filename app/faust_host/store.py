@@ -148,7 +148,8 @@ def with_models(value: Any) -> Any:
 def as_made(make: Any, value: Any) -> Any:
     """Return a decoded value in the type of the program's default, such as Counter, defaultdict or set.
 
-    A codec decodes it as a plain dict or list. Methods such as `Counter.update` differ from those of a dict.
+    A codec decodes such a value as a plain dict or list, with other methods: `Counter.update` differs from
+    `dict.update`.
 
     Args:
         make: function that makes the default; None without one
@@ -349,7 +350,10 @@ class LaneStore(SerializedStore):
             self.lend(data, value, encoded)
 
     def lend(self, key: bytes, value: Any, data: bytes) -> None:
-        """Remember an object returned to the program, to check at the next event if it was changed in place."""
+        """Remember an object returned to the program.
+
+        The next event checks that the object was not changed in place.
+        """
         partition = self.here()
         if partition is None:
             return

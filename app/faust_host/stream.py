@@ -19,11 +19,11 @@ from kafka_ratchet.app.faust_host.refusals import not_exact
 from kafka_ratchet.errors import SettingsError
 
 FROM: Final = "faust-topic"
-"""Header in a merged stream with the topic that the record comes from."""
+"""Name of the header, in a merged stream, with the topic that the record comes from."""
 NO_HEADERS: Final[dict[str, bytes | None]] = {}
 FILTER: Final = "filter"
 ECHO: Final = "echo"
-"""Kinds of processors allowed before a step; an echo is sent after the step."""
+"""Kinds of processors allowed before a step. An echo before a step is sent after the step."""
 SKIPPED: Final = object()
 """Marker in place of a value, for a record that this agent does not process."""
 
@@ -129,7 +129,7 @@ class LaneChannel(Channel):
 
 
 class LaneStream(Stream):
-    """Stream passed to a Faust agent. Steps (`group_by`, `through`) are carried out by other lanes before it.
+    """Stream passed to a Faust agent. Other lanes have carried out its steps (`group_by`, `through`) before.
 
     Attributes:
         steps: list of steps found by a probe; None while an agent runs
@@ -180,7 +180,7 @@ class LaneStream(Stream):
         return value
 
     async def _lists(self, most: int) -> AsyncIterator[list[tuple[Any, Any]]]:
-        """Yield lists of values with their events. No list goes beyond its batch or transaction."""
+        """Yield lists of values with their events. A list ends at the latest with its batch or transaction."""
         if self.steps is not None:
             raise ProbeEnded
         lane = self.channel.lane

@@ -167,7 +167,7 @@ class Preparation(Service):
             )
 
     def _say(self, sentence: str) -> None:
-        """Log the reason for waiting. If the worker is stopping, raise an error, which ends the waiting thread."""
+        """Log the reason for waiting. If the worker is stopping, raise an error to end the waiting thread."""
         if self.should_stop:
             raise BrokerUnavailable("the worker was stopped before Kafka answered")
         log.warning(sentence)
@@ -253,7 +253,7 @@ def forward_signals(member: Any, app: Any, inputs: Mapping[str, str]) -> None:
     Args:
         member: Faust app in the group; its signals have partitions of changelogs
         app: the program's Faust app
-        inputs: input topic to name in place of a changelog, by changelog
+        inputs: by changelog, the input topic to name in place of the changelog
     """
     for name in SIGNALS:
         getattr(member, name).connect(_sending(getattr(app, name), inputs))
@@ -375,7 +375,7 @@ def _topics_with_commits(hosted: ConvertedProgram, settings: Settings, bootstrap
 def refuse_other_partitions(hosted: ConvertedProgram, settings: Settings, counts: Mapping[str, int]) -> None:
     """Refuse different partition counts among the topics that one table's agents read.
 
-    A key would be in different partitions, and so have a value of its own for each topic.
+    Otherwise a key would be in different partitions of these topics, and have a separate value for each topic.
 
     Args:
         hosted: the program

@@ -21,9 +21,9 @@ from kafka_ratchet.tables.values.table import Table
 log = structlog.get_logger(__name__)
 
 TIME: Final = "time"
-"""Key in a clock's table for the greatest time seen, in seconds since the epoch."""
+"""Key of the clock's table. Its value is the greatest time seen, in seconds since the epoch."""
 LATE: Final = "late"
-"""Key in a clock's table for the number of writes to windows already closed."""
+"""Key of the clock's table. Its value is the number of writes to windows already closed."""
 
 
 class OpenWindows:
@@ -44,9 +44,9 @@ class OpenWindows:
         self._table, self._store, self._clock, self.by_record = table, store, clock, by_record
         self.time: float = clock.get(TIME, float("-inf"))
         self._closed_until = self.time
-        """Time of the last `close`. A write is late if its window was over then.
+        """Partition time at the last `close`. A write is late if its window had ended by then.
 
-        `time` may be ahead of the agent: with `take`, by the records of a whole list.
+        `time` itself may be ahead of the agent: with `take`, by the records of a whole list.
         """
         self._open: list[tuple[float, float, bytes]] = []
         self._late: set[bytes] = set()
@@ -136,9 +136,9 @@ AT_HAND: Final[ContextVar[dict[Any, OpenWindows] | None]] = ContextVar("windows 
 
 
 class StreamTime(dict[int, float]):
-    """Latest time by partition, as a Faust table asks for it.
+    """Mapping that gives a Faust table the latest time of a partition.
 
-    In an agent it is the time of the agent's partition, elsewhere the present time.
+    In an agent, this is the time of the agent's partition; elsewhere, the present time.
     """
 
     def __init__(self, table: Any) -> None:

@@ -33,7 +33,7 @@ def bootstrap_of(urls: Any) -> str | None:
 
 
 def streams_of(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the stream that reads each topic, as named in ratchet.toml."""
+    """Return the name that ratchet.toml gives the stream of each topic, by topic."""
     streams = values.get("streams") or {}
     return {each["input"]: name for name, each in streams.items() if isinstance(each, dict) and "input" in each}
 

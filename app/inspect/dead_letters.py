@@ -68,7 +68,7 @@ class LetterCount:
 
     @property
     def partitions(self) -> str:
-        """Numbers of the dead letters by partition, as text."""
+        """Number of dead letters in each partition, as text."""
         found = sorted(self.counted.partitions.items())
         more = ", …" * (len(found) > PARTITIONS_SHOWN)
         return ", ".join(f"{number}: {count:,}" for number, count in found[:PARTITIONS_SHOWN]) + more
@@ -107,7 +107,7 @@ TERMINAL_COLUMNS: Final[tuple[Column[Any], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Content(Document):
-    """Key or value. bytes: its length; None: it is null. text: its text, escaped; None: it is masked."""
+    """Key or value. bytes: length; None: the key or value is null. text: escaped text; None: masked."""
 
     json_keys = ("bytes", "text?")
 
@@ -254,7 +254,7 @@ class DroppedPage(Document):
 
 @dataclass(frozen=True, slots=True)
 class DroppedCounts(Document):
-    """Numbers of dropped records of a stream that keeps none of them, by verdict. None: not known."""
+    """Numbers of dropped records, by verdict, for a stream that does not keep such records. None: not known."""
 
     json_keys = ("stream", "topic", "counts")
 

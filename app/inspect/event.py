@@ -50,7 +50,7 @@ def _against(arrival: InputRecord) -> str:
 
 
 def reading_state(sent: SentRecord) -> str:
-    """Return the phrase that says if an agent's record was processed by the stream that reads it; "": not known."""
+    """Return the phrase that says if the reading stream has processed an agent's record; "": not known."""
     return "" if sent.read is None else "read there" if sent.read else "where it waits for a worker"
 
 
@@ -63,7 +63,7 @@ def producer_of(arrival: InputRecord) -> str:
 
 
 def more_arrivals(answer: Answer, shown: int) -> int:
-    """Return the number of omitted arrivals. shown: maximum number of arrivals to show."""
+    """Return the number of omitted arrivals. shown: number of arrivals that the page or terminal shows at most."""
     return max(0, len(answer.arrivals) - shown) + answer.more
 
 

@@ -1,6 +1,6 @@
 """Missing sequences: columns and sentences for `ratchet gaps`.
 
-Separate module: one for each question that an operator asks.
+Separate module: each question of an operator has its own.
 """
 
 from __future__ import annotations

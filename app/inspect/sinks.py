@@ -11,7 +11,7 @@ from kafka_ratchet.app.status.open_transactions import BlockedRange
 from kafka_ratchet.spark_sink.job.status import SinkStatus
 
 NO_RECORDS: Final = "ends of transactions and aborted records count"
-"""Phrase about the offsets without a record, after a number of offsets."""
+"""Phrase to write after a number of offsets: offsets without a record are included."""
 
 
 class OffsetRow(Protocol):
@@ -43,7 +43,7 @@ class SinkTotals(Protocol):
 
     @property
     def generation(self) -> int | None:
-        """Number of take-overs by jobs of the sink's name."""
+        """Number of times that jobs with the sink's name have taken the table over."""
 
     @property
     def lag(self) -> int | None:
@@ -70,8 +70,8 @@ OLDEST: Final = Column[SinkTotals]("lag_s", "Oldest missing, s", "seconds", lamb
 class PartitionProgress(Document):
     """Progress of a result table in one partition, as `ratchet sink status --json` prints it.
 
-    stable_end: last stable offset; blocked: number of offsets from it on that an open transaction holds back. None:
-    there is no open transaction.
+    stable_end: last stable offset. blocked: number of offsets, from stable_end on, that an open transaction holds back.
+    None in both: there is no open transaction.
     """
 
     json_keys = ("offset", "end", "lag", "lag_s", "stable_end?", "blocked?")

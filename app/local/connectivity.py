@@ -60,7 +60,7 @@ class Reachability:
             raise options_refused(error, options) from None
 
     def ask(self, timeout_s: float = ASK_FOR_S) -> str | None:
-        """Ask Kafka once; return None if it answered within `timeout_s` seconds, else the reason."""
+        """Ask Kafka once; return None after an answer within `timeout_s` seconds, else the reason of the failure."""
         try:
             answer = self._client.list_topics(timeout=timeout_s)
         except KafkaException as error:

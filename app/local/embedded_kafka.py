@@ -37,7 +37,7 @@ STOP_LIMIT_S = supervisor.GRACE_S
 HEAP = ("-Xms256m", "-Xmx1g")
 
 LAST_LINES, LINES_SHOWN = 500, 12
-"""Number of lines read from the end of an ended broker's log, and number of lines that an error shows.
+"""Two numbers of lines: those to read from the end of an ended broker's log, and those to show in an error.
 
 A shutdown alone writes 300 lines, so more lines must be read to find the reason of the end.
 """

@@ -111,7 +111,8 @@ def write_classes() -> Path | None:
     """Write the class file, unless it exists, by running Spark once on a few rows.
 
     Returns:
-        path of the file; None if Spark did not start, or Java wrote no file; Spark then starts without it
+        path of the file; None if Spark did not start, or Java wrote no file; later starts of Spark then do without
+        the file
 
     Raises:
         SetupError: Java is missing.

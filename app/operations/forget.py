@@ -50,7 +50,8 @@ class RequestState(msgspec.Struct, frozen=True):
 
     pending: partitions where the request is not applied yet.
     members: number of workers in the group.
-    ends: end offset of each input partition at the time of the request. Workers judge the records before it first.
+    ends: end offset of each input partition at the time of the request. Workers judge the records before this offset,
+    and then apply the request.
     """
 
     stream: str

@@ -26,7 +26,7 @@ class Gap(msgspec.Struct, frozen=True):
 
     identity: the identity as text; None: it is not UTF-8.
     first: sequence at which counting began, usually the lowest one seen. If the identity was known before counting
-        began, or an operator lowered its last sequence, it is the last sequence of that time.
+        began, or an operator lowered its last sequence, first is the last sequence at that time.
     last: the highest sequence seen.
     seen: number of different sequences seen from `first` to `last`.
     """

@@ -46,7 +46,7 @@ class Log(NamedTuple):
     """Input partition with the records to count.
 
     id: id of the topic, 16 bytes.
-    letters: prefix of the names that this stream gives its dead letters.
+    letters: prefix of the names of this stream's dead letters.
     """
 
     topic: str
@@ -127,7 +127,7 @@ async def count_passing(
         offsets: offsets to read again.
         skipped: ranges of offsets not judged so far; their records would be forwarded for the first time.
         forgets: requests to apply before these offsets are read again.
-        judges: True if deduplication is on.
+        judges: True if deduplication will be on.
         batch_most: maximum number of bytes of one batch after decompression.
 
     Raises:
@@ -164,7 +164,7 @@ async def count_passing(
 
 
 def recounted_from(edits: Iterable[Edit], before: int | None, after: int) -> list[str]:
-    """Return a phrase for each `ratchet forget` that makes records count again once they are read again.
+    """Return a phrase for each `ratchet forget` that makes records count again when they are read again.
 
     Args:
         edits: operators' edits of the partition's state

@@ -175,7 +175,7 @@ class Resume:
         self.settings, self.bootstrap, self.name, self.wanted = settings, bootstrap, name, wanted
         self._by = by or this_user()
         self._counted: dict[int, tuple[Any, RepeatedCount]] = {}
-        """Last count of records that would be forwarded again, by partition, with a key of the counted state."""
+        """Last count of records that would be forwarded again, and a key of the counted state, by partition."""
         self.unrecorded: dict[int, str] = {}
         """Reason why the changelog has no record of the decision about an open transaction, by partition."""
         self._doubtful: int | None = None
@@ -194,7 +194,7 @@ class Resume:
                 )
         self.partitions = found[self.stream.input]
         self.shared: list[tuple[str, int]] = []
-        """Topic partitions that every lane may write to, as far as this command knows."""
+        """Topic partitions, known to this command, that every lane may write to."""
         if isinstance(self.stream, RepartitionSettings):
             self.shared = [(self.stream.output, number) for number in range(found[self.stream.output])]
         if not wanted.adopt:
@@ -239,7 +239,7 @@ class Resume:
         return plans
 
     def _decision_in_force(self, owner: Owner | None, plan: Plan) -> Decision | None:
-        """Return a partition's newest decision if it is the one asked for, and no halt followed; else None."""
+        """Return a partition's newest decision if it equals the requested one, and no halt followed it; else None."""
         newest = _newest_decision(owner)
         if owner is None or newest is None or newest.what != self._what:
             return None
@@ -272,9 +272,9 @@ class Resume:
     async def execute(self, numbers: list[int]) -> list[Plan]:
         """Plan all partitions `numbers`, and then execute the plans, one partition after the other.
 
-        The topics are claimed last. Until then workers refuse to start if another application has a claim. After that,
-        or without another claim, they begin any partition without a decision at its earliest record. If a
-        partition fails, those before it stay changed, and the error names them.
+        The topics are claimed last. Until then, workers refuse to start if another application has a claim. Afterwards,
+        or without such a claim, a starting worker begins each partition without a decision at the earliest record. If
+        one partition fails, the partitions before it stay changed, and the error names them.
 
         Raises:
             SettingsError: as in `plan`.
@@ -351,7 +351,7 @@ class Resume:
             log.error(f"the command ended early. {text}", stream=self.name, reason=repr(error))
 
     def search_also(self, topics: list[str]) -> None:
-        """Look for open transactions in all partitions of these topics as well. All of them must exist."""
+        """Look for open transactions in all partitions of these topics as well. Every such topic must exist."""
         found = partition_counts(self._admin, topics)
         if missing := set(topics) - set(found):
             raise TopicMissing(f"--topic {missing.pop()}: the topic does not exist. Give a topic that agents send to")
@@ -627,14 +627,14 @@ class Resume:
         return recounted, counted
 
     async def _decided_by_policy(self) -> tuple[bool, Sequence[ForgetRequest]]:
-        """Return, from the policy topic, True if the next worker judges, and the requests to forget identities."""
+        """Read the policy topic: return True if the next worker deduplicates, and the requests to forget."""
         if not is_judged(self.stream, self.settings.app):
             return False, ()
         policies = await asyncio.to_thread(read_policies, self.settings, self.bootstrap)
         return policies.effective(self.name).deduplicate, policies.requests.of(self.name).forgets
 
     async def _outputs_held(self, cluster: Cluster, number: int) -> int:
-        """Return the number of offsets that partition `number` has in all topics that the stream writes."""
+        """Return the total number of offsets in partition `number` of the topics that the stream writes."""
         held = 0
         for topic in self.stream.writes:
             first, end = [await cluster.offset(topic, number, which, "resume") for which in (EARLIEST, LATEST)]
@@ -659,8 +659,8 @@ class Resume:
     ) -> RepeatedCount:
         """Return the count of records that would be forwarded again.
 
-        It returns the last count again if the state has not changed since. A running lane moves the end of the range
-        with each commit; that alone is no change.
+        If the state has not changed since the last count, that count is returned again. A running lane moves the end of
+        the range with each commit; a moved end alone is no change.
         """
         number, edits, intervals = log_of_input.partition, len([*state.edits]), [*state.intervals]
         key = again.start, judges, forgets, edits, state.evicted, intervals, state.owner

@@ -71,7 +71,7 @@ class ImportOptions(msgspec.Struct, frozen=True):
 class ImportResult(msgspec.Struct, frozen=True):
     """Result of an import in one partition.
 
-    uncounted: input offsets (first, end) committed in the group but missing in the changelog; None: none.
+    uncounted: range (first, end) of input offsets committed in the group but missing in the changelog; None: no offset.
     A partition with uncounted offsets is halted; the import ends the halt, unless `is_stale`.
     superseded: requests of `ratchet forget` that workers will not apply to the imported identities.
     """

@@ -137,8 +137,8 @@ class LastRows:
     ) -> None:
         """Compare one key's rows with its last record; add the findings to the plan.
 
-        last: offset of the key's last record, by partition, if it sets the row
-        deleted: offset of the key's last record, by partition, if it deletes the row
+        last: by partition, the offset of the key's last record, if that record sets the row
+        deleted: by partition, the offset of the key's last record, if that record deletes the row
         """
         if any(row.offset in self._rejects.get(row.partition, ()) for row in rows):
             self._stays(key, "altered", DOES_NOT_PARSE, rows)

@@ -88,7 +88,7 @@ class RepairPlan(Document):
     """Maximum number of findings of each kind and action to keep in `rows`."""
     offsets: dict[int, int] = field(default_factory=dict)
     counts: Counter[FindingKind] = field(default_factory=Counter)
-    """Number of wrong records or keys by kind, including those that the repair leaves as they are."""
+    """Number of wrong records or keys by kind, including the records or keys that the repair does not change."""
     actions: Counter[Action] = field(default_factory=Counter)
     rows: list[PlannedRow] = field(default_factory=list)
     cannot: list[str] = field(default_factory=list)

@@ -33,12 +33,12 @@ class ComparedOffsets:
     """Offset that the table stored after the reading. The job committed rows from `stored` to here during the
     reading."""
     rejects_ahead: bool = False
-    """True if the rejects may be one commit ahead of the rows; those from `stored` on are not compared then."""
+    """True if the rejects may be one commit ahead of the rows; rejects from `stored` on are then not compared."""
 
     def judged(self, offsets: Numbers) -> Flags:
         """Return True for each row that can be checked, given the offsets of the rows.
 
-        A row can be checked if the topic still has its record, and if it was not committed during the reading.
+        A row can be checked if the topic still has its record, and if the row was not committed during the reading.
         """
         found: Flags = (
             (offsets < 0) | ((offsets >= self.earliest) & (offsets < self.stored)) | (offsets >= self.reached)
@@ -51,7 +51,7 @@ class ComparedOffsets:
         return found & (offsets < self.stored) if self.rejects_ahead else found
 
     def before(self, offsets: Numbers) -> int:
-        """Return the number of rows from deleted records, given the rows' offsets."""
+        """Return the number of rows made from deleted records, given the offsets of the rows."""
         return int(np.count_nonzero((offsets >= 0) & (offsets < self.earliest)))
 
 
@@ -125,9 +125,9 @@ class ExpectedRows:
         return np.sort(self._rejects.of(partition))
 
     def are_right(self, partition: int, at: Numbers, found: Numbers, values: Numbers) -> Flags:
-        """Return for each row whether its digests are those of its record.
+        """Return True for each row with digests equal to those expected for its record.
 
-        at: positions in `rows(partition)` of the rows' records
+        at: for each row, the position of its record in `rows(partition)`
         found: digests of the rows
         values: digests of the rows' values
         """
@@ -150,7 +150,7 @@ def coordinates(batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
 
 
 def places(among: Numbers, offsets: Numbers) -> tuple[Numbers, Flags]:
-    """Return the indices of `offsets` in the ascending array `among`, and True for each found."""
+    """Return two arrays: each offset's index in the ascending array `among`, and True for each offset found there."""
     if not len(among):
         return np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.bool_)
     at = np.minimum(np.searchsorted(among, offsets), len(among) - 1)
@@ -213,8 +213,8 @@ class AppendedTable:
     def _rows(self, partition: int, rows: Numbers, count: Numbers, good: Numbers, rejected: Numbers) -> None:
         """Plan the changes for records that must have a row.
 
-        Each array has one element for each such record. `rows` are the records' offsets, `count` the numbers of their
-        rows in the table, `good` the numbers of right ones among these, and `rejected` the numbers of their rejects.
+        Each array has one element for each such record: `rows` has the record's offset, `count` the number of its rows
+        in the table. `good` has the number of right rows among these, and `rejected` the number of its rejects.
         """
         add = self._plan.add_offsets
         lost = rows[(count == 0) & (rejected == 0)]
@@ -266,8 +266,8 @@ class AppendedTable:
     def _rejects(self, partition: int, offsets: Numbers, rows: Numbers, count: Numbers) -> None:
         """Plan the changes for records that must have a reject.
 
-        Each array has one element for each such record. `offsets` are the records' offsets, `rows` the numbers of their
-        rows, and `count` the numbers of their rejects.
+        Each array has one element for each such record: `offsets` has the record's offset, `rows` the number of its
+        rows, and `count` the number of its rejects.
         """
         add = self._plan.add_offsets
         lost = offsets[(rows == 0) & (count == 0)]

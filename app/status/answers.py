@@ -31,14 +31,14 @@ class PartitionStatus:
     input_position: offset of the next record to read, as of the last commit.
     input_end: high watermark of the input, so that the lag includes records held back by an open transaction.
     deduplicate: True if deduplication was on for the last committed batch.
-    since: first input offset under that policy; None: it was never switched.
+    since: first input offset with the present value of deduplicate; None: deduplication was never switched.
     evicted_inactive, evicted_displaced: number of identities forgotten since the beginning, stored in the changelog.
     recognised_for_s: shortest time in seconds from an identity's last record until the identity was forgotten; None:
-    none was forgotten, or unknown.
+    no identity was forgotten, or the time is unknown.
     restarts: number of retries after errors, since this worker took the partition.
     jumps: number of sequences more than 2^40 above their identity's last one, since this worker took the partition.
     late: number of writes of late events dropped by windowed tables since the beginning, stored in the changelog.
-    recent: two shares of invalid records, within the last minute and in the time before it.
+    recent: share of invalid records within the last minute, and their share in the time before that minute.
     """
 
     partition: int
@@ -108,9 +108,9 @@ class ForgetEffect:
     """Effect of `ratchet forget` on an identity in one partition.
 
     at: time of the request, ISO 8601, UTC.
-    position: first input offset under the request.
+    position: first input offset that the request applied to.
     above: only sequences above this one were forgotten; None: all.
-    before, after: last sequence of the identity before and after; None: no last sequence.
+    before, after: last sequence of the identity before and after the request; None: there was none.
     """
 
     at: str
@@ -148,7 +148,7 @@ class StatusProvider(Protocol):
     def lookup(self, stream: str, identity: bytes, sequence: int | None) -> list[IdentityStatus]:
         """Return the state of an identity in each partition of this worker.
 
-        sequence: sequence of a record, for its verdict in each state; None: no verdict
+        sequence: sequence of a record to judge against each of these states; None: judge no record
         """
 
     def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
@@ -237,7 +237,7 @@ class IdentityAnswer:
     their sequences.
     can_forget: False: the worker's version does not support `ratchet forget`.
     can_replay: False: the worker's version would drop replayed dead letters.
-    names_apps: False: the worker's version does not know dead letters' names with the application in them.
+    names_apps: False: the worker's version does not know names of dead letters that include the application.
     """
 
     partitions: list[IdentityStatus]

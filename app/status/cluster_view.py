@@ -399,7 +399,7 @@ class ClusterView:
         """Store the changelog names and internal streams that workers report.
 
         Returns:
-            sentences about the reported streams, except those in the settings and internal ones
+            sentences about reported streams, without internal ones and those in the settings
         """
         said = []
         for status in answers.values():

@@ -55,7 +55,7 @@ MAX_URL_CHARACTERS = 300
 """Maximum number of characters of a worker's address: http://, the longest host name (253) and a port."""
 
 REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance"})
-"""States of a rebalance. Kafka hides the members' addresses then, so the last known ones are used."""
+"""Group states during a rebalance. Kafka then hides the members' addresses, so the last known addresses are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def ask_group(bootstrap: str, settings: Settings, timeout_s: float = TIMEOUT_S) 
 async def describe_commits(
     bootstrap: str, settings: Settings, offsets: Mapping[tuple[str, int], int]
 ) -> dict[tuple[str, int], str]:
-    """Search for the commits of given offsets: their times, and the clients in the group at these times.
+    """Search for the commits of given offsets, to describe their times and the group's clients then.
 
     Args:
         bootstrap: host:port[,host:port]

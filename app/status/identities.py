@@ -154,7 +154,7 @@ async def list_identities(sequences: Sequences, asked: Collection[int], query: I
     last: bytes | None = None
     """Highest identity that the page needs, of those found so far; None: the page is not full.
 
-    Later partitions are read only up to it: otherwise each of very many partitions would read a whole page.
+    Later partitions are read only up to this identity. Otherwise a whole page would be read from each partition.
     """
     complete, looked_into = True, []
     for number in asked:

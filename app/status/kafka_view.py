@@ -69,7 +69,7 @@ class KafkaView:
     ) -> dict[str, list[InputPartition]]:
         """Return each stream's input partitions; an empty list if the input topic does not exist.
 
-        It omits streams with an input that this user may not see, and names them in `problems`. It sends one request
+        Streams with an input that this user may not see are omitted, and named in `problems`. Kafka gets one request
         per topic for the ends, and one per input for the beginnings.
 
         Args:

@@ -74,8 +74,8 @@ def parse_parts(identity: Identity, texts: Sequence[str], hexadecimal: str | Non
         texts: text of each part, in order; or one text, a JSON list of these.
         hexadecimal: hex digits of the whole identity; None: not given.
 
-    Without texts and digits, it is b"", the only identity of a stream with identity "partition". In a stream with
-    identity "key", an empty text or empty digits stand for the empty key.
+    Without texts and digits, the result is b"", the only identity of a stream with identity "partition". In a stream
+    with identity "key", an empty text or empty digits stand for the empty key.
 
     Raises:
         QueryError: texts or digits are missing, invalid, or do not fit the stream's identity.
@@ -108,7 +108,7 @@ def typed_identity(query: Mapping[str, str]) -> tuple[list[str], str | None]:
     """Return the parameters identity and hex of an address, as `parse_parts` takes them.
 
     A web form sends both parameters, and leaves those empty that the user has not filled in; they count as not given.
-    If the address has only one of the two, and it is empty, it stands for the empty key.
+    If the address has only one of the two parameters, and that one is empty, the identity is the empty key.
     """
     text, hexadecimal = query.get("identity"), query.get("hex")
     if text is not None and hexadecimal is not None:
@@ -208,10 +208,11 @@ def verdict_of(
 
     Args:
         sequence: the record's sequence.
-        persisted: last sequence of the identity in a committed transaction; None: none.
-        pushed: last sequence of the identity in any transaction, committed or open; None: none.
-        window: the stream's `reorder_window`; 0: none.
-        seen: two flags: the sequence was seen in the window below `persisted`; it was seen in that below `pushed`.
+        persisted: last sequence of the identity in a committed transaction; None: there is none.
+        pushed: last sequence of the identity in any transaction, committed or open; None: there is none.
+        window: the stream's `reorder_window`; 0: no window.
+        seen: two flags: True if the sequence was seen in the window below `persisted`, and True if it was seen in the
+            window below `pushed`.
     """
     found: tuple[tuple[int | None, bool, SequenceVerdict], ...] = (
         (persisted, seen[0], DUPLICATE),
@@ -254,8 +255,8 @@ def answer_of(
         verdicts: verdict on the record, by partition that knows the identity.
         partitions: all partitions of the stream.
         not_asked: partitions without an answering worker.
-        identity: the stream's identity. All records of a "key" are in one partition: if some partitions know it, the
-            others do not count.
+        identity: the stream's setting. With "key", all records of an identity are in one partition, so only partitions
+            that know the identity count, if there are any.
         partition: the record's partition; None: not known.
         forgotten: partitions with a forgotten last sequence at least as high.
     """

@@ -404,7 +404,7 @@ def _judged(status: PartitionStatus) -> int:
 def _further(told: int | None, asked: int | None) -> int | None:
     """Return the greater of a worker's and Kafka's report of an offset; None: both are unknown.
 
-    They answer at different times, and the offset only grows, so the greater one is newer.
+    Worker and Kafka answer at different times, and the offset only grows, so the greater report is the newer one.
     """
     known = [offset for offset in (told, asked) if offset is not None]
     return max(known, default=None)

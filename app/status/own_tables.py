@@ -14,7 +14,9 @@ from typing import Any, Final, NamedTuple
 from kafka_ratchet.app.status.lookup import QueryError, parse_limit
 
 KEY_MOST: Final = 2_000
-"""Maximum number of bytes of a listed key, so that its hex digits fit into a query string. Longer ones are counted."""
+"""Maximum number of bytes of a listed key, so that its hex digits fit into a query string. Longer keys are not listed,
+only counted.
+"""
 
 
 class TableQuery(NamedTuple):

@@ -33,7 +33,7 @@ KEPT_MOST: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class WorkerPast:
-    """Worker with its version and start time, or None if it does not answer or report them.
+    """Worker with its version and start time; None in a field: the worker did not answer, or does not report the field.
 
     program: digest of the worker's program; "": no program
     """

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 class PublishedProgress(NamedTuple):
     """Published progress of a producer.
 
-    sequence: highest sequence such that Kafka has acknowledged it and all lower ones; -1: none
+    sequence: highest sequence such that Kafka has acknowledged it and all lower ones; -1: nothing is acknowledged
     records: number of acknowledged records
     """
 
@@ -83,8 +83,8 @@ class ProducerPartition:
     pushed: last sequence that a worker has judged, committed or in an open transaction; None: there is none.
     fresh, duplicate: estimated number of records with each verdict, from a sample of each batch
     (`kafka_ratchet.tables.activity.ActivityCounter`).
-    since: start of this count: the worker took the partition, or counts the name again after dropping it.
-    last_seen: time of the last record; None: no record since then.
+    since: start of this count: when the worker took the partition, or when it began to count a dropped name again.
+    last_seen: time of the last record; None: no record since `since`.
     Times are in ISO 8601, UTC, by the worker's clock.
     """
 
@@ -277,7 +277,7 @@ def list_producers(sequences: Sequences, asked: list[int], after: bytes | None, 
         limit: highest number of names
     """
     names: dict[bytes, list[int]] = {}
-    """Partitions that list a name, by the name."""
+    """Partitions that list the name, by name."""
     unsure: list[int] = []
     """Partitions that may have more names than they have listed."""
     last: bytes | None = None

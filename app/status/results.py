@@ -62,9 +62,9 @@ def result_stream(settings: Settings, name: str | None = None) -> tuple[str, Str
 
 
 def missing_stream(settings: Settings) -> str:
-    """Return the message about a sink that sets no stream although the settings have several.
+    """Return the message about a sink that sets no stream, in settings with several streams.
 
-    "": the settings determine the sink's stream.
+    The message is "" if the settings determine the sink's stream.
     """
     judged = list(judging(settings.streams))
     if len(judged) < 2 or all(each.stream is not None for each in settings.every_sink().values()):
@@ -81,7 +81,7 @@ def topic_of(settings: Settings, stream: StreamSettings) -> str:
 
 
 def reading_input(settings: Settings, *, asked: bool) -> Settings:
-    """Return the settings of one sink; set its `from_input` if the command line has that option (`asked`)."""
+    """Return the settings of one sink, with `from_input` set if the command line has that option (`asked`)."""
     if not asked:
         return settings
     return settings.model_copy(update={"sink": settings.sink.model_copy(update={"from_input": True})})

@@ -204,7 +204,7 @@ class StatusServer:
         return _json(self._provider.own_table(stream, asked, name, parse_table_query(query)))
 
     def _asked(self, query: Mapping[str, str]) -> tuple[str, TableStatus, list[int]]:
-        """Return the name of the query's stream, its status, and its partitions on this worker to search.
+        """Return the name and status of the query's stream, and the partitions to search on this worker.
 
         Raises:
             QueryError: this worker does not serve the stream.

@@ -120,7 +120,7 @@ def _in_windows(
 
 
 def _keys_of(codec: Codec, query: TableQuery) -> list[Any]:
-    """Return the keys that a query may mean, as the codec keeps them: `7` may be the number or the text."""
+    """Return the possible keys of a query, as the codec keeps them: `7` may be the number or the text."""
     if query.key_bytes is not None:
         candidates = [query.key_bytes]
     elif codec.key_type is bytes:
@@ -196,9 +196,9 @@ def _entry(codec: Codec, key: bytes, values: Iterable[tuple[int, bytes]], most: 
 
 
 def _shown(data: bytes, most: int, *, packed: bool) -> Shown:
-    """Return the value as JSON, or else the beginning of its text; and its size in bytes.
+    """Return the value as JSON, or the beginning of its text; and the value's size in bytes.
 
-    It is text if it has more than `most` bytes, is nested too deeply, or is not JSON.
+    The result is text if the value has more than `most` bytes, is nested too deeply, or is not JSON.
     """
     try:
         value = msgspec.msgpack.decode(data) if packed else msgspec.json.decode(data)

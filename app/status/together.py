@@ -4,7 +4,7 @@
     GET /metrics              Metrics of all answering processes, each with the label `process`.
     GET /processes/           The processes and their own addresses.
 
-For the first three addresses, it sends the request on to each process.
+For /healthz, /readyz and /metrics, the server sends the request on to each process.
 """
 
 from __future__ import annotations

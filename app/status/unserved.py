@@ -35,7 +35,7 @@ class StandstillFinder:
             group: consumer group of the workers; None: unknown.
             silent: reason for each worker without an answer, by address.
             now_s: seconds since 1970.
-            unread: error of a failed attempt to read the group; None: none
+            unread: error of a failed attempt to read the group; None: the group was read
         """
         return replace(
             stream,

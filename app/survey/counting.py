@@ -28,9 +28,9 @@ SLOTS_LEAST: Final = 1 << 12
 SLOT_BYTES: Final = 8 * seen.COLUMNS
 FULL: Final = 0.7
 SEVERAL_SHARE: Final = 4
-"""Largest size of the main table, divided by that of the table of identities in several partitions.
+"""Ratio of the maximum sizes of two tables.
 
-Both are at their largest size.
+They are the main table, and the table of identities in several partitions.
 """
 
 FUTURE_MS: Final = 86_400_000

@@ -58,7 +58,7 @@ def _form(sample: TopicSample, place: RecordPart) -> str | None:
 def _halting_error(sample: TopicSample, place: RecordPart) -> str | None:
     """Return the error that would halt a worker with these sequences; None without an error.
 
-    place: header or field with the sequences. Each usual identity is tried with them.
+    place: header or field with the sequences. The check tries these sequences with each usual identity.
     """
     for owner in OWNERS:
         looks: dict[int, FormFinder] = {}

@@ -35,7 +35,7 @@ VALUE_MOST: Final = 64 << 10
 FIELDS_MOST: Final = 64
 """Maximum number of fields read from one value, and of headers read from one record."""
 NAMES_MOST: Final = 2_000
-"""Maximum number of different names of headers and fields. Generated names must not fill the memory."""
+"""Maximum number of different names of headers and fields, so that generated names do not fill the memory."""
 UNNAMED_MOST: Final = 20
 """Maximum number of fields to count without a possible path in the settings."""
 NAME_MOST: Final = 249
@@ -51,7 +51,7 @@ PRESENT_LEAST: Final = 0.25
 DISTINCT_LEAST: Final = 0.5
 """Minimum share of different values for a field without the usual name of an id."""
 REPEATED_MOST, OTHERS_MOST = 0.5, 0.5
-"""Largest shares of repeats, and of repeats with another value, that an identity may have.
+"""Largest share of repeats, and largest share of repeats with another value, that an identity may have.
 
 A header or field with more repeats identifies the subject of an event, such as a customer, and not the event.
 """
@@ -264,7 +264,7 @@ class _Places:
     def owners(self) -> list[RecordPart]:
         """Return the headers and fields that may be the identity of a rising number.
 
-        Each of their values must be in enough records of the sample.
+        On average, a value of such a header or field must be in enough records of the sample.
         """
         found = [
             place

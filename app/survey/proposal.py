@@ -22,7 +22,7 @@ CONFLICTS_MOST: Final = 0.05
 LATE_MOST: Final = 0.05
 """Largest share of new records that may have a number below their identity's highest."""
 ALIKE: Final = 0.98
-"""Minimum share of the best candidate's duplicates that another must find to count as equally good."""
+"""Minimum share of the best candidate's duplicates that another candidate must find to count as equally good."""
 AGES_LEAST: Final = 30
 """Minimum number of duplicates with a known age for a proposal of inactive_after_s."""
 AGE_MARGIN: Final = 2
@@ -40,7 +40,7 @@ TIMES_S: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Line of a proposal. value: value of the setting; None if the setting is not proposed, for `reason`."""
+    """Line of a proposal. value: value of the setting; None: the setting is not proposed, and `reason` says why."""
 
     setting: str
     value: str | int | list[str] | None
@@ -177,7 +177,7 @@ def _is_named(each: Finding) -> bool:
 def _has_usual_name(each: Finding) -> bool:
     """Return True if a header or field of a candidate has an id's usual name.
 
-    False for a key, because it has no name that shows if it identifies an event or, for example, a customer.
+    Return False for a record key: it has no name, and may identify an event or, for example, a customer.
     """
     return any(USUAL_ID.search(place.words) for place in each.candidate.identity)
 

@@ -123,7 +123,7 @@ class Finding(Document):
         mistaken: expected number of pairs of identities that count as one because of equal hashes.
         ages, ages_across: repeats by ms since the identity's last record, in the same partition and in another.
         distances: repeats by offsets since the identity's last record in the same partition.
-        age_most_ms, distance_most: largest age and distance in the same partition; -1: none.
+        age_most_ms, distance_most: largest age and distance in the same partition; -1: no repeat there.
     """
 
     json_keys = (

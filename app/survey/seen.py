@@ -110,7 +110,7 @@ def classify(
     """Classify records of one partition by one candidate, until a table is full.
 
     Args:
-        hashes: uint64[records], hashes of the identity; 0: none.
+        hashes: uint64[records], hashes of the identity; 0: no identity.
         values: uint64[records], hashes of the values.
         clocks: int64[records], clock of the partition in ms, which never falls.
         offsets: int64[records], offsets of the records.
@@ -223,8 +223,8 @@ RISES, STEPS, LATE, BEFORE, OWNERS = range(5)
 ORDERS = 5
 """Kinds of counts of an order.
 
-RISES: records above the highest number of their identity. STEPS: records just one above it. LATE: records below it, and
-never seen. BEFORE: records below the first number read of their identity, and so late or repeats. OWNERS: identities.
+RISES: records above the highest number of their identity. STEPS: records just one above it. LATE: new records below it.
+BEFORE: records below the first number read of their identity, and so late or repeats. OWNERS: identities.
 """
 
 HIGHEST, LOWEST = 1, 2
@@ -251,7 +251,7 @@ def order(
     """Follow the numbers of each identity in one partition, until the table is full.
 
     Args:
-        owners: uint64[records], hashes of the identities; 0: none.
+        owners: uint64[records], hashes of the identities; 0: no identity.
         numbers: int64[records]; negative: none.
         verdicts: uint8[records], verdicts of `classify` on identity and number together.
         begin: index of the first record to follow.

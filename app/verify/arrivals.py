@@ -113,7 +113,10 @@ def _compare_copies(
     due: dict[bytes, dict[int, Due]] | None,
     report: Report,
 ) -> None:
-    """Compare the records of the internal topic with the due ones. due: None: compare only their partitions."""
+    """Compare the records of the internal topic with the due records.
+
+    due: None: check only that each identity has all its records in one partition
+    """
     partition_of: dict[bytes, int] = {}
     for number, held in enumerate(ends):
         for offset, record in reader.records(topic, number, held.end, held.first):

@@ -115,11 +115,10 @@ class ExpectedPartition:
         self._starts: list[KnownSequence] = []
         """Known state of each identity before its first record, by number of the identity."""
         self._since: list[int] = []
-        """First input offset where each number stands for its identity; -1: from the beginning."""
+        """First input offset at which the number stands for the identity, by number; -1: from the beginning."""
         self._is_complete = self.baseline.complete
         self._imported_from = -1
-        """Input offset of the last import of identities; -1: none. Output of earlier input shows no imported
-        identity."""
+        """Input offset of the last import of identities, which earlier output does not show; -1: none."""
         self._imported_at = [edit.position for edit in self._edits if edit.kind != FORGET]
         for identity, known in self.baseline.last.items():
             self._begin_identity(identity, known, -1)
@@ -254,7 +253,7 @@ class ExpectedPartition:
         return self._is_complete
 
     def last_of(self, identity: bytes, offset: int) -> int:
-        """Return an identity's last sequence; -1: none. offset: input offset after the last judged record."""
+        """Return an identity's last sequence; -1 without one. offset: input offset after the last judged record."""
         self._follow_edits(offset)
         return self._last.get(identity, (-1, NO_SEQUENCE))[1]
 
@@ -374,8 +373,8 @@ class ExpectedPartition:
 
         If an expected record is missing in the same place, report the record as altered.
 
-        unmatched: output offset, index of the expected record in that place, and index in the output of each such
-        record
+        unmatched: for each such record, its output offset, the index of the expected record in its place, and its
+        index in the output
         """
         seen = self._seen
         for offset, place, number in unmatched:
@@ -464,7 +463,7 @@ class ExpectedPartition:
         Args:
             judged_to: see `compare`.
             committed_to: offset after the last input record read.
-            letters_pending_from: offset of the first record that waits for its dead letter; None: none.
+            letters_pending_from: offset of the first record that waits for its dead letter; None: no record waits.
         """
         waiting = (self._pending_from, letters_pending_from)
         return max(self.baseline.input_from, min([committed_to, *(each for each in waiting if each is not None)]))

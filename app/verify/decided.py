@@ -46,7 +46,7 @@ class Rules:
         return owner is None or all(owner.rule.get(name, said) == said for name, said in self._settings.items())
 
     def of(self, rule: Mapping[str, str] | None = None) -> Rule:
-        """Return the rule of an owner entry; settings that it lacks are the present ones.
+        """Return the rule of an owner entry, with the present settings where the entry lacks them.
 
         rule: rule in the owner entry; None: the rule of the settings
 
@@ -259,7 +259,7 @@ class DecidedPartition:
         Args:
             base: baseline that receives the last sequences.
             since: mark of the decision after the deleted input.
-            known_since: mark of the newest decision with `--forget` before `since`; None: none.
+            known_since: mark of the newest decision with `--forget` before `since`; None: no such decision.
             edits: operators' edits between the two marks.
         """
         number, front = self._partition, DeletedInputRecords()
@@ -280,7 +280,7 @@ class DecidedPartition:
 
 
 def _is_output_gone(owner: Owner | None, since: Mark) -> bool:
-    """Return True if a decision after that of a mark replaced the output topic."""
+    """Return True if a later decision than the mark's replaced the output topic."""
     marks = [each.mark for each in owner.decisions if each.mark is not None] if owner is not None else []
     at = next((number for number, mark in enumerate(marks) if mark is since), len(marks))
     return any(OUTPUT in mark.replaced for mark in marks[at + 1 :])
@@ -289,7 +289,7 @@ def _is_output_gone(owner: Owner | None, since: Mark) -> bool:
 def _forgotten_at(owner: Owner | None, since: Mark) -> Mark | None:
     """Return the mark of the newest decision with `--forget` before `since`; None if there is none.
 
-    If the output topic was replaced between the two decisions, the returned mark has the output offset 0.
+    If the output topic was replaced between that decision and `since`, the returned mark has the output offset 0.
     """
     found: Mark | None = None
     for decision in owner.decisions if owner is not None else ():

@@ -77,7 +77,7 @@ class DroppedRecords:
             report: receives counts and findings.
 
         Returns:
-            input offset of the first dropped record that workers may still write; None: none.
+            input offset of the first dropped record that workers may still write; None: there is none.
         """
         self._sort()
         seen = bytearray(len(self._offsets))
@@ -220,8 +220,8 @@ class WrittenDrops:
 def first_kept(owner: Owner | None, since: Mark, topic: str, topic_id: str) -> int:
     """Return the first offset of dropped records after a decision, in their topic.
 
-    The offset is 0 if workers wrote them to another topic directly after the decision: the mark then has an offset of
-    that other topic.
+    The offset is 0 if, directly after the decision, workers wrote dropped records to another topic: the mark then has
+    an offset of that topic.
 
     Args:
         owner: owner entry of the partition.

@@ -25,7 +25,7 @@ class Finding:
     """Name of the topic, or the result table."""
     input_partition: int | None = None
     input_offset: int | None = None
-    """Offset of the finding's input record; None: none or unknown."""
+    """Offset of the finding's input record; None: no such record, or unknown."""
     partition: int | None = None
     offset: int | None = None
     """Offset in the topic; for a row, the output offset of its record.
@@ -155,7 +155,7 @@ class SourceReport(Findings[SourceKind, SourceFinding], Document):
     foreign: int = 0
     """Number of the producer's sequences in Kafka that the files lack."""
     first_unpublished: str | None = None
-    """File and line of the first unpublished record; None: none."""
+    """File and line of the first unpublished record; None: all are published."""
 
 
 ProvenBy = Literal["rows", "keys"]
@@ -220,7 +220,7 @@ class ResultsReport(Findings[FindingKind, Finding], Document):
     For such a key the last commit wins, so the last record of any of these partitions counts as right.
     """
     values_compared: int = 0
-    """Number of rows with values compared to those of the record."""
+    """Number of rows with their values compared to the values of the record."""
     without_time: int = 0
     """Rows without `_kafka_timestamp`: the record has no timestamp, or one that a table cannot hold."""
     columns_left_out: list[str] = field(default_factory=list)

@@ -71,11 +71,11 @@ class IdentityCounts:
     rejects: int = 0
     """Records in the table of rejects."""
     waiting: int = 0
-    """Records missing in output or table because worker or job have not reached them yet."""
+    """Records missing in output or table because worker or job has not reached them yet."""
     lost: int = 0
-    """Records missing in output or table although worker or job have gone past them."""
+    """Records missing in output or table although the worker's or job's position is past them."""
     doubled: int = 0
-    """Repeats in output or table, not counting the first."""
+    """Repeats in output or table, not counting the first occurrence."""
 
     @property
     def ok(self) -> bool:

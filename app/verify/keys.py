@@ -50,7 +50,7 @@ class KeyedRows:
         self._held: dict[Tuple, Tuple] = {}
         self._again: Counter[Tuple] = Counter()
         self.misplaced: list[tuple[int, int]] = []
-        """Partition and offset in each row that comes from another record than its key's last."""
+        """Partition and offset in each row that does not come from the last record of its key."""
 
     def hold(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Store the rows of the table. Rows of an earlier call are removed."""
@@ -90,7 +90,7 @@ class KeyedRows:
         )
 
     def compare_last(self, expected: pa.Table, deleted: pa.Table) -> None:
-        """Check that each key's row comes from its last record in some Kafka partition.
+        """Check that each key's row comes from the key's last record in some Kafka partition.
 
         A key needs no row if its last record in a partition is a delete.
 

@@ -34,7 +34,7 @@ class Letter(NamedTuple):
 class Order(NamedTuple):
     """Input offsets of dead letters, in the order of the workers' writes.
 
-    last: index of the first dead letter of the last leg, the input since operators' last decision
+    last: index of the first dead letter since operators' last decision
     """
 
     offsets: Sequence[int]
@@ -152,7 +152,7 @@ class Letters:
             of[:] = [each for each in of if each.partition != partition or each.offset >= end]
 
     def leave_out(self, partition: int, since: int = 0) -> None:
-        """Exclude the dead letters of a partition's input offset `since` and later ones."""
+        """Exclude the dead letters of a partition's records from input offset `since` on."""
         left = self._of.pop(partition, {})
         self._of[partition] = {offset: found for offset, found in left.items() if offset < since}
 

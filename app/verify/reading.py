@@ -57,9 +57,11 @@ from kafka_ratchet.transport.owner import Owner, Topic
 class OffsetRanges:
     """Offsets to compare, read from Kafka in an order that is safe while workers run.
 
-    First `judged` is read: output of all input before this offset must exist. Then, once open transactions have ended,
-    the end of the output is read, and last `committed_to`: no record before the output's end comes from input beyond
-    `committed_to`. Input from `judged` to `committed_to` may be in the output or not.
+    1. `judged`: all input before this offset must have its output.
+    2. The end of the output, once open transactions have ended.
+    3. `committed_to`: no record before the output's end comes from input beyond this offset.
+
+    Input from `judged` to `committed_to` may be in the output or not.
     """
 
     judged: dict[int, int]
@@ -202,7 +204,7 @@ class TopicReader:
             return self._ends(client, topic, numbers)[0]
 
     def waiting(self, judged_to: Mapping[int, int]) -> dict[int, OffsetRange]:
-        """Return the offsets of each input partition that workers may not have judged yet.
+        """Return, for each input partition, the offsets that workers may not have judged yet.
 
         The offsets end at the high watermark.
 
@@ -328,7 +330,7 @@ class TopicReader:
                 yield partition, offset, record
 
     def published(self, producer: str) -> Progress | None:
-        """Return the progress that a producer has recorded for the present input topic; None: none."""
+        """Return the progress that a producer has recorded for the present input topic; None without one."""
         try:
             self._partition_counts([PROGRESS_TOPIC])
         except TopicMissing:

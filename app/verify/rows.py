@@ -69,7 +69,7 @@ class StoredOffsets:
     def of(
         cls, before: Mapping[int, int], after: Mapping[int, int], partition: int, first: Mapping[int, int]
     ) -> StoredOffsets:
-        """Return the stored offsets of one partition; 0 for a partition without one."""
+        """Return the stored offsets of one partition; 0 where no offset is stored."""
         return cls(before.get(partition, 0), after.get(partition, 0), first.get(partition, 0))
 
 
@@ -79,9 +79,9 @@ class RowsOfPartition:
 
     steps: OutputStates
     early: Flags
-    """True for each record with a row although the table's stored offset is not above its own."""
+    """True for each record with a row although the table's stored offset is not past the record."""
     left_out: Flags
-    """True for each record without a row and before the `--start` of the job's first run."""
+    """True for each record before the `--start` of the job's first run, if it has no row."""
     unmatched: Numbers
     """Offsets of rows and rejects without a record, ascending."""
     unmatched_times: Numbers

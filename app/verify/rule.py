@@ -104,7 +104,7 @@ class Rule:
         return self._sequence.name if is_guessed else None
 
     def is_kept(self, record: RecordView) -> bool:
-        """Return True if a duplicate becomes a dead letter again instead of being dropped.
+        """Return True if the record, as a duplicate, becomes a dead letter again instead of being dropped.
 
         This applies to a re-sent dead letter with an identity and sequence of its own.
         """

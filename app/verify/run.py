@@ -346,8 +346,8 @@ class Run:
         Args:
             partition: number of the partition.
             expected: the compared partition.
-            waits_from: first input offset with a dead letter that workers may still write, and first one with such a
-                dropped record; None: there is none.
+            waits_from: first input offset with a dead letter that workers may still write, and first input offset with
+                a dropped record that they may still write; None: there is no such offset.
             lettered: input offsets that have their dead letters in the topic.
             owner: owner entry of the partition; all decisions in the entry have been processed.
         """
@@ -370,7 +370,7 @@ class Run:
         """Record that a partition is not compared, and write no new state file.
 
         Args:
-            partition: number of the partition; None: each partition lacks a part of its comparison.
+            partition: number of the partition; None: a part of the comparison is missing for every partition.
             reason: reason for the report; "": the report already has it elsewhere.
         """
         self._all_compared = False

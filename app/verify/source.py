@@ -79,7 +79,7 @@ class FoundRecords:
         self.valid: Flags = np.frombuffer(self._valid, np.bool_)[order]
 
     def of(self, sequences: Numbers) -> list[slice]:
-        """Return the slice of sorted records with each of these sequences."""
+        """Return, for each of these sequences, the slice of the sorted records with it."""
         first, behind = (np.searchsorted(self.sequences, sequences, side) for side in ("left", "right"))
         return [slice(start, end) for start, end in zip(first.tolist(), behind.tolist(), strict=True)]
 
@@ -107,7 +107,7 @@ class SourceComparison:
     """Comparison of a producer's files with its records in Kafka, which are collected first."""
 
     def __init__(self, files: SourceFiles, progress: Progress | None) -> None:
-        """Open the files. progress: progress that the producer has recorded in Kafka; None: none."""
+        """Open the files. progress: progress that the producer has recorded in Kafka; None: no progress."""
         self._progress = progress
         self._name = files.producer.encode()
         self._input, self._output = FoundRecords(), FoundRecords()

@@ -72,7 +72,7 @@ class ProvenStream:
 
 
 class SavedState:
-    """Reader of an earlier run's state file, by rising partition.
+    """Reader of an earlier run's state file. Partitions are read in rising order.
 
     Raises:
         StateFileRefused: the file is damaged, or belongs to another stream, rule or topic.
@@ -260,7 +260,7 @@ class StateWriter:
         entries: Iterable[Entry] = (),
         decided: str = "",
     ) -> None:
-        """Write the next partition. The arguments are fields of a `Baseline`; entries: entries of its tables."""
+        """Write the next partition. The arguments are fields of a `Baseline`; entries: those of its tables."""
         positions = {"input": input_from, "output": output_from, "complete": complete, "letters": sorted(letters)}
         self._write({"partition": partition, **positions, **({"decided": decided} if decided else {})})
         for identity, (sequence, exact) in known:
@@ -334,7 +334,7 @@ class Baseline:
     saved_from: int | None = None
     """Input offset where the last run of `--state` ended; None: there was none."""
     decided: str = ""
-    """Time of the newest operator's decision that an earlier run has processed, ISO 8601; "": none."""
+    """Time of the newest operator's decision that an earlier run has processed, ISO 8601; "": no decision."""
 
     @classmethod
     def after_retention(cls, input_begin: int, output_begin: int) -> Baseline:

@@ -46,7 +46,7 @@ class Windows:
         self._set({})
 
     def continue_from(self, before: Windows) -> None:
-        """Take over the identities' state from the preceding leg's windows, and own it.
+        """Take over the identities' state from the preceding leg's windows, which must not be used any more.
 
         A leg is the input between two decisions of an operator.
         """
@@ -58,11 +58,11 @@ class Windows:
         self._remembered = -(-self._window // 64) * 64
         self._compares = texts["conflicts"] != "ignore"
         self.lettered = {TOO_LATE} if texts["late"] == "dead-letter" else set()
-        """Verdicts that make dead letters, by the settings at the record judged last."""
+        """Verdicts that make dead letters, under the settings that applied to the last judged record."""
         self.lettered |= {CONTENT_DIFFERS} if texts["conflicts"] == "dead-letter" else set()
 
     def verdict_of(self, offset: int, identity: bytes, sequence: int, last: int, value: bytes | None) -> str:
-        """Return the verdict on the next input record. last: last sequence of its identity; -1: none."""
+        """Return the verdict on the next input record. last: last sequence of its identity; -1: it had none."""
         while self._coming and self._coming[-1].start <= offset:
             self._set(self._coming.pop().settings)
         if last < 0:

@@ -40,7 +40,7 @@ class Readings:
     """Runner of a limited number of readings in threads.
 
     Args:
-        at_once: most readings at the same time. A reading that no request waits for any more counts until it ends.
+        at_once: maximum number of readings at the same time. An abandoned reading counts until it ends.
     """
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
@@ -52,7 +52,7 @@ class Readings:
         Args:
             work: function that reads.
             patience_s: maximum seconds to wait for its result.
-            instead: command that gives the same result, for the error text; "": none.
+            instead: command that gives the same result, for the error text; "": no command does.
 
         Raises:
             Unanswered: too many other readings run, or `work` takes too long.
@@ -113,7 +113,7 @@ async def answer(
         request: request with the query.
         template: name of the template. It gets `found` (result or None), `problem` (sentence or None) and `asked`
             (parameters).
-        ask: function that returns the result for the parameters; None if they are no query; or a whole response.
+        ask: function that gets the parameters, and returns the result, a whole response, or None if they are no query.
         context: further values for the template.
     """
     found, problem, status, asked = None, None, 200, dict[str, str]()

@@ -61,7 +61,9 @@ STATES: Mapping[str, tuple[str, str]] = {
     "on": ("ok", "●"),
     "off": ("busy", "◇"),
 }
-"""Colour class and symbol by state. The symbol has the same meaning as the colour. Other states are shown as idle."""
+"""Colour class and symbol by state. The symbol has the same meaning as the colour. States missing here are shown as
+idle.
+"""
 
 VERDICTS = {
     FRESH: ("ok", "●"),

@@ -41,7 +41,7 @@ class Token:
         self.cookie: Final = f"ratchet_session_{self._sign('cookie')[:8]}"
 
     def is_(self, given: str) -> bool:
-        """Return True if the text is this token. The time of the comparison does not depend on the text."""
+        """Return True if the text `given` is this token. The time of the comparison does not depend on the text."""
         return hmac.compare_digest(given.encode(errors="surrogatepass"), self._text)
 
     def new_session(self) -> str:

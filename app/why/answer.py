@@ -75,7 +75,7 @@ class Result:
     def is_anothers(self, offset: int) -> bool:
         """Return True if a row with the record's position comes from another topic.
 
-        It must, as the job has not read the record yet.
+        This is certain if there is such a row before the job has read the record.
 
         offset: output offset of the record
         """
@@ -119,9 +119,10 @@ class InputRecord:
 
     timestamp: timestamp of the record, ISO 8601, UTC.
     sequence: sequence of the record; None: it has none.
-    against: last sequence of its identity when it was judged; None: none, or not known.
+    against: last sequence of its identity when the record was judged; None: no last sequence, or not known.
     forwarded: place of its output record; None: not found in the output.
-    lag: number of uncommitted offsets before it, while it waits for its verdict; None: it does not wait.
+    lag: number of uncommitted offsets before the record, while it waits for its verdict; None: the record does not
+    wait.
     """
 
     at: RecordPosition

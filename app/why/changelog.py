@@ -42,7 +42,7 @@ class ProgressEntry(NamedTuple):
 
 @dataclass
 class Log:
-    """Contents of one changelog partition, as far as they concern a trace."""
+    """Contents of one changelog partition that a trace needs."""
 
     topic: str
     partition: int
@@ -55,17 +55,17 @@ class Log:
     edits: list[Edit] = field(default_factory=list)
     """Operators' edits of the state, in order."""
     forgotten: list[int] = field(default_factory=list)
-    """Times of deletions of the identity's state, in ms since the epoch, as far as Kafka still has them."""
+    """Times of those deletions of the identity's state that Kafka still has, in ms since the epoch."""
 
     def step(self, offset: int) -> tuple[ProgressEntry, bool] | None:
-        """Return the first progress entry past an input offset, and True if it is certain.
+        """Return the first progress entry past an input offset, with True if its transaction judged the offset.
 
-        It is certain if the entry's transaction must have judged the offset. Otherwise an earlier transaction may have,
-        and compaction may have removed its entry. If `steps` has an earlier entry, none is missing between the two,
+        The flag is False if an earlier transaction may have judged the offset: compaction may have removed that
+        transaction's entry. If `steps` has an earlier entry, none is missing between the two,
         because compaction removes the oldest entries first.
 
         Returns:
-            None if no entry is past the offset
+            (entry, flag); None if no entry is past the offset
         """
         at = bisect_right(self.steps, offset, key=lambda step: step.next)
         if at == len(self.steps):

@@ -72,7 +72,7 @@ class Explanation:
         self._arrives_in = arrives_in(settings.streams, name)
         self._logs: dict[int, Log] = {}
         self._against: int | None = None
-        """Last sequence of the identity just before the last judged record; None: none, or not known."""
+        """Last sequence of the identity just before the last judged record; None: it had none, or unknown."""
         self._look_at(())
 
     def _look_at(self, numbers: Collection[int]) -> None:
@@ -361,7 +361,7 @@ class Explanation:
         return self._without_sequences(answer)
 
     def _without_sequences(self, answer: Answer) -> Answer:
-        """Return the answer, without sequences if the stream's records have none."""
+        """Return the answer; remove its sequences if the stream's records have none."""
         if self._stream.sequence == "none":
             answer.sequence = None
             for each in answer.arrivals:

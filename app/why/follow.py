@@ -27,7 +27,7 @@ def is_of_agents(log: Log) -> bool:
 
 
 def newest_replacing(log: Log, *replaced: str) -> tuple[Decision, Mark] | None:
-    """Return the newest decision that replaced one of these topics, and its mark; None: there is none."""
+    """Return the newest decision that replaced one of these topics, and the decision's mark; None without one."""
     for each in reversed(log.owner.decisions if log.owner is not None else ()):
         if each.mark is not None and not set(replaced).isdisjoint(each.mark.replaced):
             return each, each.mark
@@ -186,7 +186,7 @@ class ResultSearch:
                 each.against = origin.last_sequence if each.against is None else each.against
 
     def _first_kept(self, topic: str, begin: int, log: Log) -> int:
-        """Return the present input's first offset in the topic of duplicates, at least `begin`."""
+        """Return the first offset, at least `begin`, in the topic of duplicates with records of the present input."""
         made = newest_replacing(log, INPUT)
         return (
             begin if made is None else max(begin, first_kept(log.owner, made[1], topic, self._reader.topic_id(topic)))

@@ -52,7 +52,7 @@ def stream_asked(settings: Settings, stream: str | None, topic: str | None) -> t
     """Return name and settings of a question's stream.
 
     stream: name of the stream; None: the only stream with the topic `topic`, or the only stream of the settings.
-    topic: topic in the question; None: none.
+    topic: topic in the question; None: the question names no topic.
 
     Raises:
         SettingsError: the stream does not exist, or several are possible.

@@ -49,7 +49,7 @@ class Answers:
         self.streams, self.lanes, self.policies = streams, lanes, policies
         self.followed, self.empty_inputs = followed, empty_inputs
         self.worker_stops = False
-        """True once the worker is stopping; it then reports that it is not ready."""
+        """True once the worker is stopping; the worker then reports that it is not ready."""
 
     def tables(self) -> list[TableStatus]:
         """Return the status of every stream, with its partitions in this worker."""

@@ -62,7 +62,7 @@ class Application:
             topics: topics of each stream, from `kafka_ratchet.app.worker.topics.prepare`.
             program: program with agents and tables; None: each record is forwarded unchanged.
             sends: topics that agents send to, from `kafka_ratchet.app.worker.sent_topics`.
-            instance_id: static id in the consumer group, which a process keeps after a crash; None: none.
+            instance_id: static id in the consumer group, which a process keeps after a crash; None: no static id.
 
         Raises:
             SettingsError: the settings have no stream or do not fit the program, or an extractor cannot be imported.

@@ -125,7 +125,7 @@ def faust_app(
         options: options of the Kafka client.
         rules: rules that members of the group must share.
         instance_id: static id in the group, with which a process gets its partitions back after a crash (KIP-345);
-            None: none.
+            None: no static id.
     """
     session_s = settings.session_timeout_ms / 1000
     return WorkerApp(

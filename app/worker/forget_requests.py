@@ -18,7 +18,9 @@ from kafka_ratchet.transport.policy import ForgetRequest, Requests
 
 FORGET: Final = "forget"
 MAX_REQUEST_BYTES: Final = 512 * 1024
-"""Maximum bytes of a request's value; far above the longest identity and reason with ten thousand end offsets."""
+"""Maximum bytes of a request's value. A value with the longest identity and reason and ten thousand end offsets is
+far smaller.
+"""
 MAX_REASON: Final = 1000
 """Maximum number of characters of a reason, which each partition keeps for ever."""
 ID: Final = re.compile(r"[0-9a-f]{16}")
@@ -108,7 +110,7 @@ class ReadRequests:
             forgets[request] = read_request(request, value)
 
     def of(self, stream: str) -> Requests:
-        """Return the present requests of a stream, with the offset after the last record about them."""
+        """Return the present requests of a stream, with the offset after the last record about such a request."""
         if (known := self._answers.get(stream)) is None:
             forgets = tuple(self._forgets.get(stream, {}).values())
             known = self._answers[stream] = Requests(forgets, self._positions.get(stream, 0))

@@ -235,7 +235,7 @@ class Parent:
         process.code = 0
 
     def _put_off(self, process: _Process, *, at_once: bool = False) -> float:
-        """Set a process's next start, and return the seconds until then."""
+        """Set the time of a process's next start, and return the seconds until then."""
         process.deaths += 1
         pauses = process.deaths - at_once
         pause_s = min(PAUSE_MOST_S, self._pause_s * 2 ** min(pauses - 1, 16)) if pauses else 0.0
@@ -291,7 +291,7 @@ def refuse_threads() -> None:
 
 
 def ask(work: Callable[[], bytes]) -> bytes:
-    """Run `work` in a forked process, and return its result. So its threads end with that process.
+    """Run `work` in a forked process, and return its result. So the threads of `work` end with that process.
 
     Raises:
         RatchetError: `work` has raised one; the text is the same.

@@ -225,7 +225,7 @@ class StreamSwitch:
     def __init__(self, follower: PolicyFollower, stream: str) -> None:
         self._follower, self._stream = follower, stream
         self._reading = 0
-        """Number of the complete read of the topic that the lane has waited for; 0: none yet."""
+        """Number of the complete read of the topic that the lane has waited for; 0: no read yet."""
 
     @property
     def policy(self) -> Policy:
@@ -265,7 +265,7 @@ class PolicyFollower:
     """Reader of the policy topic, one per worker: reads to the end, then waits for new records.
 
     If the topic was created again, or has lost records, it is read again from its beginning. No lane gets a policy
-    until the new read reaches the end: records read before may no longer be valid.
+    until the new read reaches the end, because the records of the earlier read may no longer be valid.
     """
 
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
@@ -279,7 +279,9 @@ class PolicyFollower:
         self._changelog = Changelog(cluster, self.policies, 0, self._connection)
         self._complete = False
         self._reading = 1
-        """Number of the read of the whole topic, in progress or complete. It rises when a new one is needed."""
+        """Number of the latest read of the whole topic, in progress or complete. It rises when the topic must be read
+        again.
+        """
         self._error: RatchetError | None = None
         self._read = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None

@@ -140,7 +140,7 @@ def _import_late(settings: Settings) -> None:
 
 
 def _seats(settings: Settings) -> tuple[list[ProcessSlot], socket.socket]:
-    """Return a seat for each process, and the listening socket of their common status address.
+    """Return the slot of each process, and the listening socket of their common status address.
 
     Each worker draws its own instance ids: two members with the same id would remove each other from the group.
     """

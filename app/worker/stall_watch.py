@@ -67,7 +67,7 @@ async def _name_transactions(cluster: Cluster, lanes: dict[tuple[str, int], Lane
 
 
 def _log_changes(stalled: dict[tuple[str, int], Stall], lanes: dict[tuple[str, int], Lane]) -> None:
-    """Log the begin and the end of each stall once. Halted partitions are left out: the lane logs a halt itself."""
+    """Log the begin and the end of each stall once, except for halted partitions: their lanes log the halt."""
     for place, lane in lanes.items():
         now, before = lane.stall(), stalled.get(place)
         if now is not None and now.cause != StallCause.HALTED:

@@ -191,7 +191,7 @@ def prepare_streams(bootstrap: str, settings: Settings, program: App | None) -> 
     Args:
         bootstrap: host:port[,host:port]
         settings: settings that `with_steps` returned
-        program: program with the internal streams; None: none
+        program: program with the internal streams; None: no program
 
     Raises:
         RatchetError: see `kafka_ratchet.app.worker.topics.prepare`.

@@ -19,7 +19,7 @@ from kafka_ratchet.transport.lane import Lane
 
 
 class Stream(Protocol):
-    """Stream of this worker, as far as views need it."""
+    """Interface that views need of a stream of this worker."""
 
     name: str
     topics: StreamTopics

@@ -136,7 +136,7 @@ class ExactPartition:
         return iter(()) if self.judging is None else self.judging.known()
 
     def is_complete_at(self, end: int) -> bool:
-        """Return True if the input never had an identity that `known_at` does not yield.
+        """Return True if `known_at` yields every identity that the input ever had.
 
         end: not used; see `known_at`
         """
@@ -164,7 +164,7 @@ def exact_partitions(
         ranges: offsets to compare.
         baselines: known state at the first offset to compare, by number of each partition to compare.
         topic_ids: ids of input and output topic at the time of `ranges`.
-        keep: True if results need last sequences, where the next run continues.
+        keep: True if results need the last sequences at the offset where the next run continues.
 
     Returns:
         result of each partition with exactly the right output; for any other one, the reason to compare it singly.
@@ -232,7 +232,7 @@ async def _side_by_side(
 class TopicPair:
     """Input and output topic of a stream, for the comparison of its partitions.
 
-    keep: True if results need last sequences, where the next run continues
+    keep: True if results need the last sequences at the offset where the next run continues
     """
 
     input: Topic
@@ -306,12 +306,12 @@ class _Given:
         self.records, self.is_whole = 0, True
         self._next_offset = span.begin
         self._waiting: list[list[tuple[bytes, int]]] = []
-        """Pending records by batch, each as its identity and the identity's last sequence before it."""
+        """Pending records by batch; each as its identity, and the identity's last sequence before the record."""
         self.refused: str | None = None
         self.judged = ahead(self._judged(ahead(topic.records_of(span, connection))))
         self._now: JudgedBatch | None = None
         self._at = 0
-        """Index of the next fresh record to compare, in the fresh records of `_now`."""
+        """Index of the next record to compare among the fresh records of `_now`."""
 
     async def _judged(self, batches: AsyncGenerator[RecordBatch, None]) -> AsyncGenerator[JudgedBatch, None]:
         async with aclosing(batches):

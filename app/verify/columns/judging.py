@@ -65,7 +65,7 @@ class JudgedBatch:
         duplicates: number of duplicates.
         replayed: number of re-sent dead letters; their verdicts here are wrong.
         identities: identity of each valid record.
-        before: int64[records], last sequence of the record's identity before the record; -1: none.
+        before: int64[records], last sequence of the record's identity before the record; -1: it had none.
     """
 
     batch: RecordBatch
@@ -83,7 +83,7 @@ class JudgedBatch:
     def pending(self, rows: Numbers) -> list[tuple[bytes, int]]:
         """Return identity and previous sequence of each record in `rows`.
 
-        The previous sequence is the last one of the identity before the record; -1: none.
+        The previous sequence is the last one of the identity before the record; -1: it had none.
         """
         names = [self.identities.of(row) for row in rows.tolist()]
         return list(zip(names, self.before[rows].tolist(), strict=True))
@@ -144,7 +144,7 @@ class PartitionRule:
     def take_back(self, pending: Iterable[tuple[bytes, int]]) -> None:
         """Set the last sequences of identities back to those before the pending records.
 
-        pending: identity of each pending record, in order, and its last sequence before the record; -1: none
+        pending: identity of each pending record, in order, and its last sequence before the record; -1: it had none
         """
         first: dict[bytes, int] = {}
         for identity, last in pending:
@@ -155,8 +155,8 @@ class PartitionRule:
     def known(self) -> Iterator[tuple[bytes, KnownSequence]]:
         """Yield each identity with its last sequence.
 
-        `KnownSequence.exact` is True if this sequence is certain: the identity was unknown or exact at the start, or
-        has had a higher sequence since.
+        `KnownSequence.exact` is True if this sequence is certain: at the start, the identity was unknown or its
+        sequence exact, or the identity has had a higher sequence since.
         """
         slots = self._map.slots
         used = np.flatnonzero((slots.hashes != 0) & (slots.pushed >= 0))

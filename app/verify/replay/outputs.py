@@ -26,8 +26,8 @@ SHOWN: Final = 200
 class Output(NamedTuple):
     """Output of the replay, or record of the output topic, as kept in memory.
 
-    digest: digest of key, value, headers and timestamp. place: digest of key and timestamp. Both omit timestamps that
-        are not compared.
+    digest: digest of key, value, headers and timestamp. place: digest of key and timestamp. Both digests omit the
+    timestamp if timestamps are not compared.
     offset: offset in the output topic; for an output of the replay, the input offset of its event, if known.
     is_due: True if the output must be in the topic, as workers had committed its event before the topic was read.
     is_saved: True if its event is before the offset where the next run with `--state` continues.
@@ -111,11 +111,11 @@ class OutputComparison:
         self._held = 0
         self._recent: deque[bytes] = deque()
         self._there: Counter[bytes] = Counter()
-        """Counts by digest of the newest records found on both sides."""
+        """Number of the newest records found on both sides, by digest."""
         self._extra = set[bytes]()
         """Digests of the records in `_gaps` found only in the topic."""
         self._copies = set[bytes]()
-        """Digests in `_extra` of copies: both sides have an equal record elsewhere."""
+        """Digests in `_extra` of records with an equal record elsewhere on both sides."""
         self.saved_to: int | None = None
         """Output offset where the next run with `--state` continues; None: no record was matched.
 
@@ -261,7 +261,7 @@ class OutputComparison:
                 side[:] = [each for each in side if id(each) not in paired]
 
     def _explain(self, missing: list[Output], extra: list[Output]) -> None:
-        """Report the records of one gap that `_pair` has left."""
+        """Report the records of one gap that `_pair` has not paired."""
         if len(missing) == len(extra):
             for wanted, found in zip(missing, extra, strict=True):
                 self._add("altered", wanted, found)

@@ -190,9 +190,9 @@ class ReplayedPartition:
                         self._report.doubtful[self._spec.partition] = self._forms.found
 
     def _begins_in(self, legs: Sequence[Leg]) -> set[int]:
-        """Return the input offsets in the first of `legs` where workers began tables.
+        """Return the offsets at which workers began tables in the first of `legs`.
 
-        An offset that a later leg contains too counts for the later leg only.
+        An offset contained in a later leg too counts for the later leg only.
         """
         leg, *later = legs
         begins = {each for each in self._kept.begins.values() if _is_in(each, leg)}

@@ -41,7 +41,7 @@ class ReplayReport(Document):
     """MODULE:NAME of the program, from `--app`."""
     agents: list[str]
     outputs: int = 0
-    """Number of the program's outputs for the input that workers have committed."""
+    """Number of the program's outputs for input before the workers' committed offsets."""
     entries: int = 0
     """Number of compared table entries: keys in the replay, the changelog, or both."""
     evicted: int = 0

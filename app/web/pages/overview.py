@@ -168,7 +168,10 @@ async def _history(request: web.Request, stream: str, span: str) -> History:
 
 
 def figures_of(history: History, most: int = TABLE_ROWS) -> list[dict[str, object]]:
-    """Return at most `most` rows with the chart's numbers, the newest first: records per second; None: not known."""
+    """Return at most `most` rows with the chart's numbers, the newest first.
+
+    The numbers are records per second; None: not known.
+    """
     points = history.points
     if not points.times:
         return []

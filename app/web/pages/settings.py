@@ -31,7 +31,7 @@ async def settings_page(request: web.Request) -> web.StreamResponse:
 
 
 def rows(settings: Settings, origins: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return name, value and origin of each setting. A value is a text, masked if it is secret; None: not set."""
+    """Return name, value and origin of each setting. Values are texts, masked if secret; None: not set."""
     return [
         {"name": name, "value": value, "origin": origins.get(name, "default")} for name, value in _leaves(settings, "")
     ]

@@ -38,7 +38,7 @@ UNKNOWN: Final = -1
 
 
 class ServedPartition(Protocol):
-    """Status of a lane, as far as the history records it."""
+    """Status of a lane that the history records."""
 
     @property
     def position(self) -> int | None:
@@ -53,7 +53,7 @@ class ServedPartition(Protocol):
 
 
 class Source(Protocol):
-    """Stream of this worker, as far as the history records it."""
+    """Numbers of one of this worker's streams that the history records."""
 
     @property
     def partitions(self) -> int:
@@ -131,7 +131,8 @@ class StreamHistory:
 def _points(slots: Values, rows: Values, step_s: int) -> StreamPoints:
     """Add up rows into steps of `step_s` seconds.
 
-    The lag in records is that of the step's last row, None without that row. The lag in time is the step's longest.
+    The lag in records of a step comes from its last row; None without that row. The lag in time is the longest of the
+    step.
     """
     if not len(slots):
         return StreamPoints(counts={name: [] for name in COUNTS})

@@ -45,7 +45,7 @@ class RingFile:
         self.path, self.every_s, self.rows, self.width = path, every_s, rows, width
         self._file = -1
         self._using = threading.Lock()
-        """Lock held by each access, so that none uses a closed descriptor with a reused number."""
+        """Lock held during each access, so that no access uses a descriptor after its close."""
 
     @property
     def size(self) -> int:
