@@ -24,7 +24,7 @@
     │   ├── CorruptBatch            fetched bytes are not a valid record batch
     │   ├── BatchTooLarge           a batch unpacks to more than max_batch_mb
     │   ├── PositionLost            the committed offset is outside the topic's present records
-    │   ├── LogTruncated            a partition's log lost records after they were read; others may have their offsets
+    │   ├── LogTruncated            a partition's log lost records already read; new ones may have their offsets
     │   ├── FormUnclear             sequences seem to be encoded in another form than this stream decodes
     │   ├── RecordTooLarge          a record exceeds max.message.bytes of its destination topic
     │   ├── RecordRefused           Kafka rejects a record, now and at every further try

@@ -31,7 +31,7 @@ KEY, VALUE, TIMESTAMP, SEQUENCE, HEADERS, OFFSET = "key", "value", "timestamp", 
 ID: Final = "id"
 """Column with the id of each record's event, as text.
 
-A batch has it only if the program asks for it by name, because it takes Python code for each record.
+A batch has this column only if the program asks for it by name: computing an id takes Python code for each record.
 """
 COLUMNS: Final = (KEY, VALUE, TIMESTAMP, SEQUENCE, HEADERS, OFFSET)
 """Columns of a batch that an agent reads, if it names none.
@@ -256,7 +256,7 @@ def _times(array: Any) -> Rows:
 
 
 def packed_headers(array: Any) -> Spans:
-    """Return each row's headers as a span of bytes, encoded as in a record: first their number.
+    """Return each row's headers as a span of bytes, encoded as in a record: count first.
 
     Raises:
         TypeError: the array is not a map, or a header has no name.

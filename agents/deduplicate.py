@@ -31,12 +31,13 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.delivery import AgentCalls, CallChannel, Delivery, Output
 
 VERDICT_NAMES: Final = tuple(word.encode() for word in BY_NUMBER)
-"""Name of each verdict, for a header of dropped records, by number of the verdict."""
+"""Names of the verdicts by number, for a header of dropped records."""
 
 NO_LETTERS: Final[Mapping[int, str]] = MappingProxyType({})
 
 Then = Callable[[Delivery, NDArray[np.bool_]], Awaitable[None]]
-"""Function that makes the outputs of a batch's fresh records, which bool[batch.count] marks."""
+"""Function that makes the outputs of a batch's fresh records. Its array, bool[batch.count], is True for these.
+"""
 
 
 async def forward(delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
@@ -85,7 +86,7 @@ class FormCheck:
             batch: the records.
             verdicts: uint8[batch.count], verdict on each record.
             reasons: uint8[batch.count], reason for each invalid record.
-            against: int64[batch.count], last sequence before each record; -1 for none.
+            against: int64[batch.count], last sequence of each record's identity before the record; -1 for none.
             identities: identities of the records; None: they are in the columns of the batch.
 
         Raises:
@@ -135,8 +136,8 @@ class Deduplicator:
             sequences: table with the stream's last sequences
             read: function that reads the sequences of a batch
             then: function that makes the outputs of fresh records
-            letter_reasons: reason of the dead letter, by number of the verdict. Records with other verdicts are
-                dropped, unless they are fresh or invalid.
+            letter_reasons: reasons of dead letters, by number of the verdict. A record with a verdict missing here is
+                dropped, unless the verdict is fresh or invalid.
             read_identities: function that reads the identities of a batch; None: they are in its columns
             check: check of the sequence format; None: the settings state the format
         """

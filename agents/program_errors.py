@@ -16,7 +16,7 @@ OURS: Final = f"{Path(__file__).parents[1]}/"
 STANDARD: Final = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")})
 """Folders of Python's own library."""
 INSTALLED: Final = tuple({f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib")})
-"""Folders of installed packages; a program may be one of them."""
+"""Folders of installed packages; a program may be one of these packages."""
 
 TEXT_MOST: Final = 3000
 """Maximum number of characters of an error's text; a program may raise an error that quotes a whole record."""

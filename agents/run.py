@@ -333,8 +333,8 @@ class PartitionProgram:
     def _find_processed(self, delivery: Delivery, rows: NDArray[np.int64]) -> dict[str, list[int]]:
         """Return the indexes of the re-sent records that each agent has already processed, by agent.
 
-        A dead letter may be re-sent for some agents only, because the others processed the record the first time. The
-        record becomes a dead letter again if one of these agents does not belong to the stream.
+        A dead letter may be re-sent for some agents only, because the others processed the record the first time. If
+        the stream lacks one of the agents to re-send for, the record becomes a dead letter again.
 
         rows: int64[records], indexes to process, without duplicates among the re-sent records.
         """

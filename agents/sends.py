@@ -29,7 +29,7 @@ from kafka_ratchet.transport.delivery import Delivery, Output
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 BY_KEY: Final = -1
-"""Value of a row's partition if the record's key chooses it."""
+"""Value of a row's partition if the record's key chooses the partition."""
 OF_EVENT: Final = -(2**63)
 """Value of a row's timestamp if the record takes the current event's timestamp."""
 TIME_MOST: Final = 2**63 - 1

@@ -74,7 +74,7 @@ def sending(records: int, value_bytes: int, rounds: int, say: Callable[[str], No
 def restart(sizes: list[int], rounds: int, say: Callable[[str], None]) -> dict[int, dict[str, object]]:
     """Return the seconds from the start of `ratchet publish` to its first new record, by number of earlier records.
 
-    sizes: numbers of records that the file had, and the topic has, before the start
+    sizes: for each measurement, the number of records that file and topic contain before the start
 
     Raises:
         BenchFailed: `ratchet publish` fails.

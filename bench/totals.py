@@ -88,7 +88,7 @@ def is_right(bootstrap: str, topic: str, truth: Totals, *, every: bool) -> bool:
 def _advance(reached: list[int], sums: list[int], user: int, total: int, truth: Totals, every: bool) -> bool:
     """Return True if `total` is the user's next total; with `every` False, True for any later total too.
 
-    reached: number of the last order in the output, by user; sums: total up to it, by user. Both are updated.
+    reached: number of the last order in the output, by user; sums: total up to that order, by user. Both are updated.
     """
     while reached[user] < truth.orders[user]:
         reached[user] += 1

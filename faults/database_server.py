@@ -31,7 +31,7 @@ class DatabaseServer:
     connections, and the signals that stop it.
 
     Args:
-        folder: folder for the data; must be empty and, where this process is root, passable for others.
+        folder: empty folder for the data. If this process is root, other users must be able to enter the folder.
     """
 
     title: ClassVar[str]

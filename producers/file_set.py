@@ -239,7 +239,7 @@ class FileSet:
     def check(self, sequence: int, mark: str) -> str | None:
         """Require that the files still contain the published bytes that a mark describes.
 
-        Their names may have changed.
+        The files' names may have changed.
 
         Raises:
             SourceError: a file differs; the error names it, and the bytes that contain the change.

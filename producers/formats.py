@@ -282,7 +282,10 @@ def _without_end(line: bytes) -> bytes:
 
 
 def field_mark(field: str, key: str | None) -> str:
-    """Return the mark of a source with its own sequences. With another key, records would go to other partitions."""
+    """Return the mark of a source with its own sequences.
+
+    The mark includes the key field, because with another key the records would go to other partitions.
+    """
     return f"field:{field};key={key}"
 
 

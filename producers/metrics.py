@@ -52,8 +52,9 @@ class ProducerMetrics:
     fenced: bool
     """True if a newer producer has taken over the name."""
     acknowledge_counts: tuple[int, ...]
-    """Number of acknowledgements by duration. Each counts in one element, that of the first bound in `BOUNDS_S` that it
-    does not exceed; the last element counts longer ones. On a busy partition one record in 64 is measured."""
+    """Number of acknowledgements by duration. Element i counts those of at most `BOUNDS_S[i]` seconds and above the
+    bound before it; the last element counts all longer ones. On a busy partition one record in 64 is measured.
+    """
     acknowledge_s: float
     """Sum of the measured seconds from `send` to Kafka's answer."""
     stalled: str = ""

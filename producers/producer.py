@@ -37,9 +37,9 @@ class Producer(NamedProducer[Accumulator]):
     record reaches the partition of its first copy, because verdicts are made per partition. For the same reason a name
     keeps its first number of partitions when the topic gets more.
 
-    Progress is stored in the compacted topic `ratchet-producers`, which is created if missing. It may be older than
-    `resume_from()` by `store_records` records (or a tenth of a second) or `store_s` seconds, and by the time that Kafka
-    takes to commit it.
+    Progress is stored in the compacted topic `ratchet-producers`, which is created if missing. It is stored after
+    `store_records` records, at most ten times a second, and in any case after `store_s` seconds. By this much, and by
+    the time that Kafka takes to commit, it may be older than `resume_from()`.
 
     It is written in Kafka transactions with an id of the name. A second producer of the name takes over this id, which
     ends the epoch of the first: its next transaction is refused, and every later call raises `ProducerFenced`. A

@@ -43,7 +43,7 @@ AGAIN_S: Final = 0.5
 """Seconds before a transaction ended by the database is retried: the cause may last, such as a full disk."""
 
 POLL_S: Final = 0.5
-"""Seconds of one fetch; between two, the assignment and the ends are checked."""
+"""Seconds of one fetch; the assignment and the ends are checked between two fetches."""
 
 
 class _Steps(Generator[Transaction, None, None]):

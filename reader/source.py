@@ -209,7 +209,7 @@ class Source:
         """Convert messages to events, and update `following`, the next offset of each partition."""
         fetched = FetchedRecords()
         last: dict[int, Message | None] = {}
-        """The record before the position; None: it is a marker of a transaction."""
+        """Record before the new position, by partition; None: a transaction's marker is there."""
         append = fetched.events.append
         for message in messages:
             error = message.error()
@@ -238,7 +238,7 @@ class Source:
         return fetched
 
     def _handle_error(self, message: Message, error: KafkaError, following: dict[int, int]) -> None:
-        """Raise the error of a message if it ends reading; log it otherwise."""
+        """Raise a message's error if reading cannot continue after it; log any other error."""
         code, partition = error.code(), message.partition()
         where = f"topic {self._topic!r} partition {partition}"
         if code in _LOST:

@@ -156,7 +156,10 @@ class FormFinder:
         self._before.append(number)
 
     def _settle(self, number: int) -> None:
-        """Dismiss the doubts that the next integer contradicts; accept one that `NEIGHBOURS` integers have not."""
+        """Dismiss the doubts that the next integer contradicts.
+
+        Accept a doubt that `NEIGHBOURS` integers did not contradict.
+        """
         left = []
         for each in self._waiting:
             if _dismisses(each.form, each.number, number):

@@ -162,7 +162,7 @@ def scan(data: U8, starts: I64, lengths: I64, verdicts: U8, invalid: int, agains
         recent: int64[NEIGHBOURS], integers before the first record; -1: none
 
     Returns:
-        Index of the record, or NO_ROW; and the form.
+        Index of the record, or NO_ROW if there is none; and its suspected form.
     """
     for i in range(len(starts)):
         if lengths[i] != 8:
@@ -194,7 +194,7 @@ def scan(data: U8, starts: I64, lengths: I64, verdicts: U8, invalid: int, agains
 
 
 class FormWatch:
-    """Checker of the form of one partition's sequences, from the worker's take-over of the partition on."""
+    """Checker of the form of one partition's sequences, used since the worker took the partition over."""
 
     def __init__(self) -> None:
         self._recent = np.full(NEIGHBOURS, -1, np.int64)

@@ -22,7 +22,8 @@ is large, because a repeated old sequence may be far below the last one: if sequ
 FAR is 198 days or more.
 """
 STEP, FIRST_BYTE = 256, 1 << 56
-"""Bounds of a doubtful number that rises in both byte orders: little-endian maximum step, big-endian minimum value.
+"""Bounds of a doubtful number that rises in both byte orders. STEP is its maximum step if read as little-endian, and
+FIRST_BYTE its minimum value if read as big-endian.
 
 Only the first numbers of a little-endian counter rise in both.
 """
@@ -36,7 +37,9 @@ NEAR_NEIGHBOUR applies if the neighbour is not close as little-endian, NEXT_TO o
 DOUBLE_STEP = 8
 """Maximum step between two sequences of a counter written as floating-point numbers."""
 SHORT = 1 << 52
-"""Bound of little-endian counters and times: below it, a number causes a doubt if it is negative as big-endian."""
+"""Bound of little-endian counters and times. A number below this bound causes a doubt if it is negative when read as
+big-endian.
+"""
 LEAST = -(1 << 63)
 """Usual marker of a missing number: a record with it becomes a dead letter.
 

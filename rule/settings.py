@@ -35,9 +35,9 @@ class Setting(NamedTuple):
         about: help text of options.
         agreed: "always" if the rules of a worker group always contain the setting; "if set" if they contain only
             values other than the default.
-        entry: field that contains the setting, in a partition's owner entry in the changelog. State judged under one
-            "rule" is meaningless under another. A "judging" setting may change over existing state; its default is
-            left out.
+        entry: field of a partition's owner entry that contains the setting. "rule": if the setting changes, existing
+            state becomes meaningless. "judging": the setting may change while there is state; the entry omits its
+            default.
         spark: whether Spark judges by the setting too.
     """
 

@@ -280,7 +280,7 @@ FORGET_ALL: Final = (FORGET_ALL_KEY, b"\1")
 
 
 def remaining_entries(batch: RecordBatch) -> RecordBatch | None:
-    """Return a changelog batch without the identities that a later entry in the batch forgets.
+    """Return a changelog batch after applying its entries that forget all identities.
 
     Returns:
         The batch without its entries to forget all identities, and without the identities' entries before the last such

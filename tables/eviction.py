@@ -44,7 +44,7 @@ searched completely.
 SAMPLE_STORE: Final = 2
 """Number of store entries sampled for each identity to displace, if the map lacks some identities.
 
-These are less active anyway, and reading one costs 3 µs.
+Identities missing in the map are less active anyway, and reading one from the store costs 3 µs.
 """
 REFRESH_MOST_S: Final = 600
 REFRESH_PART: Final = 8

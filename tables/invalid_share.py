@@ -1,4 +1,4 @@
-"""Share of invalid records in a partition, in the last minute and before.
+"""Two shares of invalid records in a partition: in the last minute, and in the time before it.
 
 An invalid record is no error of the worker: it becomes a dead letter, and the partition continues. But if the share of
 invalid records jumps, a producer or a setting has changed, and an operator should check it.
@@ -20,7 +20,7 @@ STEP_S: Final = 5.0
 
 JUMP_SHARE: Final = 0.05
 JUMP_LEAST: Final = 10
-"""Minimum number of invalid records in the last minute, and minimum rise of their share, to count as a jump.
+"""Minimum number of invalid records in the last minute for a jump; `JUMP_SHARE` is the minimum rise of their share.
 
 Fewer records prove nothing: one of the first three is a third.
 """

@@ -24,7 +24,7 @@ If there are more, they are loaded during its work, some after each commit; thos
 NAMES_AT_ONCE: Final = 20_000
 """Maximum number of identities not yet in the store that a listing includes, in about 10 ms.
 
-If more were added since the last snapshot, a listing lacks them until the next one.
+If more were added since the last snapshot, a listing lacks them until the next snapshot.
 """
 RESIDENT_BYTES: Final = 100
 """Maximum bytes of an identity in the map, without the identity's own bytes: three slots of 33 bytes."""

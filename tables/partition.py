@@ -185,7 +185,7 @@ class SequencePartition(CommittedPartition):
     def evictions(self, at_ms: int, judged_until_ms: int | None) -> list[EncodedBatch]:
         """Evict identities in a stream with bounds, and return the changelog entries of these changes.
 
-        Each evicted identity gets a tombstone. An identity that had duplicates only keeps its sequence; if its recorded
+        Each evicted identity gets a tombstone. If an identity had duplicates but no fresh record, and its recorded
         activity is old, its entry is written again with the new time.
 
         Args:

@@ -25,7 +25,8 @@ Totals = tuple[Progress | None, EvictedTotals]
 class Replay:
     """Progress of one replay, from the local state to the changelog's end; an interrupted replay can be continued.
 
-    A state is proven once a broker time has shown that it was recent enough at the replay to miss no tombstone.
+    A state is proven once a broker time has shown that the state was recent enough at the replay to have missed no
+    tombstone.
     """
 
     def __init__(self) -> None:

@@ -50,8 +50,8 @@ _OUTSIDE: Final = tuple(
         errno.ENOMEM,
     )
 )
-"""Texts of errors of the machine, not of the files: they pass, or an operator removes their cause. No store is
-discarded.
+"""Texts of the machine's errors, which do not show damage of the files. Such an error passes, or an operator removes
+its cause, so the store is kept.
 
 Any other failure to read counts as damage, because rebuilding from the changelog is always correct.
 """

@@ -45,7 +45,7 @@ def assert_once(
 
     Args:
         program: MODULE:NAME of an App, or of a Faust app, that this process can import.
-        events: events by stream, as for `run` (for Faust, by topic); one stream needs two per crash point, plus one.
+        events: as for `run`: by stream, for Faust by topic; one stream needs two events per crash point, plus one.
         bootstrap: host:port of a Kafka; None: an embedded one.
         points: crash points, as for `Worker.start`.
         partitions: number of partitions of each input; each partition is compared alone.

@@ -92,7 +92,7 @@ def read_committed(bootstrap: str, topic: str, starts: Mapping[Place, int] | Non
     Args:
         bootstrap: host:port of a Kafka.
         topic: name of the topic.
-        starts: first offset by topic and partition; elsewhere the first one that exists.
+        starts: first offset to read, by topic and partition; a partition missing here is read from its first record.
 
     Raises:
         FaultRunFailed: the topic cannot be read to its end.
@@ -120,7 +120,7 @@ def table_contents(tables: Sequence[Table], changelog: Sequence[Message]) -> dic
 
 
 async def leave_group(bootstrap: str, group: str, client: str) -> None:
-    """Remove the members with a client id from a consumer group, as they would do at their end."""
+    """Remove the members with this client id from a consumer group, as if they had left it."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:

@@ -270,7 +270,8 @@ def _request_offsets(
 class Consumers:
     """Consumers kept for reuse, because a new client takes about 50 ms to connect to its broker.
 
-    One idle consumer of each kind is kept. The object is a context manager, which closes them.
+    One idle consumer is kept for each pair of `group` and `committed`. The object is a context manager, which closes
+    them.
 
     Args:
         options: options of the clients, including `bootstrap.servers`.

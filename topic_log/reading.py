@@ -81,7 +81,9 @@ def records_between(
     second: SecondRead | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Message]:
-    """Read several partitions at a time; only the records of one partition come in order.
+    """Read several partitions at a time.
+
+    The records of each partition come in order, mixed with those of other partitions.
 
     Memory is limited by the client's own queue and one call's messages. A new leader may have fewer records than its
     predecessor until its followers have caught up, so a partition is read until its given end.

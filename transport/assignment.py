@@ -90,9 +90,9 @@ async def _rejoin(client: Any, coordinator: Any) -> None:
 class LaneChannel(Channel):
     """Channel from the lanes to the agent.
 
-    It differs from Faust's channel in two ways. Faust empties its channels after a rebalance; this one stays as it is.
-    And it carries batches without Faust's events, because Faust drops events of a former group generation. A lane
-    outlives generations, and would wait forever for the answer to a batch that Faust has dropped.
+    It differs from Faust's channel in two ways. Faust empties its channels after a rebalance, but this channel keeps
+    its calls. And it carries batches without Faust's events, because Faust drops events of a former group generation. A
+    lane outlives generations, and would wait forever for the answer to a batch that Faust has dropped.
     """
 
     _queue: ThrowableQueue | None

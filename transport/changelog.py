@@ -224,7 +224,9 @@ class Changelog:
         return False
 
     async def refuse_truncation(self) -> None:
-        """Check that the changelog still has the last entries that the state contains, even during open transactions.
+        """Check that the changelog still has the last entries that the state contains.
+
+        Transactions may be open during the check.
 
         Raises:
             LogTruncated: the changelog lost them.

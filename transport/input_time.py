@@ -77,7 +77,8 @@ class InputEnd:
     def judged_until_ms(self, position: int) -> int | None:
         """Return the broker-time watermark below which all input is processed.
 
-        0: unknown. None: no known end was reached yet.
+        It is 0 if no broker time was known when the end was requested, and None before the position has reached any
+        recorded end.
         """
         for _ in range(2):  # the oldest end, then the newest end
             if self._waiting is not None and position >= self._waiting[0]:

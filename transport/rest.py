@@ -19,9 +19,9 @@ QUIET_S: Final = 2.0
 LOOK_EVERY_S: Final = 30.0
 """Seconds after which an idle lane fetches in any case."""
 SPREAD: Final = 10
-"""Number of different idle waits: `LOOK_EVERY_S` and up in steps of a second, by partition number.
+"""Number of different idle waits: the first is `LOOK_EVERY_S`, and each further one is a second longer.
 
-Lanes that started together thus do not all fetch together.
+The partition number modulo `SPREAD` selects the wait, so that lanes that started together do not all fetch together.
 """
 
 
@@ -93,7 +93,9 @@ class IdleWait:
         return True
 
     def is_still(self, spot: PositionToWatch) -> bool:
-        """Return True if the watcher observes that position and has reported no news; else have it watched.
+        """Return True if the watcher observes that position and has reported no news.
+
+        Otherwise have the position watched, and return False.
 
         False means that new entries may have come. After LOOK_EVERY_S the result is False in any case. This method is
         for callers that check at intervals, unlike `over`, which waits.

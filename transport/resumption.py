@@ -65,7 +65,7 @@ def with_duplicates(owner: Owner, topic: Topic | None, position: int) -> Owner:
 
     Args:
         owner: owner entry from `agreed_owner`
-        topic: topic of dropped records from now on; None: none is kept
+        topic: topic of dropped records from now on; None: dropped records are only counted
         position: the next input offset
     """
     last = owner.duplicates[-1] if owner.duplicates else None

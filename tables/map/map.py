@@ -68,7 +68,7 @@ class LastSequences:
         self.missing = 0
         """Number of missing sequences of persisted identities, in a stream that counts gaps.
 
-        If the map continues a store, those of the store are included.
+        If the map continues a store, the missing sequences of the store's identities are included.
         """
         self._evicted_missing = 0
         self._sums = np.zeros(2, np.int64)

@@ -115,7 +115,7 @@ class Codec:
     def remedy(self, before: str) -> str:
         """Return how to continue over entries of another form.
 
-        before: that form
+        before: description of the other form
         """
         return "Give the table a new name, or undo the change"
 

@@ -74,7 +74,7 @@ class ReadPartition:
         return self._held.get(key)
 
     def starts(self) -> tuple[list[int], bool]:
-        """Return no windows, because such a table has none."""
+        """Return no windows, because a global table has none."""
         return [], False
 
     def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:

@@ -29,10 +29,10 @@ large batch, and its memory stays below three times the limit (tests/app/worker/
 
 RATIO_USUAL: Final = 16
 ROOM_LEAST: Final = 64 << 10
-"""Size in bytes of the smallest buffer for decompressed records; all fetches share one buffer.
+"""Size in bytes of the smallest buffer for a chunk's decompressed records.
 
-The buffer's size is a multiple of the compressed size. The operating system would have to supply new pages for a buffer
-of `BATCH_MOST` at each fetch, which takes as long as zstd itself.
+Usually a buffer is `RATIO_USUAL` times as large as the compressed chunk. If each fetch got a buffer of `BATCH_MOST`,
+the operating system would have to supply its pages, which takes as long as zstd itself.
 """
 
 _COLUMN_BYTES: Final = 8 * kernels.COLUMNS
@@ -218,7 +218,7 @@ def read_chunk(
         data: record batches; the broker may have cut off the last one.
         aborted: (producer id, first offset) of the aborted transactions in this range, from the fetch response.
         sequence_header: name of a header to find in every record; b"" for none.
-        identity_header: name of another header.
+        identity_header: name of a second header to find in every record; b"" for none.
         most: bytes that one batch may unpack to.
         records: number of records to read, 1 or more.
         is_input: True: a lane reads its input, so that `ratchet resume` can skip a batch.

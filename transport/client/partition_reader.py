@@ -76,8 +76,8 @@ class PartitionReader:
         place: partition to read.
         position: first offset.
         fetching: options of each fetch.
-        skips_deleted: if retention has deleted records before they were read, continue at the first offset left and add
-            to `deleted`.
+        skips_deleted: True: if retention has deleted unread records, continue at the first remaining offset, and add
+            the number of deleted offsets to `deleted`.
     """
 
     def __init__(

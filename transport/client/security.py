@@ -46,8 +46,8 @@ def client_options(bootstrap: str, options: Options) -> dict[str, Any]:
 
     Args:
         bootstrap: host:port[,host:port].
-        options: as in the settings' `kafka` section; options other than security and client id that only librdkafka has
-            are ignored here.
+        options: as in the settings' `kafka` section. An option that only librdkafka has is ignored, unless it decides
+            access.
 
     Raises:
         SettingsError: a security option has no counterpart in aiokafka, or an unusable value; or a certificate cannot

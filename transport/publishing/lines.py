@@ -153,8 +153,8 @@ def _next_value(data, at, end, depth, objects):  # type: ignore[no-untyped-def]
     """Skip the closing brackets after a value, and a comma.
 
     Returns:
-        (position of the next value, -1 if the text is not JSON; nesting depth, 0 at the end of the text; `objects` of
-        `_json` at that depth)
+        (position of the next value, -1 if the text is not JSON; nesting depth, 0 at the end of the text; `objects` at
+        that depth). `objects` has one bit for each open bracket: 1 for an object, 0 for an array, the innermost lowest.
     """
     while depth:
         at = _blanks(data, at, end)

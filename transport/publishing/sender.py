@@ -125,7 +125,7 @@ class BatchSender:
         self._answered_at = time.monotonic()
         self._last_error: Exception | None = None
         self.standstill: Standstill | None = None
-        """Reason why Kafka acknowledges nothing at present; None while it does."""
+        """Reason why Kafka acknowledges nothing at present; None while it acknowledges batches."""
         self._lanes: dict[int, _Lane] = {}
         self._next: dict[int, int] = {}  # each partition's next sequence in the sense of Kafka: of its records
         self._cluster = Cluster(options, request_timeout_ms)

@@ -171,8 +171,9 @@ async def find_hanging(
     """Return open transactions past their timeout that no coordinator will end.
 
     A transaction is omitted if its coordinator knows it as open, however old its last record is: either the producer
-    uses it, or the coordinator will end it. For ids hidden from this user, only the age decides. The age does not
-    count for the present producer id of `own_id`: that coordinator answers, and a record may have a time in the future.
+    uses it, or the coordinator will end it. For ids hidden from this user, only the age decides. Transactions of the
+    present producer id of `own_id` are returned at any age: the coordinator of `own_id` answers, and a record may have
+    a time in the future.
 
     Args:
         cluster: connected client of the Kafka cluster.
@@ -182,7 +183,7 @@ async def find_hanging(
         now: function that returns the present time, in seconds since the epoch.
         own_id: transactional id of the partition's lane; None: none.
         shared: result of `open_in` for further partitions, which other ids write as well: only transactions of `own_id`
-            count there. Callers that search for many ids ask once.
+            count there. A caller that searches for many ids calls `open_in` once.
 
     Raises:
         TransactionError: this user lacks the right, or a coordinator does not finish ending a transaction.

@@ -256,7 +256,7 @@ class TransactionRequests:
             self.producer_id, self.epoch = response.producer_id, response.producer_epoch
 
     async def give_up(self, timeout_ms: int) -> None:
-        """Abort the open transaction so that none of its late requests can be appended.
+        """Abort the open transaction so that partitions refuse its late requests.
 
         If no transaction has begun, or its end was requested, nothing is sent: the coordinator would apply the abort to
         a committed transaction, and record it as aborted or forget its end.
