@@ -213,7 +213,7 @@ _MAKE: Final[dict[str, Callable[[Delivery, Rows], Any]]] = {
 def spans_of(array: Any, name: str) -> Spans:
     """Return the elements of a binary or text array as spans: data, starts and lengths.
 
-    `encode_rows` takes these. A null has length -1.
+    `encode_rows` takes such spans. A null has length -1.
 
     Raises:
         TypeError: the array has another type.

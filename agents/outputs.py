@@ -28,9 +28,9 @@ class Outputs:
 
     def __init__(self) -> None:
         self.indices: list[int] = []
-        """Index of the batch's record that gives an output its key and timestamp."""
+        """Index of the record that gives each output its key and timestamp."""
         self.values: list[bytes | object | None] = []
-        """An output's bytes; None is null, FORWARD the record itself."""
+        """Bytes of each output; None: a null; FORWARD: the record itself."""
         self.forwards = False
         """True if FORWARD may be among the values."""
 

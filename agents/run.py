@@ -87,7 +87,7 @@ class Stream:
     def drop(self) -> None:
         """Release the current record, which the program has skipped, unless other records are held.
 
-        With others held it stays held, so that an error undoes its effects, such as sends, together with theirs.
+        If other records are held, the current one stays held too, so that an error undoes the effects of all of them.
         """
         if len(self._reading.held) == 1:
             self._reading.held.pop()

@@ -52,7 +52,7 @@ class JudgingRun:
 
     Attributes:
         seconds: seconds of the whole process, including the start of Spark.
-        judging_s: seconds from the first commit to the last; 0 if there is only one.
+        judging_s: seconds from the first commit to the last; 0 if there is only one commit.
         commits: number of commits.
         cpu_s: CPU seconds of all its processes until the last commit, per million records.
         peaks: by process, its peak memory in MiB: the driver's Python process, and the JVMs by role. With a local

@@ -49,7 +49,7 @@ class SinkRun:
     Attributes:
         seconds: seconds of the whole process.
         first_commit_s: seconds from the start of the process to its first commit.
-        offsets_per_s: offsets a second from the first commit to the last; 0 if there is only one.
+        offsets_per_s: offsets a second from the first commit to the last; 0 if there is only one commit.
         commits_per_s: commits a second from commit `STEADY_FROM` to the last; 0 without later commits.
         cpu_s: CPU seconds of all its processes until the last commit, per million records.
     """

@@ -45,7 +45,7 @@ class ProducerResult(Result):
 
     delivered: int = 0
     sent_again: int = 0
-    """Records in the input beyond those of the file: publishers sent them again after a kill."""
+    """Number of records that publishers sent again after a kill, so that the input has them more than once."""
     producer_kills: int = 0
     broker_restarts: int = 0
 

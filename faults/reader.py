@@ -173,7 +173,8 @@ class _StoreFaults:
     def all(self, kills: int) -> StoreResult:
         """Inject all faults, then count, and return the result.
 
-        One process reads during the first half of the kills, a group during the rest if the store can be shared.
+        During the first half of the kills one process reads, and during the second half a group if the store can be
+        shared.
         """
         admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0})
         admin.create_topics([NewTopic(self._topic, PARTITIONS, 1)])[self._topic].result(60)

@@ -87,7 +87,7 @@ class StoreResult:
     rules: int = 0
     """Triggers or constraints that the run added while a job ran, found in the job's error, and dropped again."""
     poolers: int = 0
-    """Number of streams through a pooler; the run crashed the pooler once during each."""
+    """Number of streams through a pooler; the run crashed the pooler once during each stream."""
     upkeep: int = 0
     """Removals of orphans, and compactions of Delta's files and log, during a job's commits."""
     orphans: int = 0

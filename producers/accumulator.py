@@ -40,7 +40,7 @@ class Accumulator:
 
     Any failure ends it, because no later record may overtake a refused one.
 
-    One thread at a time may call `produce`; any thread may call the rest.
+    One thread at a time may call `produce`; any thread may call the other methods.
     """
 
     def __init__(
@@ -211,7 +211,8 @@ class Accumulator:
     def _wait_for_cause(self) -> None:
         """Wait up to SILENCE_S for the report of the refused record, which explains why others were dropped.
 
-        After a refusal the client drops the following records. The reports of both arrive in any order.
+        After a refusal the client drops the following records. The reports of the refused and the dropped records
+        arrive in any order.
         """
         deadline = time.monotonic() + SILENCE_S
         while self.failure is None and not self._closed.is_set() and time.monotonic() < deadline:

@@ -128,7 +128,7 @@ class LineFormat:
     def form(self) -> str:
         """Return format, key and delimiter as text.
 
-        If one of them changes, a worker does not recognise records sent again as duplicates.
+        If format, key or delimiter changes, a worker does not recognise records sent again as duplicates.
         """
         by = "" if self.delimiter == "," else f";delimiter={self.delimiter}"
         return f"{self.name};key={self.key}{by}"

@@ -48,7 +48,7 @@ class ProducerMetrics:
     published_sequence: int | None
     """Last sequence sent; None: no record yet, in this run or an earlier one."""
     persisted_sequence: int | None
-    """Result of `resume_from()`: every record up to here is persisted; None: none is."""
+    """Result of `resume_from()`: every record up to this sequence is persisted; None: no record is persisted."""
     fenced: bool
     """True if a newer producer has taken over the name."""
     acknowledge_counts: tuple[int, ...]

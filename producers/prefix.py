@@ -94,7 +94,7 @@ class AcknowledgedPrefix:
     def count_block(self, batches: Iterable[tuple[int, int, int]], last: int, records: int, risen: int) -> None:
         """Count sent records in batches, each with a report of its own.
 
-        The watermark advances by whole blocks, because a source keeps a mark only for the end of each.
+        The watermark advances by whole blocks, because a source keeps a mark only for the end of each block.
 
         Args:
             batches: partition, last sequence and number of records of each batch, in order within a partition.

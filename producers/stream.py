@@ -93,7 +93,7 @@ class StreamSource:
         """Require that the stored mark has the same sequence field and key.
 
         Raises:
-            SourceError: one of them differs.
+            SourceError: the sequence field or the key differs.
         """
         return require_field_mark(self.label, mark, self._field, self._lines.key) if sequence >= 0 else None
 

@@ -73,7 +73,7 @@ def certificate_refused(server: str, error: ssl.SSLCertVerificationError) -> str
 def look_at_certificate(server: str, options: Options) -> str | None:
     """Return an error text about the fault of a server's certificate; None: no fault, or no readable certificate.
 
-    librdkafka has the same message for all faults, so this connects once more.
+    librdkafka has the same message for all faults, so this function makes a connection of its own.
     """
     host, _, port = server.rpartition(":")
     host = host.strip("[]")

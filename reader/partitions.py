@@ -1,4 +1,4 @@
-"""Partitions that a reader reads: those of its topic, or its share of them in a group, once it owns them."""
+"""Partitions that a reader reads once it owns them: all of its topic, or its share in a group."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Rows and Kafka offsets in one transaction of the user's own database, without Spark.
 
 The path of a record: `Source.fetch` takes it from Kafka, the program writes rows within a `Transaction`, and
-`Reader._commit` stores the offset after it and commits both at once. After a crash the database says where to go on
-(PIP-6: the reader stores the message id together with the result).
+`Reader._commit` stores the offset after it and commits rows and offset at once. After a crash the database says where
+to go on (PIP-6: the reader stores the message id together with the result).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Steps(Generator[Transaction, None, None]):
         self._found, self._begin_step = found, begin_step
 
     def send(self, value: None) -> Transaction:
-        """Commit the previous transaction, and return the next."""
+        """Commit the previous transaction, and return the next transaction."""
         self._begin_step()
         return self._found.send(value)
 
@@ -368,7 +368,7 @@ class Reader:
         """Check the topic's id, store the positions, and commit; on a mismatch, roll back.
 
         Returns:
-            False: rolled back, because the positions in the database are not those at this transaction's start.
+            False: rolled back, because the positions in the database have changed since this transaction began.
         """
         self._require_no_other()
         database = self._ours.database

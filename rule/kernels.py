@@ -52,8 +52,9 @@ FILE_BYTE_MOST = 1 << 32
 A producer of a set of files gives each file 2^40 sequences, one for each byte (`kafka_ratchet.producers.file_set`). So
 the first record of the next file may be more than JUMP above the last one of this file. A step within the bounds passes
 at most 2^10 files, because a partition may lack records of some, and ends in the first 2^32 bytes of a file. A random
-number is within both bounds once in two million; a time in milliseconds after one in seconds is not within them before
-2039."""
+number is within both bounds once in two million; a time in milliseconds that follows a time in seconds is not within
+the bounds before 2039.
+"""
 
 FIRST_MOST = 1 << 61
 """Maximum first sequence of an identity. A higher one is reported, because there is no last one to compare it with.

@@ -24,7 +24,7 @@ MOST_IN_A_BATCH: Final = 128
 MOST_MOVED: Final = 1_000
 """Maximum number of identities that a transaction may change so that all of its producers are noted as seen.
 
-With more, only the producers in the samples are noted. Noting so many takes about 1 ms.
+If the transaction changes more, only the producers in the samples are noted. Noting 1,000 producers takes about 1 ms.
 """
 TABLE: Final = 1 << 10
 """Number of slots in the hash table of a batch; at most an eighth is used."""
@@ -40,7 +40,7 @@ class Activity(NamedTuple):
         last_seen: time of the last commit with a fresh record of the producer, or with a counted duplicate, in seconds
             since 1970 by the worker's clock.
         fresh: estimated number of fresh records, from up to `SAMPLE` records of each batch.
-        duplicate: estimated number of duplicates, likewise.
+        duplicate: estimated number of duplicates, from the same samples.
     """
 
     last_seen: float

@@ -19,7 +19,8 @@ LOAD_ENTRIES: Final = 10_000
 LOAD_AT_ONCE: Final = 50_000
 """Maximum number of identities loaded before the partition starts to work.
 
-If there are more, they are loaded during its work, some after each commit; those of a batch are loaded first.
+If there are more, they are loaded while the partition works: some after each commit, and a batch's identities before
+the batch is judged.
 """
 NAMES_AT_ONCE: Final = 20_000
 """Maximum number of identities not yet in the store that a listing includes, in about 10 ms.

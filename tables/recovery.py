@@ -88,7 +88,7 @@ class Replay:
 
 
 def is_too_old(behind: int) -> bool:
-    """Return True if a state so many seconds older than the changelog may have missed tombstones.
+    """Return True if a state this many seconds older than the changelog may have missed tombstones.
 
     Kafka keeps the tombstone of an evicted identity or a deleted key only for a limited time. Later the changelog lacks
     the tombstone, and an old state would keep the identity or the key. A state from the future has a wrong time and

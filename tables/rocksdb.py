@@ -72,7 +72,8 @@ class Database:
         """
         self.path = path
         self._in_log = 0
-        """Number of entries written since `flush_much` last wrote a file: an upper bound of those only in the log."""
+        """Number of entries written since the last file of `flush_much`: an upper bound of the entries only in the log.
+        """
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             files = {file.name for file in path.iterdir()}

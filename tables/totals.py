@@ -64,7 +64,7 @@ class EvictedTotals(NamedTuple):
     displaced: int = 0
 
     def plus(self, more: EvictedTotals) -> EvictedTotals:
-        """Return the sum of both."""
+        """Return the sum of these totals and `more`."""
         return EvictedTotals(self.inactive + more.inactive, self.displaced + more.displaced)
 
     def pack(self) -> bytes:

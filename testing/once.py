@@ -21,8 +21,8 @@ EVERY_POINT: Final = (
 )
 """Crash points of `assert_once`.
 
-Points after a commit come first: a loss before it is computed again from the beginning. A point that every batch passes
-is used at its second time, so that some batches are done by then.
+Points after a commit come first: a loss before it is computed again from the beginning. If every batch passes a point,
+the worker is killed the second time it comes there, after some batches.
 """
 
 

@@ -104,7 +104,8 @@ def run(
         app: App of kafka_ratchet or of Faust.
         records: records by stream, for a Faust app by topic; each is a value, (key, value) or a `Record`. Bytes stay
             unchanged, other values become JSON; a key is bytes, str or None. A timer function among the records is
-            called between the records before and after it. Internal streams process their records after all of these.
+            called between the records before and after it. Internal streams process their records after all given
+            records.
         batch: number of records per transaction.
         tables: contents of global tables, by name; other global tables are empty.
 
@@ -361,7 +362,7 @@ def lane_spec(stream: str, sends: Iterable[str] = (), event_header: str = "") ->
 
 @contextmanager
 def _global_contents(app: App, given: Mapping[str, Mapping[Any, Any]]) -> Iterator[None]:
-    """Fill the program's global tables; those without given contents are empty.
+    """Fill the program's global tables; a table without given contents is empty.
 
     Raises:
         SettingsError: a name is not a global table of the program.

@@ -44,7 +44,8 @@ It can join once all members with rules other than its own have left.
 
 FAUST_LOGGER: Final = logging.getLogger("faust.lanes")
 """Logger for the library mode, which logs every start and stop of a service. Its name begins with "faust", so that the
-filter of Faust's log lines also applies to these."""
+filter of Faust's log lines also applies to this logger.
+"""
 
 
 QUEUE: Final = 64
@@ -240,7 +241,7 @@ class Lanes:
     def leave_for_good(self) -> None:
         """Have the app leave the consumer group when it stops.
 
-        aiokafka does not do so for a member with an instance id: the member's partitions would stay unowned until its
+        A member with an instance id does not leave the group in aiokafka: its partitions would stay unowned until its
         session times out.
         """
         if (consumer := self.app.consumer._thread._consumer) is not None:  # noqa: SLF001

@@ -96,8 +96,7 @@ HALT_LOG_EVERY_S: Final = 60.0
 WORTH_A_COMMIT: Final = 10_000
 """Number of records worth a transaction's overhead, about 3 ms for its begin and its commit.
 
-With so many, and nothing more to read, a lane commits early, so that results of a catch-up are visible at
-once.
+With so many records, and nothing more to read, a lane commits early, so that results of a catch-up are visible at once.
 """
 BEHIND_S: Final = 0.1
 """Seconds that a lagging lane keeps open a transaction of fewer than `WORTH_A_COMMIT` records.

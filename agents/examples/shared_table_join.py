@@ -65,7 +65,7 @@ async def send_payments(payments: AsyncIterator[Payment]) -> None:
 async def join(halves: AsyncIterator[PartialOrder]) -> AsyncIterator[Any]:
     """Yield an order once both halves have come, and delete it from the table.
 
-    An order sent again then waits for both halves again.
+    If an order is sent again later, both halves are needed again.
     """
     async for half in halves:
         other = waiting.get(half.number, half)

@@ -6,8 +6,8 @@ A mutant changes one operator, constant, condition or statement, drawn by the se
 over the unchanged code, and the lines are recorded that each test runs (`trials.py`). Then, for each mutant, the tests
 run that run its line, the quickest first; no other test could notice it. One process collects the tests and starts the
 broker; the tests of a mutant run in a fork of it. The files of the code stay unchanged. A fork crashes once its parent
-has used Spark. So each fork of the part `stores` starts its own Spark or database. It runs tests without them first,
-then those of the module's own test file, and begins no further test after `--seconds`.
+has used Spark. So each fork of the part `stores` starts its own Spark or database. It first runs tests that need
+neither, then the tests of the module's own test file, and begins no further test after `--seconds`.
 
 A mutant is killed if a test fails that passes in a fork without the mutant. It survives if all tests pass, or if no
 test runs its line. It is undecided if the process crashes, takes too long, or has no time for all tests, or if only

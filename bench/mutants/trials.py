@@ -56,7 +56,7 @@ class Measured:
         self._contexts: Callable[[str], dict[int, list[str]]] = cache(data.contexts_by_lineno)
 
     def tests_of(self, file: str, lines: tuple[int, int]) -> tuple[list[str], bool]:
-        """Return the tests that run one of the lines, and True if the module's import runs one of them too.
+        """Return the tests that run one of the lines, and True if an import runs a line too.
 
         The tests of one file stay together, because they share fixtures; files with quick tests come first.
         """
@@ -101,7 +101,7 @@ class Tests:
     apart: bool = False
     """True: each trial starts its own servers, because a fork crashes once its parent has used Spark."""
     most_s: float = math.inf
-    """Seconds after which a trial begins no further test; it is undecided then."""
+    """Seconds after which a trial begins no further test, and ends undecided."""
     without: tuple[str, ...] = ()
     """Fixtures such as `spark`; tests that need one are left out."""
 
@@ -267,7 +267,10 @@ class _Server:
         os.write(self.answers, json.dumps(astuple(answer)).encode() + b"\n")
 
     def _in_order(self, trial: Trial, items: dict[str, Any]) -> list[Any]:
-        """Return the tests, those with the fewest servers first, and among equals the module's own test file first."""
+        """Return the tests, ordered by the number of servers that they need.
+
+        Among equals, the module's own test file comes first.
+        """
         chosen = [items[test] for test in trial.tests if test in items]
         if not self.tests.apart:
             return chosen

@@ -11,7 +11,7 @@ class Rows(Protocol):
     """Rows of a statement: the driver's own cursor."""
 
     def fetchone(self) -> Any:
-        """Return the next row; None after the last."""
+        """Return the next row; None after the last row."""
 
     def fetchall(self) -> list[Any]:
         """Return the remaining rows."""
@@ -20,14 +20,14 @@ class Rows(Protocol):
 class Database(Protocol):
     """Interface of an open connection, which has a transaction only between `begin` and `commit` or `rollback`.
 
-    All methods except `close` raise the driver's errors; `Store.is_away` recognises those of the connection.
+    All methods except `close` raise the driver's errors; `Store.is_away` recognises errors of the connection.
     """
 
     connection: Any
     """Connection object of the database's driver."""
 
     def create(self, table: str, statement: str) -> None:
-        """Create a table if it is missing; safe if two processes do so at once."""
+        """Create a table if it is missing; two processes may call this at once."""
 
     def begin(self) -> None:
         """Begin a transaction."""

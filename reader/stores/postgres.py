@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 APPLICATION: Final = "ratchet-reader"
 """Application name of a reader's session in pg_stat_activity; a transaction appends a space and the owner's id.
 
-A pooler gives the session to other programs between transactions: a take-over must not end the session then.
+Between transactions a pooler gives the session to other programs, and a take-over must not end it then.
 """
 
 LOCK_TIMEOUT_MS: Final = 10_000

@@ -160,7 +160,7 @@ def _are_counts(data: U8, value: int, size: int) -> bool:
 
 @compiled()
 def _read_extras(data: U8, value: int, size: int, last: int, extras: ExtraColumns, slot: int) -> None:
-    """Copy a value's further state into a slot, as far as the map has a place for it.
+    """Copy the parts of a value's further state that the map keeps into a slot.
 
     Args:
         data, value: bytes, and the position of the value.
@@ -325,8 +325,8 @@ def load(
         data, columns: a record batch.
         seed, hashes, starts, lengths, pushed, changed, unsaved, seen, arena, sizes, extras: the map, with room for all
             records.
-        mark: new value of `unsaved`: 1 for entries of the changelog, 0 for those of the store; only the latter may end
-            with 4 bytes of `seen`.
+        mark: new value of `unsaved`: 1 for entries of the changelog, 0 for entries of the store; only an entry of the
+            store may end with 4 bytes of `seen`.
         since: minimum of `seen` in seconds; it replaces an earlier timestamp of a record.
         sums: sum of added missing sequences, see `kafka_ratchet.rule.windows.add`; only for entries of the changelog.
 

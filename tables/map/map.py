@@ -406,7 +406,7 @@ class LastSequences:
             self._before.put(rows, before, rows)
 
     def grow(self, slots: int) -> None:
-        """Move the map into so many slots: a power of two, and more than are used."""
+        """Move the map into this number of slots: a power of two above the number of used slots."""
         self.slots.grow(slots, self._changed)
         if self.slots.timed:
             self._touched[: self.slots.sizes[kernels.TOUCHED]] = np.flatnonzero(self.slots.active)

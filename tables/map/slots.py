@@ -48,7 +48,7 @@ class Slots:
         self.sizes = np.zeros(5, np.int64)
 
     def allocate(self, slots: int) -> None:
-        """Allocate arrays for so many slots, all free."""
+        """Allocate arrays for this number of free slots."""
         self.hashes = np.zeros(slots, np.uint64)
         self.starts = np.empty(slots, np.int64)
         self.lengths = np.empty(slots, np.int32)
@@ -165,17 +165,17 @@ class Slots:
         return windows.missing_of(found, self.pushed[slots])
 
     def lack(self, identities: int) -> int:
-        """Return the number of slots needed to add so many identities; 0: the present slots suffice."""
+        """Return the number of slots needed to add this number of identities; 0: the present slots suffice."""
         used = int(self.sizes[kernels.USED]) + identities
         return 1 << (used * 3 // 2).bit_length() if used * 3 > len(self.hashes) * 2 else 0
 
     def reserve_arena(self, identity_bytes: int) -> None:
-        """Make room for so many more bytes of identities."""
+        """Make room for this number of further bytes of identities."""
         if self.sizes[kernels.ARENA] + identity_bytes > len(self.arena):
             self.arena = longer(self.arena, max(identity_bytes, len(self.arena) // 2))
 
     def grow(self, slots: int, changed: NDArray[np.int64]) -> None:
-        """Move the table into so many slots: a power of two, and more than are used.
+        """Move the table into this number of slots: a power of two above the number of used slots.
 
         Args:
             slots: new number of slots.

@@ -19,7 +19,7 @@ from kafka_ratchet.transport.batch.encoding import BATCH_WRITTEN, EncodedBatch, 
 TIMED: Final = np.dtype([("sequence", ">i8"), ("seen", ">u4")])
 """Numpy type of a value in the store of a stream with bounds."""
 AT_A_TIME: Final = 10_000
-"""Number of entries converted to Python objects at a time: those of a million identities would take 100 MB."""
+"""Number of entries converted to Python objects at a time: the objects of a million identities would take 100 MB."""
 ENTRY_OVERHEAD: Final = 40
 """Maximum bytes of a changelog record, without its identity."""
 

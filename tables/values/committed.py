@@ -96,8 +96,8 @@ class CommittedTable:
         """Return the starts of windows that may have keys, for a table with windows.
 
         Returns:
-            The oldest `WINDOWS_MOST` starts in the store and all those not yet in the store; and True if there may be
-            others.
+            The oldest `WINDOWS_MOST` starts in the store, with all starts that the store lacks; and True if there may
+            be further starts.
         """
         codec, prefix = self.codec, self._table.prefix
         assert isinstance(codec, WindowCodec)  # noqa: S101 - asked of such a table

@@ -1,6 +1,6 @@
 """Tables of a stream for one input partition: the state that a lane's transaction changes.
 
-Their entries are in the stream's changelog, after those of the last sequences:
+Their entries are in the stream's changelog, after the entries of the last sequences:
 
   b"t" + length of the name (1 byte) + name + key      the value's bytes; null: the key is gone
 

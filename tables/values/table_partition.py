@@ -183,7 +183,7 @@ class TablePartition:
             self.values = {kept: self.values[kept] for kept in self.before}
 
     def get(self, key: Any) -> Any:
-        """Return the value of a key; ABSENT: there is none."""
+        """Return the value of a key; ABSENT: the key is missing."""
         kept = key if type(key) in self.kinds else self.codec.check_key(key)
         value = self._now(kept)
         return self._lend(kept, value) if type(value) is EncodedValue else value

@@ -30,7 +30,7 @@ LOOKED_AT: Final = 500_000
 """Number of offsets to read before the end of the log: some 70 MB."""
 FETCH_BYTES: Final = 2 << 20
 ANSWER_S: Final = 10.0
-"""Seconds to search for the client of a commit; then the message names no client."""
+"""Maximum seconds to search for the client of a commit; after that the message names no client."""
 AGAIN_S: Final = 300.0
 """Seconds until the next try after a failure: without the right to read, every try takes all of `ANSWER_S`."""
 COMMIT_KEYS: Final = (0, 1)

@@ -112,7 +112,7 @@ def _number(data, at, end):  # type: ignore[no-untyped-def]
 
 @compiled()
 def _word(data, at, end):  # type: ignore[no-untyped-def]
-    """Return the position after true, false or null; -1 if the text is none of them."""
+    """Return the position after true, false or null; -1 for any other text."""
     if at + 4 <= end and data[at] == 0x74 and data[at + 1] == 0x72 and data[at + 2] == 0x75 and data[at + 3] == 0x65:
         return at + 4
     if at + 4 <= end and data[at] == 0x6E and data[at + 1] == 0x75 and data[at + 2] == 0x6C and data[at + 3] == 0x6C:

@@ -34,7 +34,7 @@ BLOCK_MOST: Final = 16 << 20
 BLOCK_OF_PARTITION: Final = 64 << 10
 """Bytes of values encoded at once, for each partition of the topic.
 
-With so many, the cost of each call is negligible, and each partition's batch is worth a request.
+With so many bytes, the cost of each call is negligible, and each partition's batch is worth a request.
 """
 
 RECORD_COSTS: Final = 128

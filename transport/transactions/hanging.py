@@ -49,7 +49,7 @@ Item = TypeVar("Item")
 HANGS_AFTER_S: Final = 60.0
 """Seconds beyond the transaction's own time-out before it counts as hanging.
 
-Kafka looks for timed-out transactions every 10 s, and a lane completes a left-open one within about as long.
+Kafka looks for timed-out transactions every 10 s, and a lane completes a transaction left open in about the same time.
 """
 
 ENDING_MOST_S: Final = 30.0
@@ -285,7 +285,10 @@ async def _coordinated(
 
 
 async def _names(cluster: Cluster, found: Collection[Hanging], connection: Hashable) -> set[str]:
-    """Return the transactional ids with these transactions' producer ids, as far as this user may see them."""
+    """Return the transactional ids of these transactions' producer ids.
+
+    Ids hidden from this user are missing.
+    """
     producer_ids = sorted({one.producer_id for one in found})
     names = set()
     for broker in cluster.client.cluster.brokers():

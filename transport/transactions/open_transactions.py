@@ -63,7 +63,7 @@ def named(found: Iterable[OpenTransaction]) -> str:
 async def find_open(
     cluster: Cluster, places: Collection[tuple[str, int]], connection: Hashable
 ) -> list[OpenTransaction]:
-    """Return the open transactions in the partitions `places`, with transactional ids as far as Kafka shows them.
+    """Return the open transactions in the partitions `places`, with the transactional ids that Kafka shows.
 
     Sends each request once, without retries.
 

@@ -1,10 +1,10 @@
 """Transactions that Kafka calls complete although a partition never got the marker.
 
-When a transaction ends while one of its partitions has no leader, Kafka 4.3 takes the partition for deleted, skips
-its marker and reports success (tests/transport/transactions/test_outcome.py). The records stay open there: they and
-all later ones are invisible to committed readers until the producer id's next marker, which ends them too. A worker
-that reads the changelog in between does not see its own commit, judges the same input once more, and its next commit
-makes both visible. So a lane that takes over first asks for such transactions (docs/decisions/0006-settlement.md).
+When a transaction ends while one of its partitions has no leader, Kafka 4.3 takes the partition for deleted, skips its
+marker and reports success (tests/transport/transactions/test_outcome.py). The records stay open there: they and all
+later ones are invisible to committed readers until the producer id's next marker, which ends them too. A worker that
+reads the changelog in between does not see its own commit, judges the same input once more, and its next commit makes
+both commits visible. So a lane that takes over first asks for such transactions (docs/decisions/0006-settlement.md).
 
 Taking over makes the coordinator forget how the last transaction ended. So a lane records that outcome before it
 takes over: as the committed offset of a group named as the transactional id, for each open partition, with the
@@ -238,7 +238,7 @@ def require_current(
 def known_end(
     last: LastTransaction, stuck: Mapping[TopicPartition, OpenAt], recorded: Collection[RecordedEnd]
 ) -> bool | None:
-    """Return True if open records were committed, False if aborted; None if unknown.
+    """Return True if the transaction of open records was committed, False if aborted; None: unknown.
 
     Args:
         last: the coordinator's state of the id
@@ -358,7 +358,7 @@ async def recorded_ends(
     stuck: Mapping[TopicPartition, OpenAt],
     connection: Hashable,
 ) -> list[RecordedEnd]:
-    """Return the recorded outcome of each of the open records `stuck`; an empty list if one of them has none."""
+    """Return the recorded outcome of each element of `stuck`; an empty list if an element has no recorded outcome."""
     request = OffsetFetchRequest(transactional_id, [(topic, [partition]) for topic, partition in stuck])
     try:
         response = await _ask_group(cluster, transactional_id, request, connection)

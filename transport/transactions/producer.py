@@ -316,7 +316,7 @@ class TransactionalProducer:
         self._joining = asyncio.create_task(self._open(partitions))
 
     async def add(self, partitions: Collection[TopicPartition]) -> None:
-        """Add partitions to the open transaction, before their first batch; those already in it stay."""
+        """Add partitions to the open transaction, before their first batch; partitions added earlier stay."""
         self._expect(State.OPEN)
         if more := sorted(set(partitions) - self._members):
             await self._joined()

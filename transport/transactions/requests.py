@@ -45,7 +45,7 @@ less.
 Then the lane starts again, where it waits as long as needed and can be stopped.
 """
 END_FOR_S: Final = 60.0
-"""Seconds of retries to end a transaction. Then the next `initialise` finds out its outcome."""
+"""Seconds of retries to end a transaction. After that, the next `initialise` finds out the transaction's outcome."""
 OFFSET_METADATA: Final = "ratchet 1 {topic} {epoch}"
 """Metadata of every offset committed together with changelog entries.
 
