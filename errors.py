@@ -154,8 +154,8 @@ class LogTruncated(TransportError):
     Other records may have the same offsets now.
 
     Attributes:
-        is_certain: True if the leader's epochs prove the loss; False if the leader merely does not know the epoch of
-            the records read, which also happens after a leader was replaced
+        is_certain: True if the leader's epochs prove the loss. False if the leader does not know the epoch of the
+            records read; this also happens after a change of leaders
     """
 
     is_certain = False

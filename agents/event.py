@@ -95,8 +95,8 @@ def id_in(headers: Iterable[tuple[str, bytes | None]], name: str) -> str | None:
 def ids_sent_again(delivery: Delivery) -> dict[int, str]:
     """Return the event ids of a batch's re-sent dead letters, by index of the record.
 
-    The header with the id counts only if another header names a dead letter of this stream, because a record copied
-    from another stream's output may have an id too.
+    The header with the id counts only if another header names a dead letter of this stream. A record copied from
+    another stream's output may have an id too.
     """
     batch, letters = delivery.batch, delivery.spec.letters
     found: dict[int, str] = {}

@@ -239,8 +239,8 @@ class App(Timers):
             streams: names of `[streams.NAME]` in the settings
 
         Raises:
-            SettingsError: the program declares a stream missing in the settings, has no agent, or has a table that
-                names no stream although several streams have agents.
+            SettingsError: the program declares a stream missing in the settings, has no agent, or has several streams
+                with agents and a table without a stream.
         """
         for name in self.streams:
             if name not in streams:

@@ -80,7 +80,7 @@ def judging(kinds: list[str], load: Load, at_a_time: int, rounds: int, say: Call
         say: function called with lines about the progress.
 
     Returns:
-        medians by kind; and for each peer, its time divided by Ratchet's, taken round by round
+        medians by kind; and the ratios of each peer's time to Ratchet's, round by round
 
     Raises:
         BenchFailed: a job fails, or its table does not hold each new record once.

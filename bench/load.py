@@ -38,14 +38,14 @@ AT_A_TIME: Final = 10_000
 class Load:
     """Content of the input.
 
-    Values are JSON. The headers of a record have its sequence within its key, the key as the producer's name, and a
-    number that rises over all new records, which can serve as a sequence within each partition.
+    Values are JSON. A record has three headers: its sequence within its key; the key as the producer's name; and a
+    number that rises over all new records, and so can serve as a sequence within each partition.
 
     Attributes:
         records: number of records; a fifth of them are duplicates.
         keys: number of keys, which are the identities; each is in one partition. New records have random keys. But if
-            there are no more new records than keys, each new record has a key of its own, in no obvious order: a
-            random choice would leave out a third of the keys.
+            there are no more new records than keys, each new record has a key of its own, in no obvious order. A random
+            choice would leave out a third of the keys.
         compression: none, gzip, snappy, lz4 or zstd.
         duplicates: spread (every fifth record repeats one of the last thousand) or resent (after every thousand new
             records, the last 250 are sent again, as by a retrying producer).

@@ -11,7 +11,7 @@ from kafka_ratchet.spark_sink.rows.timestamps import END_MS, FIRST_MS, is_repres
 COLUMNS: Final = "n long, d double, m decimal(38,18), s string, at timestamp, k map<string,int>"
 
 EVERY: Final = 40
-"""Distance in records between two timestamps at an edge, and between two values at an edge."""
+"""Number of records for each timestamp at an edge, and for each value at an edge."""
 
 TIMESTAMPS_MS: Final = (FIRST_MS, 1_790_000_000_000_000_000, -2, END_MS - 1, END_MS, 2**63 - 1, -12_219_292_800_001)
 """Timestamps (ms) at the edges of stores and readers. Spark's source misreads some of them, and fails on others."""

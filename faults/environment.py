@@ -50,7 +50,7 @@ PATIENCE_S = 180.0
 """Seconds after which a step counts as hung: the slowest step, a broker's restart, takes ten."""
 ASK_EVERY_S = 0.1
 TRIES = 2
-"""Number of restarts of a halted partition that a run waits for; no restart may forward or commit a record."""
+"""Number of restarts to wait for after a partition has halted; no restart may forward or commit a record."""
 ORPHANS_S = 130.0
 """Maximum seconds until the processes of a killed worker have ended too, see
 kafka_ratchet.app.worker.processes.KILL_AFTER_S.

@@ -31,7 +31,7 @@ class HostedResults(NamedTuple):
 
     Attributes:
         counted: partition, word and count of each record
-        closed: partition, key, and start with total of each window
+        closed: partition, key, and (start, total) of each closed window
         log: partition, key and value of each write to the shared table
         entries: entries of all tables
     """

@@ -147,8 +147,9 @@ def run(
         say: function called with each event, a line at a time.
         folder: new folder for logs and data, which is kept. None: a temporary one, removed when all is well.
         style: program of the workers. With a Faust program, scenarios that no program influences are left out.
-        processes: number of processes of each worker. Above 1, single ones are killed and frozen as well, and the
-            scenarios with a Kafka or a worker of another shape are left out: processes do not influence them.
+        processes: number of processes of each worker. Above 1, single processes are killed and frozen as well. The
+            scenarios with a Kafka or a worker of another shape are then left out, because the number of processes does
+            not influence them.
 
     Raises:
         FaultRunFailed: a part did not recover without help. The folder is kept; `say` has named it.

@@ -132,8 +132,8 @@ def run_sink(
     """Inject all faults over each store, and count its rows.
 
     Args:
-        times: number of kills before a commit, inside and after it, in each mode; other faults come a quarter as often.
-            None: every fault once, in a mode that the seed draws.
+        times: number of kills at each point (before, inside and after a commit) in each mode; every other fault comes a
+            quarter as often. None: every fault once, in a mode that the seed draws.
         seed: seed of the order and the moments.
         say: function called with progress, a line at a time.
         folder: a new folder for logs and tables; None: a temporary one.

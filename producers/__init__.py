@@ -1,7 +1,7 @@
 """Resumable publishing: after a crash, a producer continues after its last acknowledged record.
 
 A producer has a name and every record a sequence; both are stored in headers (PIP-6). `Producer` sends records, and
-stores in Kafka how far its name has come; a `Source` can be read again from any sequence; `publish` sends a source's
+stores the progress of its name in Kafka. A `Source` can be read again from any sequence. `publish` sends a source's
 records with a producer. The package needs confluent-kafka, msgspec for fields of JSON, and pyarrow for zstd files; of
 Ratchet it needs only the error tree.
 """

@@ -74,8 +74,8 @@ def tag_of(name: str, base: str) -> str | None:
 def list_folder(folder: Path, known: Iterable[str] = (), only: str | None = None) -> list[PresentFile]:
     """Return the files of a folder in reading order.
 
-    Logs are sorted by their names, each preceded by its rotated files, oldest first. Files that begin with a dot are
-    left out, and so is a compressed file if its original is present, and a symbolic link to a file of the list.
+    Logs are sorted by their names, each preceded by its rotated files, oldest first. Left out are files that begin with
+    a dot, compressed files with their original present, and symbolic links to files of the list.
 
     Args:
         folder: folder to list.

@@ -95,8 +95,8 @@ class Producer(NamedProducer[Accumulator]):
             Sequence of the record.
 
         Raises:
-            SourceError: the sequence is not higher than that of the record before (or, after a resume, than the stored
-                progress), or not within 0 and 2^63-1; or own and automatic sequences are mixed.
+            SourceError: the sequence is not above the one before it (after a resume: the stored progress), or not
+                within 0 and 2^63-1; or own and automatic sequences are mixed.
             RecordTooLarge: the record is larger than the client or the topic allows.
             ProducerFenced: a newer producer has taken over the name.
             TransportError: Kafka has refused this or an earlier record for good, or the producer is closed.

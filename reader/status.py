@@ -156,7 +156,7 @@ def standings(store: Store, options: Options, timeout_s: float) -> list[ReaderPr
 def resume(
     store: Store, name: str, topic: str, source: str, options: Options, timeout_s: float, *, execute: bool
 ) -> dict[int, int]:
-    """Move a reader to other offsets and fence its present process; or only return the new offsets.
+    """Move a reader to other offsets, and fence its present process; without `execute`, change nothing.
 
     Args:
         store: database with the positions.

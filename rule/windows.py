@@ -69,8 +69,8 @@ class ExtraColumns(NamedTuple):
     """Further columns of a map, by slot; an unused column has length 0.
 
     Args:
-        bits: uint64[slots, words]; bit number s modulo 64 * words is set if sequence s was seen, for each s from
-            last - 64 * words to last - 1.
+        bits: uint64[slots, words]; for each sequence s from last - 64 * words to last - 1, bit number s modulo 64 *
+            words is set if s was seen.
         prints: uint64[slots], fingerprint of the last value; 0: unknown.
         firsts: int64[slots], lowest sequence seen; ~n if counting began when n was the last sequence.
         counts: int64[slots], number of sequences seen since counting began.

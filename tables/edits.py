@@ -283,8 +283,8 @@ def remaining_entries(batch: RecordBatch) -> RecordBatch | None:
     """Return a changelog batch after applying its entries that forget all identities.
 
     Returns:
-        The batch without its entries to forget all identities, and without the identities' entries before the last such
-        entry; None: the batch has no entry to forget all identities.
+        The batch without entries to forget all identities, and without the identities' entries before the last of
+        these; None: the batch has no entry to forget all identities.
     """
     lengths, keys = batch.columns[records.KEY_LENGTH], batch.columns[records.KEY]
     named = np.flatnonzero(lengths > 0)

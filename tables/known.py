@@ -34,8 +34,8 @@ RESIDENT_BYTES: Final = 100
 class KnownIdentities:
     """Identities with a last sequence, in the map or only in the store.
 
-    The map has as many as fit into the memory budget `room`. When it exceeds that, everything is saved and the map
-    becomes empty; from then on an identity without a slot is read from the store before its record is judged.
+    The map has as many as fit into the memory budget `room`. When the map exceeds the budget, everything is saved and
+    the map becomes empty. From then on, an identity without a slot is read from the store before its record is judged.
     """
 
     def __init__(

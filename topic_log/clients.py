@@ -71,7 +71,7 @@ def partition_count(client: Consumer, topic: str, timeout_s: float = ADMIN_TIMEO
     """Return the number of partitions of one topic, without creating it; 0: no such topic.
 
     Args:
-        client: consumer from the function `consumer`; another client might create the topic by the request
+        client: consumer from the function `consumer`; the request of another client might create the topic
         topic: name of the topic
         timeout_s: maximum seconds to wait for the answer
 

@@ -12,8 +12,9 @@ COMMIT_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 one that waits for a broker takes seconds."""
 FETCH_S: Final = COMMIT_S
 RESTORE_S: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
-"""Upper bounds of the buckets for the duration of a restore, in seconds: the end of a changelog takes less than one, a
-million identities without a local store take some seconds or minutes."""
+"""Upper bounds of the buckets for the duration of a restore, in seconds. Reading the end of a changelog takes less than
+a second; a million identities without a local store take some seconds or minutes.
+"""
 
 
 class Histogram:
@@ -21,8 +22,8 @@ class Histogram:
 
     Attributes:
         bounds: upper bounds in seconds, rising
-        counts: one number for each bound, of the durations up to this bound and above the preceding one; then the
-            number of longer durations
+        counts: for each bound, the number of durations up to it and above the preceding bound; at the end the number of
+            longer durations
         seconds: sum of all durations
     """
 

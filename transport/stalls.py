@@ -187,5 +187,5 @@ def cause_of(error: type[BaseException] | None) -> StallCause:
 
 
 def failure_of(error: BaseException) -> type[BaseException]:
-    """Return the class of the Kafka error that caused a lane's failure; without one, the failure's own class."""
+    """Return the class of the Kafka error that caused a lane's failure, or else the failure's own class."""
     return type(error.__context__) if isinstance(error.__context__, kafka.KafkaError) else type(error)

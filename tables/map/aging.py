@@ -33,7 +33,7 @@ def touch(
         data, begins, spans: identities, as for `kafka_ratchet.rule.kernels.judge`
         verdicts: uint8[records]
         seed, hashes, starts, lengths, arena, active, sizes: the map
-        touched: int64[...], filled with the slots marked as active, each once; it has room for all records
+        touched: int64[...], with room for all records; filled with the slots marked as active, each once
     """
     for i in range(len(begins)):
         if verdicts[i] == FRESH or verdicts[i] == INVALID:

@@ -24,7 +24,7 @@ CHUNK_SHARE: Final = 4
 """Divisor of the memory limit for a chunk of several batches: a quarter for its records, a quarter for its columns.
 
 A single batch may take the whole limit. So a lane may read ahead while it works on a chunk, but not while it works on a
-large batch, and its memory stays below three times the limit (tests/app/worker/test_large_batches.py).
+large batch. Its memory stays below three times the limit (tests/app/worker/test_large_batches.py).
 """
 
 RATIO_USUAL: Final = 16

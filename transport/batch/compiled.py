@@ -2,8 +2,8 @@
 
 Numba keeps machine code by file, name and line, and trusts it while that one file is unchanged. Two things would go
 wrong after an update of Ratchet. Compiled code contains constants and functions of other files, so kept code would
-judge by an old rule. And Numba unpickles the index of its cache before it compares sources: the index names the classes
-in signatures, and a worker could not start if one of these classes has moved. Therefore this module keeps code only
+judge by an old rule. And Numba unpickles the index of its cache before it compares sources. The index names the classes
+in signatures, so a worker could not start if one of these classes has moved. Therefore this module keeps code only
 while no file of `SHARED` changes, and treats an unreadable index as empty.
 """
 

@@ -59,7 +59,9 @@ _ATTEMPTS: ContextVar[Attempts | None] = ContextVar("attempts", default=None)
 
 
 class Retry:
-    """Growing pauses between attempts of one request, with a log line when they take long. Time is the event loop's."""
+    """Growing pauses between attempts of one request, with a log line after a long time. It uses the event loop's
+    clock.
+    """
 
     def __init__(self, what: str, **facts: object) -> None:
         self.what, self.facts = what, facts

@@ -268,8 +268,8 @@ def find_lines(data: bytes, is_json: bool, key: str | None):  # type: ignore[no-
         key: name of the member that holds the key; None: records have no key.
 
     Returns:
-        int64[6, lines]: start of a line, its length without the line end, start of the next line; BLANK, RECORD or ODD;
-        start of the key, and its length (-1: no key).
+        int64[6, lines]; the rows are the start of a line, its length without the line end, the start of the next line,
+        the kind (BLANK, RECORD or ODD), the start of the key, and the key's length (-1: no key).
     """
     text = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(text == NL)

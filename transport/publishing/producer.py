@@ -26,7 +26,7 @@ TAKEN: Final = frozenset((bytes, type(None)))
 """Permitted types of values and keys.
 
 Records wait here until they are encoded. If the caller changed a buffer in between, the producer would send the changed
-content; and a buffer of items larger than a byte would be cut in the wrong places.
+content. A buffer of items larger than a byte would be cut in the wrong places.
 """
 
 BLOCK_LEAST: Final = 1 << 20

@@ -6,9 +6,9 @@ later ones are invisible to committed readers until the producer id's next marke
 reads the changelog in between does not see its own commit, judges the same input once more, and its next commit makes
 both commits visible. So a lane that takes over first asks for such transactions (docs/decisions/0006-settlement.md).
 
-Taking over makes the coordinator forget how the last transaction ended. So a lane records that outcome before it
-takes over: as the committed offset of a group named as the transactional id, for each open partition, with the
-outcome as the offset's metadata (docs/decisions/0016-a-note-before-taking-over.md).
+Taking over makes the coordinator forget how the last transaction ended. So a lane records that outcome before it takes
+over. For each open partition it commits an offset, with the outcome as metadata, in a group with the name of the
+transactional id (docs/decisions/0016-a-note-before-taking-over.md).
 
 A record of an outcome can be wrong: a replaced coordinator answers from memory, and the record may be written long
 after it was decided. So the coordinator's answer takes precedence, unless the epochs show a later take-over. A recorded
