@@ -36,7 +36,7 @@ A batch has this column only if the program asks for it by name: computing an id
 COLUMNS: Final = (KEY, VALUE, TIMESTAMP, SEQUENCE, HEADERS, OFFSET)
 """Columns of a batch that an agent reads, if it names none.
 
-A yielded batch has no columns `sequence` and `offset`: its new records get their own when they are written.
+A yielded batch has no columns `sequence` and `offset`: its new records get both when they are written.
 """
 
 

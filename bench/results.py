@@ -77,7 +77,7 @@ def results(
     Args:
         kinds: kinds of jobs, in `RATCHET` or `OTHERS`.
         records: number of records in the topic, committed in transactions.
-        value_bytes: bytes of each value, about.
+        value_bytes: approximate bytes of each value.
         at_a_time: offsets per commit.
         rounds: number of counted rounds.
         say: function called with each run.

@@ -211,7 +211,7 @@ class _StoreFaults:
             self._say(f"{self._kind}: kill {self.result.kills} ({'wherever it was' if moment == '-' else moment})")
 
     def _frozen(self, reader: ChildProcess, moment: str) -> ChildProcess:
-        """Freeze a reader, start a second one that takes over, and thaw the first, which must be refused.
+        """Freeze a reader, start a second one that takes over, and thaw the first: its commit must be refused.
 
         Returns:
             the second reader

@@ -381,7 +381,7 @@ class FileSet:
         return self._settle(number, before, 0, "", place, stopped)
 
     def _seems_unmoved(self, found: list[PresentFile], number: int) -> bool:
-        """Return True if the files are as at the last listing, but for added lines.
+        """Return True if the files are as at the last listing, apart from added lines.
 
         Of the growing file, only the last lines read are compared.
         """

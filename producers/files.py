@@ -441,7 +441,8 @@ class FileSource(FileLines):
     def mark(self, sequence: int) -> str:
         """Return a mark of the file up to the end of a record: a digest of all its bytes, and its name.
 
-        With `sequence_field` the records identify themselves: the mark only has the names of that field and of the key.
+        With `sequence_field` the records identify themselves: the mark only has the names of the sequence field and the
+        key field.
 
         Raises:
             SourceError: the file is too short to contain the record.

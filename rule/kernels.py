@@ -43,7 +43,8 @@ FRESH, DUPLICATE, INVALID, TOO_LATE, CONFLICT = range(5)
 
 JUMP = 1 << 40
 """Minimum rise above an identity's last sequence to report as a jump. A counter of a million records a second takes 12
-days to rise so far."""
+days to rise by that much.
+"""
 
 FILE_STEPS_MOST = 1 << 10
 FILE_BYTE_MOST = 1 << 32
@@ -236,8 +237,8 @@ def judge(
         hashes, starts, lengths, pushed, changed, arena, slots, undo, sizes: the map, with room for all records.
 
     Returns:
-        Number of sequences that jumped, see `is_jump`; index of the last of them, or -1; and the sequence before that
-        jump, or -1.
+        Number of sequences that jumped, see `is_jump`; index of the last record that jumped, or -1; and the last
+        sequence before that record, or -1.
     """
     jumps, jumped, jumped_from = np.int64(0), np.int64(-1), np.int64(-1)
     for i in range(len(begins)):

@@ -96,7 +96,7 @@ def read_sequences(
         times: int64[records], number of occurrences of the header; int64[0]: one in every record.
         form: form of the sequences.
         sequences: int64[records], filled with the sequences; -1: none.
-        reasons: uint8[records], filled with the reasons for none.
+        reasons: uint8[records], filled with the reasons why sequences are missing.
     """
     for i in range(len(starts)):
         if len(times) and times[i] > 1:

@@ -190,7 +190,7 @@ class CommittedPartition:
         return self.known.last(identity)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
-        """Return whether a sequence was seen, in the persisted and in the pushed state; see `LastSequences.seen`.
+        """Return if a sequence was seen, for each state: (persisted, pushed); see `LastSequences.seen`.
 
         The call changes nothing, so another thread may open the store at the same time.
         """
@@ -229,7 +229,7 @@ class CommittedPartition:
         """Return the names of the tables with persisted entries or windows, even if the program lacks them now.
 
         Raises:
-            StateError: the disk is full or broken: the state is saved first.
+            StateError: the disk is full or broken; this method saves the state first.
         """
         self.save()
         return self.known.opened().tables()

@@ -200,7 +200,7 @@ class KnownIdentities:
         return self.map.get(identity)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
-        """Return whether a sequence was seen, in the persisted and in the pushed state; see `LastSequences.seen`.
+        """Return if a sequence was seen, for each state: (persisted, pushed); see `LastSequences.seen`.
 
         The call changes nothing, so another thread may open the store at the same time.
 
@@ -215,7 +215,7 @@ class KnownIdentities:
         """Return identities after a given one, ordered by their bytes and including pushed ones.
 
         Identities in the map are not ordered. So they are read from the store, which orders them, together with the few
-        newer ones of the map. However many there are, only about `limit` are read.
+        newer ones of the map. However many identities the store has, only about `limit` of them are read.
 
         Args:
             after: identity before the first to return; None: start at the first.

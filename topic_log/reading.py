@@ -66,7 +66,7 @@ def records(
         partition: number of the partition.
         begin: first offset to read.
         timeout_s: see `records_between`.
-        end: offset after the last one to read; None: the end of the partition that Kafka reports during the read.
+        end: offset after the last record to read; None: the end of the partition that Kafka reports during the read.
         second: see `records_between`.
     """
     yield from _Reading(client, topic, {partition: begin}, {partition: end}, timeout_s, second).records()

@@ -43,8 +43,9 @@ LEGAL: Final = {
     LaneState.HALTED: {LaneState.STARTING, LaneState.HALTED, LaneState.STOPPED},
     LaneState.STOPPED: set[LaneState](),
 }
-"""Legal successors of each state. HALTED follows every state but STOPPED, so that every programming error becomes
-visible."""
+"""Legal successors of each state. HALTED may follow every state except STOPPED, so that every programming error becomes
+visible.
+"""
 
 
 def letters_in(app: str, topic: str, topic_id: str) -> bytes:
@@ -134,13 +135,16 @@ class LaneStatus:
     fetched_at: time of Kafka's last answer to a fetch of the input, in seconds since 1970.
     unread_since_ms: timestamp of the first uncommitted record (`PendingTimestamps.since_ms`).
 
-    For stall detection (`kafka_ratchet.transport.stalls`), in seconds since 1970: behind_since: time since which the
-    input has had records after `position` and nothing was committed. blocked_since: time since which an open
-    transaction holds back the offsets from `stable_end` on. blocked_by: phrase that names this transaction, for the end
-    of the stall's message. failing_since: time of the first failure after the last progress. failed_by: class of the
-    last failure. failure: text of the last failure; cleared by the next progress. started_at: start of the present
-    attempt. running_since: time when this attempt reached RUNNING. held_by: function that names the agent now
-    processing the batch, and the time when the agent got it.
+    For stall detection (`kafka_ratchet.transport.stalls`), in seconds since 1970:
+    behind_since: time since which the input has had records after `position` and nothing was committed.
+    blocked_since: time since which an open transaction holds back the offsets from `stable_end` on.
+    blocked_by: phrase that names this transaction, for the end of the stall's message.
+    failing_since: time of the first failure after the last progress.
+    failed_by: class of the last failure.
+    failure: text of the last failure; cleared by the next progress.
+    started_at: start of the present attempt.
+    running_since: time when this attempt reached RUNNING.
+    held_by: function that names the agent now processing the batch, and the time when the agent got it.
     """
 
     state: LaneState = LaneState.STARTING

@@ -1,6 +1,7 @@
-"""Reads a topic to its end with a bare confluent-kafka client, and does nothing with the records: bootstrap, topic.
+"""Reads a topic to its end with a bare confluent-kafka client, and does nothing with the records.
 
-Prints the number of records, and the seconds from the first request to the last record.
+Its arguments are the bootstrap servers and the topic. It prints the number of records, and the seconds from the first
+request to the last record.
 """
 
 from __future__ import annotations

@@ -106,10 +106,10 @@ class LastSequences:
         return LastSequence(int(self._undo[change - 1]) if change else pushed, pushed)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
-        """Return whether a sequence in the window was seen: in the persisted and in the pushed state.
+        """Return if a sequence of the window was seen, for each state: (persisted, pushed).
 
-        The window is the range below an identity's last sequence. The result is False if the sequence is outside of it,
-        or no window is kept.
+        The window is the range below an identity's last sequence. The result is False for both states if the sequence
+        is outside of the window, or the map keeps no window.
         """
         slot, window = self.slots.find(identity), self.kept.window
         if slot < 0 or not window:

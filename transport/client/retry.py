@@ -39,7 +39,7 @@ class Attempts:
         self._retries.add(retry)
 
     def clear(self) -> None:
-        """Remove all entries; the traceback of an exception may keep a finished `Retry` alive."""
+        """Remove all entries, even finished ones that the traceback of an exception keeps alive."""
         self._retries.clear()
 
     def longest(self) -> Retry | None:
@@ -59,8 +59,9 @@ _ATTEMPTS: ContextVar[Attempts | None] = ContextVar("attempts", default=None)
 
 
 class Retry:
-    """Growing pauses between attempts of one request, with a log line after a long time. It uses the event loop's
-    clock.
+    """Growing pauses between attempts of one request, with a log line after a long time.
+
+    Times are those of the event loop's clock.
     """
 
     def __init__(self, what: str, **facts: object) -> None:

@@ -68,7 +68,7 @@ class Hanging(NamedTuple):
     """Open transaction in one partition, older than its timeout.
 
     start: offset of its first record; idle_s: seconds since the timestamp of its last record, by this machine's clock.
-    The producer may have set the timestamp. For one in the future, idle_s is negative.
+    The producer may have set the timestamp; if it is in the future, idle_s is negative.
     ends: "commit" or "abort" if its end is known, else None
     """
 
@@ -172,8 +172,8 @@ async def find_hanging(
 
     A transaction is omitted if its coordinator knows it as open, however old its last record is: either the producer
     uses it, or the coordinator will end it. For ids hidden from this user, only the age decides. Transactions of the
-    present producer id of `own_id` are returned at any age: the coordinator of `own_id` answers, and a record may have
-    a time in the future.
+    present producer id of `own_id` need no minimum age: the coordinator of `own_id` answers, and a record may have a
+    time in the future.
 
     Args:
         cluster: connected client of the Kafka cluster.

@@ -54,7 +54,7 @@ After that time the owner starts again.
 OWNER_S: Final = 2 * COMPLETE_WITHIN_S
 """Seconds without a change after which the owner counts as dead.
 
-It may no longer begin (`COMPLETE_WITHIN_S`), and its requests have arrived.
+By then the owner may no longer begin to complete a transaction (`COMPLETE_WITHIN_S`), and its requests have arrived.
 """
 ORPHANED_FOR_S: Final = 60.0
 """Seconds to wait for a recorded outcome before the lane halts, and an operator has to decide."""
