@@ -342,7 +342,12 @@ def test_a_new_day_may_begin_as_a_removed_one(tmp_path: Path, restart: int | Non
 
     begin(1, QUIET)
     second = tmp_path / "a-20260102.csv"
-    steps = [partial(write_day, second, 2, QUIET + b"2\n"), partial(begin, 3, QUIET), write_on, lambda: None]
+    steps: list[Callable[[], None]] = [
+        partial(write_day, second, 2, QUIET + b"2\n"),
+        partial(begin, 3, QUIET),
+        write_on,
+        lambda: None,
+    ]
     published = list[bytes | None]()
     publish_through(tmp_path, steps, published, restart)
     assert published == [b'{"id":"2"}', b'{"id":"3"}']

@@ -350,7 +350,8 @@ def test_a_table_that_is_written_otherwise_now_is_refused(
 
 
 def test_a_value_may_have_a_new_field_of_bytes() -> None:
-    shapes = [Table("t", value_type=keyed(a=int, **more)).codec.shape for more in ({}, {"b": (bytes, b"")})]
+    more: list[dict[str, Any]] = [{}, {"b": (bytes, b"")}]
+    shapes = [Table("t", value_type=keyed(a=int, **fields)).codec.shape for fields in more]
     assert shapes == ["", ""]
 
 
@@ -388,9 +389,11 @@ def test_a_class_of_keys_may_move_and_refer_to_itself() -> None:
     assert Table("t", key_type=float).codec.shape == ""
 
 
-@pytest.mark.parametrize("of", [lambda pair: pair, lambda pair: tuple[pair, ...], lambda pair: keyed(by=pair)])
+@pytest.mark.parametrize(
+    "of", [lambda pair: pair, lambda pair: tuple.__class_getitem__((pair, ...)), lambda pair: keyed(by=pair)]
+)
 def test_a_class_of_keys_may_be_generic(of: Callable[[Any], Any]) -> None:
-    shapes = {Table("t", key_type=of(Pair[item])).codec.shape for item in (int, str)}
+    shapes = {Table("t", key_type=of(pair)).codec.shape for pair in (Pair[int], Pair[str])}
     assert len(shapes) == 2
     assert "" not in shapes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -254,7 +254,7 @@ def test_outputs_know_what_had_to_be_there(shop: Shop) -> None:
     assert [each[b't\x06totals"ann"'] for each in seen] == [b"2"]
 
 
-def written(entries: dict[bytes, bytes | None], position: int = 3) -> list[tuple[int, RecordView]]:
+def written(entries: Mapping[bytes, bytes | None], position: int = 3) -> list[tuple[int, RecordView]]:
     progress = RecordView(b"p", Progress(position, 0, 0, 0).pack(), [], 0)
     rows = [RecordView(key, value, [], 0) for key, value in entries.items()]
     return [*enumerate(rows, 40), (99, progress)]
