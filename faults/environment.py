@@ -37,6 +37,7 @@ from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.app.settings import Settings, load
 from kafka_ratchet.app.verify import verify
 from kafka_ratchet.errors import FaultRunFailed
+from kafka_ratchet.transport.owner import POLICY
 from kafka_ratchet.transport.transactions.crash_points import VARIABLE as CRASH_AT
 
 log = structlog.get_logger(__name__)
@@ -51,6 +52,14 @@ PATIENCE_S = 180.0
 ASK_EVERY_S = 0.1
 TRIES = 2
 """Number of restarts to wait for after a partition has halted; no restart may forward or commit a record."""
+
+STORE_FAILS = "RocksDB cannot"
+CREATED_AGAIN = "the topic was deleted and created again"
+ENTRIES_LOST = "the entries between are lost"
+POLICY_REPLACED = f"its {POLICY} was"
+RULE_CHANGED = "its records were judged with"
+HALTS = (STORE_FAILS, CREATED_AGAIN, ENTRIES_LOST, POLICY_REPLACED, RULE_CHANGED)
+"""Texts of the worker's errors by which a run recognises why a partition has halted."""
 ORPHANS_S = 130.0
 """Maximum seconds until the processes of a killed worker have ended too, see
 kafka_ratchet.app.worker.processes.KILL_AFTER_S.

@@ -8,7 +8,7 @@ from pathlib import Path
 from confluent_kafka.admin import NewTopic
 
 from faults.count import Difference
-from faults.environment import Environment, Style, Worker
+from faults.environment import POLICY_REPLACED, RULE_CHANGED, Environment, Style, Worker
 from faults.events import IDENTITIES, PARTITIONS
 from faults.kafka import EmbeddedKafka
 from kafka_ratchet.app.local.child_process import ChildProcess
@@ -50,7 +50,7 @@ def _recreate_policies(environment: Environment, worker: Worker) -> int:
     admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
     while not made_topic(admin, NewTopic(topic, 1, 1, config=COMPACTED), 60):
         pass  # the deletion is still under way
-    environment.wait_for_halts(worker, dict.fromkeys(environment.inputs, "its policy was"))
+    environment.wait_for_halts(worker, dict.fromkeys(environment.inputs, POLICY_REPLACED))
     for kind in IDENTITIES:
         resume(environment, f"by-{kind}")
     environment.wait_for_progress(environment.positions(), "progress after the policies were taken as they are")
@@ -63,7 +63,7 @@ def _edit_rule(environment: Environment, worker: Worker) -> int:
     environment.config.write_text(text.replace('identity = "key"', 'identity = "producer"'), "utf-8")
     worker.start()
     environment.wait_for(lambda: worker.has_logged("status_address"), "its address of today")
-    environment.wait_for_halts(worker, {f"{environment.app}.key.in": "it was judged with identity"})
+    environment.wait_for_halts(worker, {f"{environment.app}.key.in": f"{RULE_CHANGED} identity"})
     worker.stop()
     environment.config.write_text(text, "utf-8")
     worker.start()

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 
 from faults.count import Difference
 from faults.disk import SmallDisk
-from faults.environment import Environment, Style
+from faults.environment import CREATED_AGAIN, ENTRIES_LOST, STORE_FAILS, Environment, Style
 from faults.events import PARTITIONS
 from faults.kafka import EmbeddedKafka
 from kafka_ratchet.app.worker.topics import COMPACTED
@@ -86,7 +86,7 @@ def full_disk_of_a_worker(
         for _ in range(times):
             pid = worker.process().pid
             disk.fill(pid)
-            environment.wait_for_halts(worker, dict.fromkeys(environment.inputs, "RocksDB cannot"))
+            environment.wait_for_halts(worker, dict.fromkeys(environment.inputs, STORE_FAILS))
             worker.process()  # it must not have ended
             disk.free(pid)
             environment.wait_for_progress(environment.positions(), "progress after there was room again")
@@ -192,7 +192,7 @@ def lost_changelogs(folder: Path, seed: int, *, style: Style = Style.RECORDS) ->
         healthy = {place: offset for place, offset in before.items() if place[0] == f"{environment.app}.partition.in"}
         environment.wait_for_progress(healthy, "the stream with the whole changelog")
         environment.wait_for_halts(
-            worker, {f"{environment.app}.key.in": "created again", f"{environment.app}.producer.in": "is gone"}
+            worker, {f"{environment.app}.key.in": CREATED_AGAIN, f"{environment.app}.producer.in": ENTRIES_LOST}
         )
         worker.stop()
         return Difference(), len(before) - len(healthy)
