@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.settings_sections import TOPIC_NAME
+from kafka_ratchet.app.settings_sections import is_topic_name
 from kafka_ratchet.app.status.answers import GlobalTableStatus
 from kafka_ratchet.app.status.inputs import similar
 from kafka_ratchet.app.worker.topics import config_of, create
@@ -68,7 +68,7 @@ def prepare_global_tables(bootstrap: str, settings: Settings, tables: Collection
         return
     admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
     for table in tables:
-        if not TOPIC_NAME.fullmatch(table.topic):
+        if not is_topic_name(table.topic):
             raise SettingsError(
                 f"table {table.name}: topic {table.topic!r:.300} is not a Kafka topic name: 1 to 249 letters, digits, "
                 "'.', '_' or '-'. Correct it in the program"

@@ -145,8 +145,9 @@ def test_topics_of_global_tables_are_made_or_refused(broker: str, new_topic: Cal
         prepare_global_tables(broker, refusing, [GlobalTable("t", missing)])
     prepare_global_tables(broker, settings, [GlobalTable("t", forever), GlobalTable("u", missing)])
     prepare_global_tables(broker, refusing, [GlobalTable("u", missing)])
-    with pytest.raises(SettingsError, match="is not a Kafka topic name"):
-        prepare_global_tables(broker, settings, [GlobalTable("t", "a b")])
+    for name in ("a b", ".."):
+        with pytest.raises(SettingsError, match="is not a Kafka topic name"):
+            prepare_global_tables(broker, settings, [GlobalTable("t", name)])
 
 
 @pytest.fixture
