@@ -19,7 +19,7 @@ from kafka_ratchet.app.worker.program import load_object
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.testing.program_run import Output, Ran, Record, run
 from kafka_ratchet.testing.topics import PATIENCE_S, ends
-from kafka_ratchet.testing.worker import QUICK, Worker, merged
+from kafka_ratchet.testing.worker import QUICK, Worker, merged, mixes
 
 
 def is_faust(program: str) -> bool:
@@ -78,12 +78,10 @@ class FaustWorker(Worker):
     def check_program(cls, program: str, partitions: int) -> None:
         """Refuse a program if `run` and a worker may give different results; see `Worker.check_program`."""
         _, hosted = hosted_program(program)
-        meets = [name for name, stream in hosted.engine.streams.items() if stream.topic is not None]
-        meets += [name for name, topic in hosted.inputs.items() if topic in hosted.engine.topics]
-        if meets and partitions > 1:
-            raise SettingsError(
-                f"assert_once: stream {meets[0]} gets events from all partitions, in any order. Give partitions=1"
-            )
+        mixed = [name for name, stream in hosted.engine.streams.items() if stream.topic is not None]
+        mixed += [name for name, topic in hosted.inputs.items() if topic in hosted.engine.topics]
+        if mixed and partitions > 1:
+            raise mixes(mixed[0])
 
     def _load(self, program: str) -> App:
         self.faust, self.hosted = hosted_program(program, self._given)

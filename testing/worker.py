@@ -130,9 +130,7 @@ class Worker:
                     "with `Worker` alone"
                 )
             if stream.topic is not None and partitions > 1:
-                raise SettingsError(
-                    f"assert_once: stream {name} gets events from all partitions, in any order. Give partitions=1"
-                )
+                raise mixes(name)
 
     def _load(self, program: str) -> App:
         return load_program(program)
@@ -384,7 +382,7 @@ def _output(topic: str, message: Message) -> Output:
     return Output(topic, message.key(), value_of(message.value()), tuple(message.headers() or ()))
 
 
-def meets(stream: str) -> SettingsError:
+def mixes(stream: str) -> SettingsError:
     """Return the error about a stream that mixes events of several partitions in any order."""
     return SettingsError(
         f"assert_once: stream {stream} gets events from all partitions, in any order. Give partitions=1"

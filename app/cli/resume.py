@@ -78,6 +78,7 @@ def resume(
 
     import msgspec
 
+    from kafka_ratchet.app.local.broker import bootstrap_of
     from kafka_ratchet.app.local.connectivity import wait_until_reachable
     from kafka_ratchet.app.operations.resume import Resume, ResumeOptions, prepare_new
     from kafka_ratchet.app.operations.resume_asked import numbers_of, sentences
@@ -85,11 +86,7 @@ def resume(
     from kafka_ratchet.errors import SettingsError
 
     settings = load(config)
-    if settings.bootstrap is None:
-        raise SettingsError(
-            "bootstrap is missing. Set it to the address of the workers' Kafka, in the settings file or in "
-            "RATCHET_BOOTSTRAP"
-        )
+    bootstrap = bootstrap_of(settings)
     if execute and not (reason or "").strip():
         raise SettingsError("--execute needs --reason: give the reason; it is recorded in the changelog")
     if open_transaction is not None and execute and not partition:
@@ -100,12 +97,10 @@ def resume(
     if topic and open_transaction is None:
         raise SettingsError("--topic needs --open-transaction: it adds a topic to that search")
     name, _ = settings.stream(stream)
-    wait_until_reachable(settings.bootstrap, settings.kafka, settings.kafka_timeout_s, typer.echo)
+    wait_until_reachable(bootstrap, settings.kafka, settings.kafka_timeout_s, typer.echo)
     if execute and start is not None and not adopt and open_transaction is None:
-        prepare_new(settings, settings.bootstrap, name)
-    decision = Resume(
-        settings, settings.bootstrap, name, ResumeOptions(start, (reason or "").strip(), forget, adopt, recount)
-    )
+        prepare_new(settings, bootstrap, name)
+    decision = Resume(settings, bootstrap, name, ResumeOptions(start, (reason or "").strip(), forget, adopt, recount))
     numbers = numbers_of(partition, decision)
     if open_transaction is not None:
         if start is not None or forget or recount or adopt:

@@ -15,6 +15,7 @@ from faust.types import TP
 from faust.types.tuples import RecordMetadata
 
 from kafka_ratchet.agents.topic import Sender, at_hand
+from kafka_ratchet.app.faust_host.check import ASK
 from kafka_ratchet.app.faust_host.refusals import not_exact, user_line
 from kafka_ratchet.errors import SendRefused
 from kafka_ratchet.tables.values.partition import AT_WORK, PartitionTables
@@ -153,8 +154,7 @@ class LaneProducer(Producer):
             if name == REPLY_TO and _text(content) == self.app.conf.reply_to:
                 raise not_exact(
                     "agent.ask() within an agent",
-                    "consumers see the request only after a commit, which would have to wait for the answer. Send the "
-                    "request, and have another agent take the answer from a topic",
+                    f"{ASK}. Send the request, and have another agent take the answer from a topic",
                 )
         milliseconds = None if timestamp is None else round(timestamp * 1000)
         try:

@@ -504,7 +504,7 @@ class LaneSets(ChangeloggedSetManager):
 
     def __getitem__(self, key: Any) -> ChangeloggedObject:
         found = self.ValueType(self, key)
-        found.data = {tuple(each) if isinstance(each, list) else each for each in self.storage.get(key) or ()}
+        found.data = as_made(set, self.storage.get(key) or [])
         return found
 
     def __contains__(self, key: Any) -> bool:

@@ -13,7 +13,7 @@ from faust.tables.sets import OPERATION_UPDATE, SetTable
 from faust.tables.wrappers import WindowWrapper
 
 from kafka_ratchet.app.faust_host.refusals import not_named
-from kafka_ratchet.app.faust_host.store import LaneStore
+from kafka_ratchet.app.faust_host.store import LaneStore, as_made
 from kafka_ratchet.errors import AgentFailed
 from kafka_ratchet.tables.values.partition import AT_WORK
 from kafka_ratchet.tables.values.table import Table
@@ -99,7 +99,7 @@ class OpenWindows:
             key, value = self._key(data), self._store._decode_value(encoded)
             if isinstance(self._table, SetTable):
                 self._table.send_changelog(None, (OPERATION_UPDATE, key), [[], value])
-                value = {tuple(each) if isinstance(each, list) else each for each in value}
+                value = as_made(set, value)
             else:
                 self._table.send_changelog(None, key, None, value_serializer="raw")
             self._store._del(data)

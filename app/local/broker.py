@@ -14,7 +14,7 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.transport.client.security import client_options
 
-__all__ = ["ChosenBroker", "choose_broker", "named_broker", "open_broker", "wait_until_reachable"]
+__all__ = ["ChosenBroker", "bootstrap_of", "choose_broker", "named_broker", "open_broker", "wait_until_reachable"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,20 @@ def choose_broker(settings: Settings | None = None) -> Iterator[str]:
         yield chosen.bootstrap
 
 
+def bootstrap_of(settings: Settings) -> str:
+    """Return the address of the Kafka in the settings.
+
+    Raises:
+        SettingsError: bootstrap is missing.
+    """
+    if settings.bootstrap is None:
+        raise SettingsError(
+            "bootstrap is missing. Set it to the address of the workers' Kafka, in the settings file or in "
+            "RATCHET_BOOTSTRAP"
+        )
+    return settings.bootstrap
+
+
 @contextmanager
 def named_broker(settings: Settings, *, as_worker: bool = True) -> Iterator[str]:
     """Yield the address of the Kafka in the settings, for a command that only reads.
@@ -47,15 +61,11 @@ def named_broker(settings: Settings, *, as_worker: bool = True) -> Iterator[str]
         SettingsError: bootstrap is missing, or a client refuses its options.
         BrokerUnavailable: Kafka does not answer within a few seconds.
     """
-    if settings.bootstrap is None:
-        raise SettingsError(
-            "bootstrap is missing. Set it to the address of the workers' Kafka, in the settings file or in "
-            "RATCHET_BOOTSTRAP"
-        )
+    bootstrap = bootstrap_of(settings)
     if as_worker:
-        client_options(settings.bootstrap, settings.kafka)
-    require_answer(settings.bootstrap, settings.kafka)
-    yield settings.bootstrap
+        client_options(bootstrap, settings.kafka)
+    require_answer(bootstrap, settings.kafka)
+    yield bootstrap
 
 
 @contextmanager
