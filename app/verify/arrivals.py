@@ -174,11 +174,11 @@ def _letters(reader: TopicReader, arrivals: RepartitionSettings, ends: list[Offs
     """Return the dead letters of records without a valid identity. ends: first offset and end by partition."""
     is_whole = all(not held.first for held in ends)
     letters = Letters(None, arrivals.input, arrivals.dead_letters, whole=is_whole, report=report)
-    counted = report.dead_letters
+    counted = report.dead_letters, report.other_letters
     for number, held in enumerate(ends):
         found = reader.records(arrivals.dead_letters, number, held.end, held.first)
         letters.read((number, offset, record) for offset, record in found)
-    report.dead_letters = counted  # these are of another topic than the stream's
+    report.dead_letters, report.other_letters = counted  # these are of another topic than the stream's
     return letters
 
 

@@ -154,6 +154,14 @@ def test_dead_letters_that_retention_has_deleted_leave_their_records_undecided()
     assert (report.counts, report.undecided, report.exit_code()) == ({}, 1, ExitCode.NOT_ALL_PROVEN)
 
 
+def test_letters_of_the_internal_stream_are_not_counted_with_the_streams_own() -> None:
+    held, foreign = topics(), letter(NO_KEY, 1, 2)
+    foreign.headers[1] = ("ratchet-topic", b"another")
+    held[ARRIVALS.dead_letters][0].append(foreign)
+    report = compared(held)
+    assert (report.dead_letters, report.other_letters, report.counts) == (0, 0, {})
+
+
 def test_an_identity_that_is_too_long_is_none() -> None:
     held = topics()
     long = [RecordView(b"x" * 2_000, b"%d" % number, [], number) for number in range(2)]
