@@ -21,6 +21,7 @@ NOWHERE: Final = -1
 """Number in place of a null partition or offset."""
 
 NOT_DUE: Final = "the topic has no such record; --remove-unexpected removes the row"
+REJECT_NOT_DUE: Final = "the topic has no such record; --remove-unexpected removes the reject"
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,7 @@ class AppendedTable:
             add("unexpected", "remove", partition, offsets, "the topic has no such record", rejects=True)
             self._remove(self._rejects_gone, partition, offsets)
         else:
-            add("unexpected", "stays", partition, offsets, NOT_DUE, rejects=True)
+            add("unexpected", "stays", partition, offsets, REJECT_NOT_DUE, rejects=True)
 
     def _remove(self, chosen: RecordSet, partition: int, offsets: Numbers) -> None:
         """Choose rows to remove, including rows with null coordinates."""

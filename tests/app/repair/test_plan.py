@@ -16,6 +16,7 @@ COLUMNS = pa.schema([*COORDINATES, ("who", pa.string()), ("_kafka_value", pa.bin
 COMPARED = ComparedColumns(["who"], [], has_time=False, has_value=True)
 
 NOT_DUE = "unexpected, the topic has no such record; --remove-unexpected removes the row"
+REJECT_NOT_DUE = "unexpected, the topic has no such record; --remove-unexpected removes the reject"
 
 Row = tuple[int | None, int | None, str]
 
@@ -96,7 +97,7 @@ def test_each_way_in_which_a_record_can_be_wrong() -> None:
             "replace of the rejects: partition 0 offset 10: doubled, is a reject more than once; one is left",
             "replace: partition 0 offset 5: doubled, has more than one row; one is left",
             "replace: partition 0 offset 6: altered, its row has other values than the record",
-            f"stays of the rejects: partition 0 offset 13: {NOT_DUE}",
+            f"stays of the rejects: partition 0 offset 13: {REJECT_NOT_DUE}",
             f"stays: partition -1 offset -1: {NOT_DUE}",
             f"stays: partition 0 offset 13: {NOT_DUE}",
             f"stays: partition 0 offset 30: {NOT_DUE}",
