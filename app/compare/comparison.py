@@ -35,6 +35,8 @@ class Exit(IntEnum):
 
     RIGHT = 0
     WRONG = 1
+    FAILED = 2
+    """The run ended with an error; with `--every`, the last run."""
     OPEN = 3
     """Nothing is wrong so far; records are in flight, or a side was not read to its end."""
 

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 EVERY_LEAST_S: Final = 1.0
 
-FAILED: Final = 2
-"""Exit code if the last run failed with an error; it is the same as without `--every`."""
-
 HELP: Final[Mapping[Verdict, str]] = {
     "lost": "Records of the source that are not in the target.",
     "doubled": "Surplus rows of the target, with an identity that it has already.",
@@ -112,7 +109,7 @@ def watch(
             raise
         except RatchetError as error:
             comparer.roll_back()
-            code = FAILED
+            code = int(Exit.FAILED)
             fail(error)
         else:
             code = result.exit_code

@@ -210,6 +210,16 @@ class Resume:
         finally:
             await cluster.close()
 
+    @asynccontextmanager
+    async def _opened(self, cluster: Cluster, number: int) -> AsyncIterator[PartitionMove]:
+        """Yield a partition's `PartitionMove` with an empty state; it is closed when the block ends."""
+        with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
+            move = self.move_of(cluster, number, self.state_of(number, Path(folder), kept=kept_of(self.stream)))
+            try:
+                yield move
+            finally:
+                move.close()
+
     async def plan(self, numbers: list[int]) -> list[Plan]:
         """Return the plan for the partitions `numbers`. Changes nothing.
 
@@ -225,15 +235,11 @@ class Resume:
         async with self.connected() as cluster:
             plans, decided = list[Plan](), dict[int, Decision]()
             for number in numbers:
-                with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
-                    move = self.move_of(cluster, number, self.state_of(number, Path(folder), kept=kept_of(self.stream)))
-                    try:
-                        await move.read()
-                        plan, _ = await self._planned(cluster, move, number)
-                        if (known := self._decision_in_force(move.state.owner, plan)) is not None:
-                            decided[number] = known
-                    finally:
-                        move.close()
+                async with self._opened(cluster, number) as move:
+                    await move.read()
+                    plan, _ = await self._planned(cluster, move, number)
+                    if (known := self._decision_in_force(move.state.owner, plan)) is not None:
+                        decided[number] = known
                 plans.append(plan)
         self._refuse_repetition(plans, decided)
         return plans
@@ -316,15 +322,11 @@ class Resume:
     async def _others_fit(self, cluster: Cluster, numbers: list[int]) -> bool:
         """Return True if the owner entries of all partitions except `numbers` fit the present topics and settings."""
         for number in sorted(set(range(self.partitions)) - set(numbers), reverse=True):  # the last is decided last
-            with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
-                move = self.move_of(cluster, number, self.state_of(number, Path(folder), kept=kept_of(self.stream)))
-                try:
-                    await move.read()
-                    stored = move.state.owner
-                    if stored is None or stored.differences(await self.owner_now(cluster)):
-                        return False
-                finally:
-                    move.close()
+            async with self._opened(cluster, number) as move:
+                await move.read()
+                stored = move.state.owner
+                if stored is None or stored.differences(await self.owner_now(cluster)):
+                    return False
         return True
 
     def _name_changed(self, error: BaseException, changed: list[int], others: list[int]) -> None:
@@ -399,8 +401,7 @@ class Resume:
         Returns:
             reason why nothing was recorded; "" if the end was recorded
         """
-        with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
-            move = self.move_of(cluster, number, self.state_of(number, Path(folder), kept=kept_of(self.stream)))
+        async with self._opened(cluster, number) as move:
             try:
                 for _ in range(TRIES):
                     try:
@@ -422,45 +423,39 @@ class Resume:
                 return "a worker has taken the partition over again and again"
             except TransactionError as error:
                 return str(error)
-            finally:
-                move.close()
 
     async def _execute(self, cluster: Cluster, number: int, by: str) -> Plan:
-        with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
-            move = self.move_of(cluster, number, self.state_of(number, Path(folder), kept=kept_of(self.stream)))
-            try:
-                # Most of it before the lane is fenced: a running lane comes back after a second or two.
-                await move.read()
-                tried: list[tuple[Decision, Plan]] = []
-                for left in reversed(range(TRIES)):
-                    try:
-                        await move.take_over()
-                        await move.read()
-                        self._doubtful = None  # a commit of an attempt before is in the changelog now, or aborted
-                        known = move.state.owner.decisions if move.state.owner else ()
-                        for decision, plan in tried:  # a failed commit may have been one after all
-                            if decision in known:
-                                return plan
-                        plan, owner = await self._planned(cluster, move, number)
-                        mark = await self._mark(cluster, move, number, owner)
-                        decided = self._decided(owner, move.state.owner, plan, by, mark)
-                        tried.append((decided.decisions[-1], plan))
-                        self._doubtful = number
-                        await move.write(decided, plan.after, forget=plan.forget)
-                        self._doubtful = None
-                    except (Fenced, Aborted) as error:
-                        if not left:
-                            raise
-                        log.info(
-                            "a worker took the partition over in between; trying again",
-                            partition=number,
-                            reason=str(error),
-                        )
-                        continue
-                    log.info("decision recorded", stream=self.name, partition=number, offset=plan.after, by=by)
-                    return plan
-            finally:
-                move.close()
+        async with self._opened(cluster, number) as move:
+            # Most of it before the lane is fenced: a running lane comes back after a second or two.
+            await move.read()
+            tried: list[tuple[Decision, Plan]] = []
+            for left in reversed(range(TRIES)):
+                try:
+                    await move.take_over()
+                    await move.read()
+                    self._doubtful = None  # a commit of an attempt before is in the changelog now, or aborted
+                    known = move.state.owner.decisions if move.state.owner else ()
+                    for decision, plan in tried:  # a failed commit may have been one after all
+                        if decision in known:
+                            return plan
+                    plan, owner = await self._planned(cluster, move, number)
+                    mark = await self._mark(cluster, move, number, owner)
+                    decided = self._decided(owner, move.state.owner, plan, by, mark)
+                    tried.append((decided.decisions[-1], plan))
+                    self._doubtful = number
+                    await move.write(decided, plan.after, forget=plan.forget)
+                    self._doubtful = None
+                except (Fenced, Aborted) as error:
+                    if not left:
+                        raise
+                    log.info(
+                        "a worker took the partition over in between; trying again",
+                        partition=number,
+                        reason=str(error),
+                    )
+                    continue
+                log.info("decision recorded", stream=self.name, partition=number, offset=plan.after, by=by)
+                return plan
         raise AssertionError  # the last try raises
 
     def state_of(

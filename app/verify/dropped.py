@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from kafka_ratchet.app.verify.compare import UNKNOWN_LAST
 from kafka_ratchet.app.verify.findings import Finding, FindingKind
-from kafka_ratchet.app.verify.reading import plain_id
+from kafka_ratchet.app.verify.reading import is_other_topic
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import Headers, RecordView
@@ -239,8 +239,7 @@ def first_kept(owner: Owner | None, since: Mark, topic: str, topic_id: str) -> i
 
 def _is_topic(change: DuplicatesFrom, topic: str, topic_id: str) -> bool:
     """Return True if workers wrote dropped records to this topic from the change on."""
-    found = change.topic
-    return found is not None and (found.name, plain_id(found.id)) == (topic, plain_id(topic_id))
+    return change.topic is not None and not is_other_topic(change.topic, topic, topic_id)
 
 
 def read_again(owner: Owner | None) -> Sequence[range]:
