@@ -28,6 +28,11 @@ def compression_of(path: Path) -> Compression:
     return found or SUFFIXES.get(path.suffix.lower(), "")
 
 
+def without_compression(name: str) -> str:
+    """Return a file's name without the suffix of its compression."""
+    return next((name[: -len(suffix)] for suffix in SUFFIXES if name.lower().endswith(suffix)), name)
+
+
 def decompressed(raw: io.BufferedReader, compression: Compression) -> io.BufferedReader:
     """Return a reader of the decompressed bytes; `damage` explains its errors.
 

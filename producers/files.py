@@ -402,7 +402,7 @@ class _UnchangedFile(io.FileIO):
 
 
 class SequenceRefused(SourceError):
-    """Error for a sequence that does not rise, which no later reading of the file can mend."""
+    """Error for a negative or not rising sequence, which no later reading of the file can mend."""
 
 
 ANOTHER_NAME = "Put back the published file, or publish under another producer name"
@@ -424,7 +424,7 @@ class FileSource(FileLines):
     Args:
         path: path of the file.
         format: format of the lines, see `LineFormat`. None: by the name, "ndjson" for .ndjson and .jsonl, "csv" for
-            .csv (each perhaps with .gz or .zst), else "lines".
+            .csv (before what rotation and compression add), else "lines".
         key: member of each JSON object, or column, with the text of the record's key.
         sequence_field: member or column with the record's sequence, instead of its byte offset. It must increase.
         delimiter: delimiter of CSV, see `LineFormat`.

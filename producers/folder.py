@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kafka_ratchet.errors import SourceError
-from kafka_ratchet.producers.compression import SUFFIXES
+from kafka_ratchet.producers.compression import without_compression
 from kafka_ratchet.producers.file_mark import Place
 
 _INDEX = re.compile(r"[0-9]{1,4}")
@@ -59,7 +59,7 @@ def tag_of(name: str, base: str) -> str | None:
     The forms are those of logrotate and of loggers: `app.log.1`, `app.log-20260131`, `app.log.1.gz`; with the extension
     kept, `app-20260131.log` or `app.1.log.gz`; and `app.log.gz`.
     """
-    plain = _without_compression(name)
+    plain = without_compression(name)
     if plain == base:
         return "" if name != base else None
     tag = None
@@ -90,7 +90,7 @@ def list_folder(folder: Path, known: Iterable[str] = (), only: str | None = None
         there = {path.name: path for path in folder.iterdir() if path.name[:1] != "."}
     except OSError as error:
         raise SourceError(f"{folder}: cannot be read: {error.strerror}") from None
-    names = {name for name in there if _without_compression(name) == name or _without_compression(name) not in there}
+    names = {name for name in there if without_compression(name) == name or without_compression(name) not in there}
     logs = sorted({*names, *known} if only is None else {only}, key=lambda name: (len(name), name))
     found = []
     for name in names:
@@ -104,8 +104,8 @@ def list_folder(folder: Path, known: Iterable[str] = (), only: str | None = None
         except OSError:
             continue  # gone between two looks
         if stat.S_ISREG(status.st_mode):
-            place = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-            found.append(PresentFile(there[name], base, tag, *place))
+            state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+            found.append(PresentFile(there[name], base, tag, *state))
     found = _without_links(found)
     _refuse_unknown_order(found)
     return sorted(found, key=_age)
@@ -125,8 +125,8 @@ def list_files(paths: Sequence[Path]) -> list[PresentFile]:
             raise SourceError(f"{path}: there is no such file") from None
         except OSError as error:
             raise SourceError(f"{path}: cannot be read: {error.strerror}") from None
-        place = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-        file = PresentFile(path, f"{number}/{path}", None, *place)
+        state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        file = PresentFile(path, f"{number}/{path}", None, *state)
         if twin := next((each for each in found if each.identity == file.identity and each.path != path), None):
             raise SourceError(f"{_several_names([twin, file])}. Remove all but one of the names")
         found.append(file)
@@ -185,7 +185,3 @@ def _refuse_unknown_order(found: list[PresentFile]) -> None:
 def _names(files: list[PresentFile]) -> str:
     names = sorted(file.path.name for file in files)
     return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-
-
-def _without_compression(name: str) -> str:
-    return next((name[: -len(suffix)] for suffix in SUFFIXES if name.lower().endswith(suffix)), name)

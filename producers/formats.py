@@ -10,7 +10,7 @@ from typing import BinaryIO, Literal, TypeVar, get_args
 import msgspec
 
 from kafka_ratchet.errors import SettingsError, SourceError
-from kafka_ratchet.producers.compression import SUFFIXES
+from kafka_ratchet.producers.compression import without_compression
 
 Format = Literal["ndjson", "lines", "csv"]
 T = TypeVar("T")
@@ -348,8 +348,7 @@ class RisingSequences:
 
 def format_of(path: Path) -> Format:
     """Return the format of a file by its name, as it was before rotation and compression."""
-    name = next((path.name[: -len(each)] for each in SUFFIXES if path.name.lower().endswith(each)), path.name)
-    return OF_SUFFIX.get(Path(_ROTATED.sub("", name)).suffix.lower(), "lines")
+    return OF_SUFFIX.get(Path(_ROTATED.sub("", without_compression(path.name))).suffix.lower(), "lines")
 
 
 def _text(line: bytes) -> str:
