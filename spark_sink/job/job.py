@@ -100,7 +100,7 @@ def _commit_to_end(job: Job, planner: TopicPlanner, store: ResultStore, spark: S
 
     The topic's id is read before the first commit and after each, so that the run notices records of another topic.
     """
-    stored = take_over(job, planner, store, job.pipeline.schema(spark))
+    stored = take_over(job, planner, store, job.pipeline.schema(spark), run)
     try:
         run.note_take_over(store.generation(), stored)
         offset_range = planner.offset_range()

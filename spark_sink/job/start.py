@@ -105,7 +105,7 @@ def require_first_job(job: Job, store: ResultStore) -> None:
         )
 
 
-def take_over(job: Job, planner: TopicPlanner, store: ResultStore, schema: StructType) -> dict[int, int]:
+def take_over(job: Job, planner: TopicPlanner, store: ResultStore, schema: StructType, run: RunState) -> dict[int, int]:
     """Take the store over, unless another job made a first commit while Spark started.
 
     The offsets of `--start` are stored before the first read, so that they survive a run without a commit. Each commit
@@ -118,7 +118,7 @@ def take_over(job: Job, planner: TopicPlanner, store: ResultStore, schema: Struc
     """
     require_first_job(job, store)
     stored = store.open(schema)
-    store.check_before_commit(lambda: planner.require_still_first_topic(stored))
+    store.check_before_commit(lambda: planner.require_still_first_topic(run.offsets))
     if job.start is None:
         return stored
     first = first_offsets(job, planner.offset_range(), stored, planner.offsets_at)
@@ -273,7 +273,7 @@ def opened(
             run.note_end(store.generation(), store.offsets())
             return
         schema = resolved.pipeline.schema(spark)
-        stored = take_over(resolved, planner, store, schema)
+        stored = take_over(resolved, planner, store, schema, run)
         try:
             run.note_take_over(store.generation(), stored)
             yield Opened(resolved, spark, schema)

@@ -122,10 +122,9 @@ class SourceClient:
             raise OptionRefused(f"topic {self._topic}: records are written in transactions, and {UNCOMMITTED}")
         known_ms = self._producers_known_ms() // 2  # half: the clocks of brokers and of this machine may differ
         young = self._offsets_at(end, int(time.time() * 1000) - known_ms)
-        begins = {each: start.get(each, 0) for each in end}
-        old = [each for each, last in end.items() if begins[each] < last and not 0 <= young[each] <= begins[each]]
+        old = [each for each, last in end.items() if start[each] < last and not 0 <= young[each] <= start[each]]
         for partition, there in self._offsets_at(old, 0).items() if old else ():
-            first = max(begins[partition], there)  # retention or compaction may have removed the first records
+            first = max(start[partition], there)  # retention or compaction may have removed the first records
             if 0 <= there and first < end[partition] and not 0 <= young[partition] <= first:
                 raise OptionRefused(
                     f"topic {self._topic}, partition {partition}, offset {first}: the record may be older than "

@@ -21,7 +21,7 @@ from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.rows.distinct import quoted
 from kafka_ratchet.spark_sink.spark.errors import messages_of, spark_errors
 from kafka_ratchet.spark_sink.stores.delta.rules import GENERATED
-from kafka_ratchet.spark_sink.stores.delta.spark_sums import refused_sum, with_sums
+from kafka_ratchet.spark_sink.stores.delta.spark_sums import as_struct, field_of, refused_sum, with_sums
 from kafka_ratchet.spark_sink.stores.delta.spark_writer import SparkFiles, SparkWriter
 from kafka_ratchet.spark_sink.stores.location import ENGINE
 
@@ -203,9 +203,9 @@ class SparkMerge:
         kept = [each.name for each in table.schema().fields if each.name in ours or GENERATED not in each.metadata]
         if self.added:
             return with_sums(target.select([F.col(quoted(name)) for name in kept]), source, self.key, self.added)
-        left = target.select(F.struct(*[F.col(quoted(name)) for name in kept]).alias(TARGET))
-        right = source.select(F.struct(*[F.col(quoted(name)) for name in source.columns]).alias(SOURCE))
-        same = reduce(and_, [_of(TARGET, name).eqNullSafe(_of(SOURCE, name)) for name in self.key])
+        left = target.select(as_struct(kept).alias(TARGET))
+        right = source.select(as_struct(source.columns).alias(SOURCE))
+        same = reduce(and_, [field_of(TARGET, name).eqNullSafe(field_of(SOURCE, name)) for name in self.key])
         both = left.join(right, same, "full_outer")
         if DELETED in source.columns:
             both = both.where(F.col(SOURCE).isNull() | ~_is_gone(f"{SOURCE}.{DELETED}"))
@@ -217,9 +217,9 @@ class SparkMerge:
 
         is_new = F.col(SOURCE).isNotNull()
         for name in kept:
-            value = _of(TARGET, name)
+            value = field_of(TARGET, name)
             if name in ours:
-                value = F.when(is_new, _of(SOURCE, name)).otherwise(value)
+                value = F.when(is_new, field_of(SOURCE, name)).otherwise(value)
             yield value.alias(name)
 
     def _refuse_sum(self, error: Exception) -> None:
@@ -268,12 +268,6 @@ def _paths(files: Any, spark: SparkSession) -> list[str]:
     from pyspark.sql import DataFrame
 
     return [row["path"] for row in DataFrame(files.toDF(), spark).select("path").collect()]
-
-
-def _of(side: str, name: str) -> Column:
-    from pyspark.sql import functions as F
-
-    return F.col(f"{side}.{quoted(name)}")
 
 
 def _is_gone(column: str) -> Column:

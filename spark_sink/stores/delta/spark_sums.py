@@ -52,11 +52,11 @@ def with_sums(target: DataFrame, source: DataFrame, key: Sequence[str], names: S
     from pyspark.sql import functions as F
 
     def parts(rows: DataFrame, old: Column) -> DataFrame:
-        return rows.select(_struct(key).alias(KEY), _struct(names).alias(ADDENDS), old.alias(OLD))
+        return rows.select(as_struct(key).alias(KEY), as_struct(names).alias(ADDENDS), old.alias(OLD))
 
-    there = parts(target, _struct(target.columns))
+    there = parts(target, as_struct(target.columns))
     nothing = F.lit(None).cast(there.schema[OLD].dataType)
-    sums = [(F.try_sum(_of(ADDENDS, name)), F.count(_of(ADDENDS, name))) for name in names]
+    sums = [(F.try_sum(field_of(ADDENDS, name)), F.count(field_of(ADDENDS, name))) for name in names]
     # A window and no groups: the rows of another job may all have null in the key, and a group would be one array.
     of_key = Window.partitionBy(KEY)
     summed = (
@@ -70,7 +70,7 @@ def with_sums(target: DataFrame, source: DataFrame, key: Sequence[str], names: S
         )
         .where(F.col(OLD).isNotNull() | (F.col(ROWS) == 0))
     )
-    values = {name: _of(OLD, name) for name in target.columns} | {name: _of(KEY, name) for name in key}
+    values = {name: field_of(OLD, name) for name in target.columns} | {name: field_of(KEY, name) for name in key}
     for n, name in enumerate(names):
         values[name] = _sum(key, name, n, target.schema[name].dataType)
     return summed.select([values[name].alias(name) for name in target.columns])
@@ -88,7 +88,7 @@ def _sum(key: Sequence[str], name: str, n: int, data_type: DataType) -> Column:
     from pyspark.sql.types import DecimalType
 
     digits = f"{data_type.precision} digits" if isinstance(data_type, DecimalType) else "64 bits"
-    total, of_table = F.col(f"sum{n}"), _of(OLD, name)
+    total, of_table = F.col(f"sum{n}"), field_of(OLD, name)
 
     def refused(reason: str) -> Column:
         return F.raise_error(F.lit(f"{MARK}{reason}|")).cast(data_type)
@@ -102,13 +102,15 @@ def _sum(key: Sequence[str], name: str, n: int, data_type: DataType) -> Column:
     )
 
 
-def _struct(names: Sequence[str]) -> Column:
+def as_struct(names: Sequence[str]) -> Column:
+    """Return a struct of columns."""
     from pyspark.sql import functions as F
 
     return F.struct(*[F.col(quoted(name)) for name in names])
 
 
-def _of(part: str, name: str) -> Column:
+def field_of(part: str, name: str) -> Column:
+    """Return a field of a struct column."""
     from pyspark.sql import functions as F
 
     return F.col(f"{part}.{quoted(name)}")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class StagedRepair:
+class StagedTable:
     """Rows in a staging table, with the statements that move them into their table.
 
     Args:
@@ -53,7 +53,7 @@ class StagedRepair:
         return sum(self.tokens.values())
 
 
-def replace_staged(state: JobState, database: Database, staged: StagedRepair, replacement: Replacement) -> None:
+def replace_staged(state: JobState, database: Database, staged: StagedTable, replacement: Replacement) -> None:
     """Delete the rows with the identities of a repair, and insert the staged rows.
 
     Raises:

@@ -20,7 +20,7 @@ from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.postgres.job_state import JobState
 from kafka_ratchet.spark_sink.stores.postgres.marks import Marks
 from kafka_ratchet.spark_sink.stores.postgres.merge import deletions, on_conflict, remaining
-from kafka_ratchet.spark_sink.stores.postgres.repair import StagedRepair, replace_staged
+from kafka_ratchet.spark_sink.stores.postgres.repair import StagedTable, replace_staged
 from kafka_ratchet.spark_sink.stores.postgres.sequences import KEY, SequenceTable
 from kafka_ratchet.spark_sink.stores.postgres.stored_rows import (
     can_alter,
@@ -53,7 +53,7 @@ BATCH_ROWS = 50_000
 """Rows per fetch of a scan; the driver holds them as Python objects."""
 
 
-class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
+class PostgresStore(SqlStore["Database", list[Column], StagedTable]):
     """Result store in one table of a PostgreSQL database, `table` or `schema.table`.
 
     The url is postgresql://user@host:port/database, or libpq's "host=... dbname=..."; the password of `location`
@@ -225,20 +225,20 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
         with self._state.database() as database, self._state.transaction(database, generation):
             change(database)
 
-    def _stage(self, generation: int, table: str, dataframe: DataFrame) -> StagedRepair:
+    def _stage(self, generation: int, table: str, dataframe: DataFrame) -> StagedTable:
         conflict = None
         if table == self._result and self._write_mode.row_key:
             conflict = on_conflict(self._columns, self._write_mode)
         return self._stage_in(generation, table, self._columns_at(table), dataframe, conflict)
 
-    def _stage_sequences(self, generation: int, sequences: DataFrame, end: Mapping[int, int]) -> list[StagedRepair]:
+    def _stage_sequences(self, generation: int, sequences: DataFrame, end: Mapping[int, int]) -> list[StagedTable]:
         kept = self._sequences
         if kept is None:
             return []
         changes = kept.of_job(sequences)
         return [self._stage_in(generation, kept.name, kept.columns, changes, kept.on_conflict())]
 
-    def _stage_replacement(self, generation: int, table: str, replacement: Replacement) -> StagedRepair:
+    def _stage_replacement(self, generation: int, table: str, replacement: Replacement) -> StagedTable:
         columns = self._columns if table == self._result else column_types(replacement.rows.schema)
         with self._reading() as database:
             self._tables.require_collations(database, table, replacement.identity)
@@ -246,7 +246,7 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
         replacement.require_staged(self._where, staged.rows - replacement.gone.num_rows)
         return staged
 
-    def _replace(self, database: Database, replacement: Replacement, staged: StagedRepair) -> None:
+    def _replace(self, database: Database, replacement: Replacement, staged: StagedTable) -> None:
         replace_staged(self._state, database, staged, replacement)
 
     def _require_types(self, database: Database) -> None:
@@ -294,7 +294,7 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
         columns: list[Column],
         dataframe: DataFrame,
         conflict: sql.Composed | None,
-    ) -> StagedRepair:
+    ) -> StagedTable:
         """Write rows into a new staging table, in Spark's tasks.
 
         Args:
@@ -340,11 +340,11 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
         removals = deletions(self._state, table, staging, list(tokens), self._write_mode) if deletes else []
         key = RECORD if conflict is None else (KEY if table != self._result else self._write_mode.row_key)
         of_rows = [column.name for column in columns]
-        return StagedRepair(
+        return StagedTable(
             table, staging, tokens, removals, insert, key if set(of_rows).issuperset(key) else (), of_rows
         )
 
-    def _move(self, database: Database, staged: StagedRepair) -> None:
+    def _move(self, database: Database, staged: StagedTable) -> None:
         from psycopg import sql
 
         staging = self._state.table(staged.staging)
@@ -355,7 +355,7 @@ class PostgresStore(SqlStore["Database", list[Column], StagedRepair]):
             deleted=sql.Identifier(DELETED),
             tokens=sql.Literal(list(staged.tokens)),
         )
-        self._tables.require_staged(staged.staging, found, sum(staged.tokens.values()))
+        self._tables.require_staged(staged.staging, found, staged.rows)
         rows = self._state.text(
             "ratchet_token = ANY({tokens}) AND NOT {deleted}",
             tokens=sql.Literal(list(staged.tokens)),
