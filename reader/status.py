@@ -53,7 +53,7 @@ class ReaderProgress:
         row, begin, end = self.stored, self.beginning, self.end
         place = f"reader {row.reader}: {row.topic}, partition {row.partition}"
         if not self.has_leader:
-            return "no-leader", f"{place}: the partition has no leader. Bring a replica back"
+            return "no-leader", f"{place}: the partition has no leader. Start a broker with a replica in sync"
         if end is None:
             return "topic-missing", (
                 f"{place}: the topic or the partition does not exist. Restore it; or create the topic again, and "

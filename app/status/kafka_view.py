@@ -124,7 +124,7 @@ class KafkaView:
             if counts.get(topic) == HIDDEN
         ] + [
             f"stream {name}: partition{'s' * (len(away) > 1)} {', '.join(map(str, sorted(away)[:5]))} of its input "
-            f"{topic!r} {'have' if len(away) > 1 else 'has'} no leader: bring a replica back"
+            f"{topic!r} {'have' if len(away) > 1 else 'has'} no leader: start a broker with a replica in sync"
             for name, topic in inputs.items()
             if (away := self._leaderless.get(topic))
         ]

@@ -311,12 +311,12 @@ async def _ask_coordinators(
                 continue
             raise_for(code, name)
         # The end of a transaction raises the epoch before its markers are written.
-        open_in = {(topic, number) for topic, numbers, *_ in topics for number in numbers}
+        members = {(topic, number) for topic, numbers, *_ in topics for number in numbers}
         coordinated |= {
             one
             for one in found
             if one.producer_id == producer_id
-            and (one.topic, one.partition) in open_in
+            and (one.topic, one.partition) in members
             and ((state == ONGOING and one.epoch == epoch) or state.startswith("Prepare"))
         }
     return coordinated
