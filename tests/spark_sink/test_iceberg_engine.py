@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from kafka_ratchet.spark_sink.stores.iceberg import spark_writer
 from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from tests.folders import ROOT
-from tests.spark_sink.spark.environment import python_with
+from tests.spark_sink.spark.environment import python_with, require_checks_pass
 from tests.spark_sink.stores.other_spark import RELEASE
 from tests.spark_sink.test_twenty_lines import FORMS, RECORDS, OwnJob, fill
 from tests.spark_sink.under_iceberg_spark import __file__ as CHECKS
@@ -61,16 +59,7 @@ def test_a_session_without_iceberg_and_spark_connect(
 @pytest.mark.long  # minutes on a machine at rest, and another release of Spark
 @pytest.mark.timeout(1800)
 def test_the_checks_in_a_spark_with_iceberg(broker: str) -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(
-        [python_with(RELEASE), "-m", "pytest", "-p", "no:cacheprovider", CHECKS],
-        cwd=ROOT,
-        env={**kept, "RATCHET_BOOTSTRAP": broker},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    assert done.returncode == 0, done.stdout[-20_000:]
+    require_checks_pass(python_with(RELEASE), CHECKS, broker)
 
 
 @pytest.mark.long

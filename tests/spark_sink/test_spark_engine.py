@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -25,6 +23,7 @@ from kafka_ratchet.spark_sink.stores.delta import spark_writer
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from tests.folders import ROOT
+from tests.spark_sink.spark.environment import require_checks_pass
 from tests.spark_sink.test_twenty_lines import FORMS, RECORDS, OwnJob, fill
 from tests.spark_sink.under_delta_spark import __file__ as CHECKS
 from tests.spark_sink.under_delta_spark import delta_spark_settings
@@ -112,17 +111,7 @@ def test_a_session_without_delta_spark_and_spark_connect(
     ],
 )
 def test_the_checks_in_a_spark_with_delta_spark(broker: str, checks: str) -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", checks]
-    done = subprocess.run(
-        words,
-        cwd=ROOT,
-        env={**kept, "RATCHET_BOOTSTRAP": broker},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    assert done.returncode == 0, done.stdout[-20_000:]
+    require_checks_pass(sys.executable, checks, broker)
 
 
 @pytest.mark.long

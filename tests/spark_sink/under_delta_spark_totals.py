@@ -35,7 +35,7 @@ from kafka_ratchet.spark_sink.stores.delta.vacuum import STAGING
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from tests.spark_sink.stores.test_spark_sums import CASES, MODE, OF_STORES, Case, Row, arithmetic, in_order
 from tests.spark_sink.under_delta_spark import ENGINES, spark
-from tests.spark_sink.under_delta_spark_upserts import contents, fill, note, rows
+from tests.spark_sink.under_delta_spark_upserts import contents, fill, let_others_commit, note, rows
 
 NewTopic = Callable[..., str]
 MakeRows = Callable[[DataFrame], DataFrame]
@@ -263,25 +263,7 @@ def test_commits_of_others_amid_a_merge(
         with totals(path, "spark") as sink:
             run(sink, spark, broker, topic)
     row = {"id": 77, "town": "Graz", "_records": 3, "n": Decimal(30), "amount": Decimal(0)}
-
-    def append() -> None:
-        schema = pa.schema(DeltaTable(str(path)).schema().to_arrow())
-        write_deltalake(str(path), pa.Table.from_pylist([row], schema), mode="append")
-
-    others: list[Callable[[], object]] = [
-        lambda: DeltaTable(str(path)).delete("id = 5"),
-        lambda: spark.sql(f"OPTIMIZE delta.`{path}`"),
-        append,
-    ]
-    write = SparkWriter.write_in
-
-    def then_another(self: SparkWriter, *given: Any) -> Any:
-        written = write(self, *given)
-        if others:
-            others.pop()()
-        return written
-
-    monkeypatch.setattr(SparkWriter, "write_in", then_another)
+    others = let_others_commit(monkeypatch, spark, path, row)
     fill(broker, topic, [{"id": n, "town": "Graz", "n": 500} for n in (1, 5, 77)])
     with totals(path, "spark") as sink:
         assert run(sink, spark, broker, topic) == 3

@@ -6,7 +6,7 @@ import json
 import math
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -161,19 +161,17 @@ def test_rules_of_the_table_hold(spark: SparkSession, broker: str, new_topic: Ne
     assert (contents(path), sink.offsets(topic)) == (before, stored)
 
 
-def test_commits_of_others_amid_a_merge(
-    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic, path = new_topic(2), tmp_path / "t"
-    for _ in range(2):
-        fill(broker, topic, [{"id": n, "town": "Graz", "n": n} for n in range(20)])
-        with upsert(path, "spark") as sink:
-            run(sink, spark, broker, topic)
-    row = {**rows(path)[0], "id": 77, "n": -1}
+def let_others_commit(
+    monkeypatch: pytest.MonkeyPatch, spark: SparkSession, path: Path, row: Mapping[str, Any]
+) -> list[Callable[[], object]]:
+    """Let another writer append a row, compact, and delete `id = 5`: one act after each write of files.
+
+    Returns the acts that are still to come.
+    """
 
     def append() -> None:
         schema = pa.schema(DeltaTable(str(path)).schema().to_arrow())
-        write_deltalake(str(path), pa.Table.from_pylist([row], schema), mode="append")
+        write_deltalake(str(path), pa.Table.from_pylist([dict(row)], schema), mode="append")
 
     others: list[Callable[[], object]] = [
         lambda: DeltaTable(str(path)).delete("id = 5"),
@@ -189,6 +187,19 @@ def test_commits_of_others_amid_a_merge(
         return written
 
     monkeypatch.setattr(SparkWriter, "write_in", then_another)
+    return others
+
+
+def test_commits_of_others_amid_a_merge(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, path = new_topic(2), tmp_path / "t"
+    for _ in range(2):
+        fill(broker, topic, [{"id": n, "town": "Graz", "n": n} for n in range(20)])
+        with upsert(path, "spark") as sink:
+            run(sink, spark, broker, topic)
+    row = {**rows(path)[0], "id": 77, "n": -1}
+    others = let_others_commit(monkeypatch, spark, path, row)
     fill(broker, topic, [{"id": n, "town": "Graz", "n": 500} for n in (1, 77)])
     with upsert(path, "spark") as sink:
         assert run(sink, spark, broker, topic) == 2

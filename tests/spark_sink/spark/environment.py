@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import sysconfig
@@ -10,6 +11,7 @@ import venv
 from pathlib import Path
 
 from kafka_ratchet.app.local.jars import cache_folder
+from tests.folders import ROOT
 
 LOCKS = Path(__file__).with_name("releases")
 
@@ -30,3 +32,17 @@ def python_with(release: str) -> Path:
         Path(packages, "tests.pth").write_text(f"{behind}\n")
         complete.touch()
     return python
+
+
+def require_checks_pass(python: str | Path, checks: str, broker: str) -> None:
+    """Run a file of tests by another interpreter, with this broker, and fail with its output if one fails."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [python, "-m", "pytest", "-p", "no:cacheprovider", checks],
+        cwd=ROOT,
+        env={**kept, "RATCHET_BOOTSTRAP": broker},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert done.returncode == 0, done.stdout[-20_000:]
