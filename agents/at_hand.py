@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 SAY_AGAIN_S: Final = 10.0
 """Minimum seconds between two warnings about timestamps far ahead; a line for each event would fill the disk."""
 FAR_MS: Final = 3_600_000
-"""Minimum milliseconds by which a timestamp must be ahead of the stream time for a warning.
+"""Minimum lead of a timestamp over the stream time for a warning, in milliseconds.
 
 Such a timestamp may expire windows before all of their events have been read.
 """

@@ -374,7 +374,7 @@ class Comparer:
 
         Returns (source, target, end offset by partition of the source). The last is None if the source is a table.
 
-        A topic is read up to an end that is fixed when the reading begins; a table is read as of its opening. So a
+        A topic is read up to its end as of the first read; a table is read as of its opening. So a
         table as source is opened last, once the target's end is fixed. Otherwise the table would lack rows that came to
         both sides after its opening.
         """

@@ -413,7 +413,7 @@ class Engine:
         self._is_reading = True
 
     def roll_back(self) -> None:
-        """Discard the values of a run that has begun. The next `begin` removes its rows."""
+        """Discard the values of the present run. The next `begin` removes its rows."""
         self._waiting, self._new, self._new_gaps, self._is_reading = {}, {}, [], False
 
     def commit(self, progress: Mapping[Name, Mapping[int, int]]) -> None:
