@@ -198,8 +198,9 @@ class Failures(Runs):
         path = self.folder / "0"
         store = Store(path / "0")
         end, timed = self.kafka.logs[CHANGELOG, 0].end, 0 if self.is_timed else None
-        missing = (store.missing or 0) if "dense" in self.spec.judging else None  # or it is rebuilt
-        store.write([], end + 5, store.stands_for[1], timed, missing=missing)
+        # A store without the times or counts that the next worker needs is rebuilt, and then no longer ahead.
+        missing = (store.missing or 0) if "dense" in self.spec.judging else None
+        store.write([], end + 5, store.stands_for[1], timed, timed=self.bounds is not None, missing=missing)
         store.close()
         self.start(slot=0)
         run(self.loop, asyncio.sleep(5))
