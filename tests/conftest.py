@@ -27,7 +27,7 @@ from kafka_ratchet.app.local.jars import kafka_jars as resolve_kafka_jars
 from kafka_ratchet.app.local.java import SHORT_LIVED, find_java
 from kafka_ratchet.producers import create_topic
 from tests.containers import docker_answers, kafka
-from tests.quick import DEFAULT_MARKS, in_order, is_of_share, is_quick, runs_plain, scope
+from tests.quick import DEFAULT_MARKS, in_order, is_of_matrix, is_quick, runs_plain, scope, share_of
 
 pytest_plugins = ["kafka_ratchet.testing.fixtures"]
 
@@ -56,6 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--plain-kernels", action="store_true", help="only the tests of what Numba compiles, as plain Python"
     )
     parser.addoption("--share", help="of the tests marked matrix, only share N of M: 3/8")
+    parser.addoption("--quick-share", help="of the tests of --quick, only share N of M: 3/4")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -85,13 +86,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         "--plain-kernels": runs_plain,
     }
     wanted = [chosen for option, chosen in options.items() if config.getoption(option)]
-    if share := config.getoption("--share"):
-        number, _, shares = share.partition("/")
-        if not (number.isdigit() and shares.isdigit() and 1 <= int(number) <= int(shares)):
-            raise pytest.UsageError(
-                f"--share {share}: give two numbers such as 3/8; the first must not be the larger one"
-            )
-        wanted.append(lambda item: is_of_share(item, int(number), int(shares)))
+    for option, group in {"--share": is_of_matrix, "--quick-share": is_quick}.items():
+        if share := config.getoption(option):
+            try:
+                wanted.append(share_of(group, share))
+            except ValueError as error:
+                raise pytest.UsageError(f"{option} {share}: {error}") from None
     for chosen in wanted:
         config.hook.pytest_deselected(items=[item for item in items if not chosen(item)])
         items[:] = [item for item in items if chosen(item)]

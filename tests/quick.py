@@ -6,6 +6,7 @@ A line may be a folder, a file or one test.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Final
 
 import pytest
@@ -124,21 +125,35 @@ COMPILED: Final = (
 
 def is_quick(item: pytest.Item) -> bool:
     """Return True if a test belongs to the quick ones."""
-    if item.get_closest_marker("matrix"):
+    if is_of_matrix(item):
         return False
     if item.nodeid.startswith(WITH_BROKER):
         return True
     return not item.nodeid.startswith(SLOW) and HEAVY_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
 
 
-def is_of_share(item: pytest.Item, number: int, shares: int) -> bool:
-    """Return True if a test is not of the matrix, or belongs to share `number` (1 to `shares`) of the matrix.
+def is_of_matrix(item: pytest.Item) -> bool:
+    """Return True if a test is marked matrix."""
+    return item.get_closest_marker("matrix") is not None
+
+
+def share_of(group: Callable[[pytest.Item], bool], share: str) -> Callable[[pytest.Item], bool]:
+    """Return a function that is True for each test outside a group, and for a share of the tests in the group.
 
     All cases of a test function are in one share. Its name decides, so that a share is the same on every machine.
+
+    Args:
+        group: function that is True for the tests of the group.
+        share: number of the share, and how many there are: 3/8.
+
+    Raises:
+        ValueError: the share is no such pair of numbers.
     """
-    if not item.get_closest_marker("matrix"):
-        return True
-    return zlib.crc32(item.nodeid.partition("[")[0].encode()) % shares == number - 1
+    first, _, second = share.partition("/")
+    if not (first.isdigit() and second.isdigit() and 1 <= int(first) <= int(second)):
+        raise ValueError("give two numbers such as 3/8; the first must not be the larger one")
+    number, shares = int(first) - 1, int(second)
+    return lambda item: not group(item) or zlib.crc32(item.nodeid.partition("[")[0].encode()) % shares == number
 
 
 def in_order(items: list[pytest.Item]) -> list[pytest.Item]:

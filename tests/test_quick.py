@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from tests.quick import COMPILED, DEFAULT_MARKS, FIRST, PLAIN, SLOW, TOGETHER, WITH_BROKER, is_of_share, scope
+from tests.quick import (
+    COMPILED,
+    DEFAULT_MARKS,
+    FIRST,
+    PLAIN,
+    SLOW,
+    TOGETHER,
+    WITH_BROKER,
+    is_of_matrix,
+    scope,
+    share_of,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,10 +45,17 @@ def item(nodeid: str, *marks: str) -> Any:
     return SimpleNamespace(nodeid=nodeid, get_closest_marker=lambda name: name in marks or None)
 
 
-def test_the_shares_of_the_matrix_are_the_whole_matrix_and_have_nothing_in_common() -> None:
+def test_the_shares_of_a_group_are_the_whole_group_and_have_nothing_in_common() -> None:
     tests = [f"tests/test_a.py::test_{number}[{case}]" for number in range(40) for case in "ab"]
-    shares = [{test for test in tests if is_of_share(item(test, "matrix"), number, 8)} for number in range(1, 9)]
+    chosen = [share_of(is_of_matrix, f"{number}/8") for number in range(1, 9)]
+    shares = [{test for test in tests if is_chosen(item(test, "matrix"))} for is_chosen in chosen]
     assert sorted(test for share in shares for test in share) == sorted(tests)
     assert all(test.replace("[a]", "[b]") in share for share in shares for test in share)
     assert sum(bool(share) for share in shares) > 5
-    assert is_of_share(item("tests/test_a.py::test_1"), 3, 8)
+    assert all(is_chosen(item(tests[0])) for is_chosen in chosen)
+
+
+@pytest.mark.parametrize("share", ["3", "0/8", "9/8", "a/8", "3/"])
+def test_a_share_is_two_numbers(share: str) -> None:
+    with pytest.raises(ValueError, match="such as 3/8"):
+        share_of(is_of_matrix, share)
