@@ -90,7 +90,7 @@ def reader_for(source: SequenceSource, form: SequenceForm = SequenceForm.GUESS) 
 
     Args:
         source: source of the sequences.
-        form: form of a sequence in a header; it does not matter for other sources.
+        form: form of a sequence in a header; ignored for other sources.
 
     Raises:
         SettingsError: the user's function cannot be imported.
@@ -106,7 +106,7 @@ def reader_for(source: SequenceSource, form: SequenceForm = SequenceForm.GUESS) 
 def from_header(batch: RecordBatch, form: int) -> Sequences:
     """Read each record's sequence from a header that the batch has columns for, in one compiled pass.
 
-    A lane's batches have columns for two headers; the sequence is in the first one.
+    A lane's batches have columns for two headers; the first of them holds the sequence.
 
     Args:
         batch: batch of a lane.
@@ -187,8 +187,9 @@ def _field(path: str) -> Callable[[RecordBatch, int], int | str]:
 def field_reader(path: str, missing: str) -> Callable[[bytes | None], bytes | str]:
     """Return a function that reads the JSON text at a path of a value.
 
-    It decodes only the levels on the path; the result stays JSON text, so that 1.0 does not count as an integer. If
-    there is no such text, it returns the reason: `missing` or another one.
+    The function decodes only the levels on the path, and returns the text undecoded: 1.0 does not count as an integer.
+    If the value has nothing at the path, the function returns `missing`. If the value is not JSON, or nested too deep,
+    the function returns the reason of `not_json`.
     """
     decoders: list[Callable[[bytes], Any]] = [
         # Fields of a Struct have to be identifiers; the name in the JSON text is given by `rename`.
@@ -282,7 +283,9 @@ def imported(name: str, setting: str) -> Callable[[Record], Any]:
 
 
 def call_extractor(extract: Callable[[Record], Found], name: str, batch: RecordBatch, index: int) -> Found | str:
-    """Call a user's extractor on a record, and return its result; "extractor-failed" if it raises.
+    """Call a user's extractor on a record, and return the result.
+
+    If the extractor raises an error, log it, and return "extractor-failed".
 
     Args:
         extract: the extractor.
@@ -321,7 +324,7 @@ class IdentityReader(Protocol):
 
 
 def computed_identity_reader(identity: Identity) -> IdentityReader | None:
-    """Return the reader of computed identities; None: the identities are columns of the batch.
+    """Return the reader of identities that are computed; None: the batch has columns for the identities.
 
     Raises:
         SettingsError: the user's function cannot be imported.

@@ -33,14 +33,14 @@ def number_look() -> tuple[Callable[[int, int], int], Dismisses]:
         return int.from_bytes(number.to_bytes(8, "big", signed=True), "little", signed=True)
 
     def double(number: int) -> int:
-        """Return the integer from 1 to 2^53 that a number's bytes hold as a little-endian double; -1: none."""
+        """Return the integer, 1 or more and below 2^53, that the bytes hold as a little-endian double; -1: none."""
         import struct
 
         (found,) = struct.unpack("<d", number.to_bytes(8, "big", signed=True))
         return int(found) if 1 <= found < 1 << 53 and found == int(found) else -1
 
     def goes_on(number: int, last: int) -> bool:
-        """Return True if a number, read as little-endian, rises only a little above the last one."""
+        """Return True if a number, read as little-endian, is only a little above the last sequence."""
         step = swapped(number) - swapped(last)
         if swapped(last) < 0 or step <= 0:
             return False
@@ -80,7 +80,7 @@ _form, _dismisses = number_look()
 
 @dataclass(slots=True)
 class PendingSequence:
-    """Sequence that seems to have another form, unless one of the next integers shows the opposite."""
+    """Sequence that seems to have another form, until one of the next integers dismisses the doubt."""
 
     offset: int
     text: bytes
@@ -128,7 +128,7 @@ class FormFinder:
                 self._add_integer(offset, text, last)
 
     def finish(self) -> None:
-        """Accept the first remaining doubt, because no more records follow that could dismiss it."""
+        """Accept the first remaining doubt: no further record can dismiss it."""
         if self.found is None and self._waiting:
             first = self._waiting[0]
             self._note(first.offset, first.text, first.last, first.form)

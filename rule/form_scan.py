@@ -54,7 +54,7 @@ def _reversed(number: np.int64) -> Any:
 
 @compiled(inline="always")
 def _double(bits: np.int64) -> Any:
-    """Return the integer from 1 to 2^53 in a double with these bits; -1: no such integer."""
+    """Return the integer, 1 or more and below 2^53, of a double with these bits; -1: none."""
     exponent = (bits >> 52) - 1023
     if exponent < 0 or exponent > 52:
         return np.int64(-1)
@@ -65,7 +65,7 @@ def _double(bits: np.int64) -> Any:
 
 @compiled(inline="always")
 def _goes_on(number: np.int64, last: np.int64) -> bool:
-    """Return True if a number is a little above the last one as little-endian, but far from it as big-endian."""
+    """Return True if a number is a little above the last sequence as little-endian, but far away as big-endian."""
     little, little_last = _reversed(number), _reversed(last)
     if little < 0 or little_last < 0 or little <= little_last:
         return False
@@ -116,7 +116,7 @@ def _is_close_as_big_endian(number: np.int64, other: np.int64) -> bool:
 
 @compiled(inline="always")
 def _counts_nearby(number: np.int64, other: np.int64) -> bool:
-    """Return True if a neighbour's integer differs only a little, and does not look like a double."""
+    """Return True if `other` differs only a little from `number`, and does not look like a double."""
     return bool(number != other and abs(number - other) <= DOUBLE_STEP and _double(_reversed(other)) < 0)
 
 
@@ -194,7 +194,7 @@ def scan(data: U8, starts: I64, lengths: I64, verdicts: U8, invalid: int, agains
 
 
 class FormWatch:
-    """Checker of the form of one partition's sequences, used since the worker took the partition over."""
+    """Checker of the form of one partition's sequences, from the worker's take-over of the partition on."""
 
     def __init__(self) -> None:
         self._recent = np.full(NEIGHBOURS, -1, np.int64)

@@ -1,4 +1,4 @@
-"""Location of each record's identity, in the bytes of the batch or in bytes computed from it."""
+"""Location of each record's identity: in the bytes of the batch, or in bytes computed from the record."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Identities(NamedTuple):
 def in_columns(batch: RecordBatch, identity: Identity) -> Identities:
     """Return the identities that the batch has columns for: keys or values of one header.
 
-    With one identity per partition, all are empty.
+    If the partition is the identity, return an empty identity for each record.
 
     Raises:
-        ValueError: the batch has no column for the identity, which has to be read from each record.
+        ValueError: the batch has no column for the identity; the caller has to read it from each record.
     """
     columns = batch.columns
     if identity == Identity.PARTITION:

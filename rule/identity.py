@@ -68,9 +68,9 @@ class IdentityPart:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Stream's choice of identity: the part of a record that its sequence belongs to.
+    """Definition of a stream's identities; each identity has sequences of its own.
 
-    A sequence is compared with the last one of the same identity in the same input partition.
+    A sequence is compared with the last sequence of the same identity in the same input partition.
 
     PARTITION  one sequence per input partition
     KEY        one sequence per record key

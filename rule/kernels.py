@@ -51,16 +51,18 @@ FILE_BYTE_MOST = 1 << 32
 """Bounds of a step between two files of one producer; such a step is not reported as a jump.
 
 A producer of a set of files gives each file 2^40 sequences, one for each byte (`kafka_ratchet.producers.file_set`). So
-the first record of the next file may be more than JUMP above the last one of this file. A step within the bounds passes
-at most 2^10 files, because a partition may lack records of some, and ends in the first 2^32 bytes of a file. A random
-number is within both bounds once in two million; a time in milliseconds that follows a time in seconds is not within
-the bounds before 2039.
+the first record of the next file may be more than JUMP above the last record of this file. A step is within the bounds
+if it goes at most 2^10 files further and ends in the first 2^32 bytes of a file. It may pass over files without a
+record in the partition. A random number is within both bounds once in two million. A time in milliseconds after a time
+in seconds is not within the bounds before 2039.
 """
 
 FIRST_MOST = 1 << 61
-"""Maximum first sequence of an identity. A higher one is reported, because there is no last one to compare it with.
-Eight printable characters, read as an integer, are all above it (0x20 is the lowest), and timestamps in nanoseconds are
-below it until the year 2043."""
+"""Maximum first sequence of an identity. A higher one is reported, because no earlier sequence shows a jump.
+
+Any eight printable characters, read as an integer, exceed this maximum (the lowest character is 0x20). Timestamps in
+nanoseconds do not exceed it until the year 2043.
+"""
 
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
@@ -90,7 +92,7 @@ def fold(a: np.uint64, b: np.uint64) -> np.uint64:
 
 @compiled(inline="always")
 def multiplier_of(seed: np.uint64) -> np.uint64:
-    """Return the odd number that `hash_of` multiplies with, made from a seed."""
+    """Derive the multiplier of `hash_of`, an odd number, from a seed."""
     return (((seed << np.uint64(32)) | (seed >> np.uint64(32))) ^ np.uint64(0xD6E8FEB86659FD93)) | np.uint64(1)
 
 
@@ -98,9 +100,9 @@ def multiplier_of(seed: np.uint64) -> np.uint64:
 def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
     """Return a seeded 64-bit hash of data[start:start+length], computed from eight bytes at a time; never 0.
 
-    The seed is in the multiplier and the product is folded, as in wyhash: with a known multiplier, or with the lower
-    half of the product alone, two words could be chosen that cancel out for every seed. The words are read without a
-    loop of their own, so that the compiler reads each at once: 11 ns instead of 42 for 16 bytes.
+    The seed determines the multiplier, and both halves of the product are used, as in wyhash. With a known multiplier,
+    or only the lower half, an attacker could choose two words that cancel out for every seed. Each word is read without
+    a loop over its bytes, so that the compiler makes one load of it: 16 bytes take 11 ns instead of 42.
     """
     prime = np.uint64(0x9E3779B97F4A7C15)
     multiplier = multiplier_of(seed)

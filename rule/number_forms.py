@@ -17,8 +17,8 @@ LITTLE, FLOATING, LETTERS, HEXADECIMAL = 1, 2, 3, 4
 NEAR, FAR = 1 << 48, 1 << 56
 """Bounds of the distance between a sequence and the last one of its identity.
 
-A sequence is a doubt if it is closer than NEAR in the suspected form, and at least FAR away in the configured form. FAR
-is large, because a repeated old sequence may be far below the last one: if sequences begin with a time (snowflakes),
+A sequence may be little-endian if its distance is below NEAR as little-endian, but FAR or more as big-endian. FAR is
+large, because a repeated old sequence may be far below the last one. In sequences that begin with a time (snowflakes),
 FAR is 198 days or more.
 """
 STEP, FIRST_BYTE = 256, 1 << 56
@@ -37,13 +37,13 @@ NEAR_NEIGHBOUR applies if the neighbour is not close as little-endian, NEXT_TO o
 DOUBLE_STEP = 8
 """Maximum step between two sequences of a counter written as floating-point numbers."""
 SHORT = 1 << 52
-"""Bound of little-endian counters and times. A number below this bound causes a doubt if it is negative when read as
-big-endian.
+"""Bound of little-endian counters and times. A number causes a doubt if it is below this bound as little-endian, but
+negative as big-endian.
 """
 LEAST = -(1 << 63)
-"""Usual marker of a missing number: a record with it becomes a dead letter.
+"""Lowest 64-bit integer, which producers often write for a missing number. Its record becomes a dead letter.
 
-It causes no doubt, although its bytes are 128 as little-endian.
+This integer causes no doubt, although its bytes are 128 as little-endian.
 """
 
 SPACE, TILDE, MINUS = 32, 126, 45
@@ -75,7 +75,7 @@ class DoubtfulSequence(NamedTuple):
 
 
 def is_hexadecimal(text: bytes) -> bool:
-    """Return True if a text is a hexadecimal number with digits and letters, and no decimal number with an exponent."""
+    """Return True if a text is a hexadecimal number with digits and letters, other than a decimal like 12e5."""
     return _HEX.fullmatch(text) is not None
 
 

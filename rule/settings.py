@@ -33,8 +33,8 @@ class Setting(NamedTuple):
 
     Args:
         about: help text of options.
-        agreed: "always" if the rules of a worker group always contain the setting; "if set" if they contain only
-            values other than the default.
+        agreed: "always" if the rules of a worker group always contain the setting; "if set" if the rules contain the
+            setting only with a value other than the default.
         entry: field of a partition's owner entry that contains the setting. "rule": if the setting changes, existing
             state becomes meaningless. "judging": the setting may change while there is state; the entry omits its
             default.
@@ -111,7 +111,7 @@ class RuleSettings:
 
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> RuleSettings:
-        """Parse settings as `texts` writes them; a missing one has its default.
+        """Parse settings from texts as `texts` returns them; a missing setting gets its default.
 
         Raises:
             ValueError: a setting cannot be parsed; see also the class.
@@ -179,4 +179,4 @@ AGREED_IF_SET: Final = frozenset(SETTINGS) - AGREED
 RULE: Final = frozenset(name for name, each in SETTINGS.items() if each.entry == "rule")
 JUDGING: Final = frozenset(SETTINGS) - RULE
 SPARK: Final = frozenset(name for name, each in SETTINGS.items() if each.spark)
-"""Names of the settings that Spark judges by. The sets above have the names for other uses; see `Setting`."""
+"""Names of the settings that Spark judges by."""

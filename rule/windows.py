@@ -92,7 +92,13 @@ class ExtraColumns(NamedTuple):
         )
 
     def put(self, at: NDArray[np.int64], other: ExtraColumns, of: NDArray[np.int64] | slice) -> None:
-        """Copy rows of other columns into these columns. of: rows of `other` to read; at: rows to write here."""
+        """Copy rows of other columns into these columns.
+
+        Args:
+            at: rows of these columns to write.
+            other: columns to copy from.
+            of: rows of `other` to read.
+        """
         for mine, theirs in zip(self, other, strict=True):
             if len(mine):
                 mine[at] = theirs[of]
@@ -150,10 +156,10 @@ def advance(bits: U64, slot: int, last: int, sequence: int) -> None:
 
 @compiled()
 def put_back(extras: ExtraColumns, slot: int, last: int, to: int) -> None:
-    """Adjust an identity's row of `extras` to a last sequence that an operator has lowered from `last` to `to`.
+    """Adjust an identity's row of `extras` after an operator has lowered its last sequence from `last` to `to`.
 
-    The window's marks below `to` stay; sequences below the old window count as seen. The fingerprint becomes unknown,
-    and counting starts again.
+    Marks below `to` stay, and sequences below the old window count as seen. The fingerprint becomes unknown, and
+    counting starts again. A negative `to` (no last sequence) changes nothing.
     """
     bits, prints, firsts, counts = extras
     if to < 0:
