@@ -20,8 +20,8 @@ ADMIN_TIMEOUT_S: Final = 30.0
 NEW_TOPIC_S: Final = 180.0
 """Seconds to wait until brokers know a new topic.
 
-They create some hundred partitions a second, or some tens on a busy machine. A stream of 1,000 partitions has four or
-five topics with 1,000 partitions each.
+Brokers create some hundred partitions a second, or some tens on a busy machine. A stream of 1,000 partitions has four
+or five topics with 1,000 partitions each.
 """
 SETTLING: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -58,7 +58,7 @@ def all_topics(admin: AdminClient) -> dict[str, TopicMetadata]:
 
 
 def partition_counts(admin: AdminClient, topics: list[str]) -> dict[str, int]:
-    """Return the numbers of partitions of those topics that exist, by name.
+    """Return the partition count of each topic that exists, by name.
 
     Raises:
         BrokerUnavailable: Kafka does not answer.
@@ -83,7 +83,7 @@ def partition_count(client: Consumer, topic: str, timeout_s: float = ADMIN_TIMEO
         found = client.list_topics(topic, timeout=timeout_s).topics.get(topic)
     except KafkaException as failure:
         raise BrokerUnavailable(
-            f"Kafka did not answer if topic {topic} exists: {failure.args[0].str()}. Check that it runs"
+            f"Kafka did not answer whether topic {topic} exists: {failure.args[0].str()}. Check that Kafka runs"
         ) from None
     if found is None or (found.error is not None and found.error.code() in MISSING):
         return 0
@@ -140,7 +140,7 @@ def open_consumer(options: Options, group: str, *, committed: bool = True) -> Co
 def offset_ranges(
     client: Consumer, topic: str, partitions: int, timeout_s: float = ADMIN_TIMEOUT_S, settle_s: float = 0.0
 ) -> list[OffsetRange]:
-    """Return the offset range of each partition of a topic, with two requests in total.
+    """Return the offset range of each partition of a topic, with two calls of librdkafka.
 
     Args:
         client: consumer from the function `consumer`.
@@ -172,15 +172,16 @@ def ranges_of(
 def offsets_at(
     client: Consumer, topic: str, partitions: Collection[int], at: int, timeout_s: float, settle_s: float = 0.0
 ) -> list[int]:
-    """Return the first or last offset of some partitions of a topic, in the given order, with one request.
+    """Return the first or last offset of some partitions of a topic, in the given order.
 
-    Several topics in one request would cost more: librdkafka searches the list of partitions again for each of them.
+    One call of librdkafka requests them, and is repeated for partitions without an answer. A call for several topics
+    would cost more: librdkafka searches its list of partitions again for each partition.
 
     Args:
         client: consumer from the function `consumer`
         topic: name of the topic
         partitions: numbers of the partitions
-        at: OFFSET_BEGINNING or OFFSET_END, which ListOffsets accepts instead of a timestamp
+        at: OFFSET_BEGINNING or OFFSET_END
         timeout_s: see `offset_ranges`
         settle_s: see `offset_ranges`
 
@@ -194,7 +195,9 @@ def offsets_at(
 def offsets_from(
     client: Consumer, topic: str, held: Mapping[int, OffsetRange], ms: int, timeout_s: float
 ) -> dict[int, int]:
-    """Return the first offset of each partition at or after a time; the partition's end if all records are older.
+    """Return each partition's first offset at or after a time.
+
+    If all records are older, this is the end of the partition's range in `held`.
 
     Args:
         client: consumer from the function `consumer`.
@@ -228,7 +231,7 @@ def _request_offsets(
         at: OFFSET_BEGINNING, OFFSET_END, or a time in milliseconds since 1970.
         timeout_s: see `offset_ranges`.
         settle_s: see `offset_ranges`.
-        ends: result for each partition without a record at or after that time, instead of OFFSET_END.
+        ends: result for each partition with older records only, if `at` is a time.
     """
     has_failed = False
 
@@ -300,8 +303,8 @@ class Consumers:
         Args:
             group: see the function `consumer`.
             committed: see the function `consumer`.
-            topic: topic to read: its metadata is fetched first, because an idle consumer of other topics would take a
-                second to find it. None: fetch no metadata.
+            topic: topic to read. Its metadata is fetched first, because an idle consumer of other topics would need a
+                second to find the topic. None: fetch no metadata.
         """
         kind = group, committed
         if kind in self._idle:
@@ -333,7 +336,7 @@ class Consumers:
 def committed_positions(
     client: Consumer, places: Collection[TopicPartition], timeout_s: float = ADMIN_TIMEOUT_S
 ) -> list[TopicPartition]:
-    """Return the group's committed offset of each partition; -1001: there is none.
+    """Return the committed offset of each partition in the client's group; -1001: no offset.
 
     librdkafka also returns -1001, with an error, if it has no answer for a partition. The request is then repeated.
 
@@ -350,11 +353,15 @@ def committed_positions(
         try:
             found = client.committed(list(places), timeout=timeout_s) if places else []
         except KafkaException as error:
-            raise BrokerUnavailable(f"committed offsets cannot be read: {explained(error.args[0])}") from None
+            raise BrokerUnavailable(
+                f"the group's committed offsets cannot be read: {explained(error.args[0])}. Check that Kafka runs"
+            ) from None
         wrong = next((each for each in found if each.error is not None), None)
         if wrong is None or wrong.error is None:
             return found
         if time.monotonic() > deadline:
             where = f"{wrong.topic} partition {wrong.partition}"
-            raise BrokerUnavailable(f"{where}: its committed offset cannot be read: {explained(wrong.error)}")
+            raise BrokerUnavailable(
+                f"{where}: its committed offset cannot be read: {explained(wrong.error)}. Check that Kafka runs"
+            )
         time.sleep(PAUSE_S)

@@ -1,7 +1,8 @@
 """Reader of committed records: several partitions at a time, each from an offset to its end.
 
 Every command, page and check that reads a topic with librdkafka uses this module. A caller that needs an exact end
-requests it first (`clients.offset_ranges`): the last stable offset with a committed client, else the high watermark.
+requests the end first (`clients.offset_ranges`). For a client of committed records, this is the last stable offset;
+for other clients, the high watermark.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ AT_A_TIME: Final = 10_000
 CONSUME_S: Final = 0.005
 """Maximum seconds to wait for `AT_A_TIME` messages. Each partition causes this wait once, at its end."""
 STUCK_S: Final = 3.0
-"""Seconds without records after which the worker's client (`second_client`) reads the batch at the position."""
+"""Seconds without records after which the worker's client (`second_client`) tries to read the next batch."""
 UNREADABLE: Final = {
     KafkaError._BAD_COMPRESSION,  # noqa: SLF001 - librdkafka has no public name
     KafkaError._BAD_MSG,  # noqa: SLF001
@@ -85,8 +86,8 @@ def records_between(
 
     The records of each partition come in order, mixed with those of other partitions.
 
-    Memory is limited by the client's own queue and one call's messages. A new leader may have fewer records than its
-    predecessor until its followers have caught up, so a partition is read until its given end.
+    Memory is limited by the client's own queue and one call's messages. A new leader may report a lower end until its
+    followers have caught up. So the caller gives the ends, and each partition is read up to there.
 
     Args:
         client: consumer from `clients.consumer`; it must read nothing else at the same time.
@@ -120,7 +121,7 @@ def in_batches(messages: Iterable[Message], most: int) -> Iterator[tuple[Message
 
 
 class _Reading:
-    """One pass over partitions of a topic, with the position in each."""
+    """Single pass over partitions of a topic, with the position in each partition."""
 
     def __init__(
         self,
@@ -134,8 +135,11 @@ class _Reading:
         self._client, self._topic, self._timeout_s, self._second = client, topic, timeout_s, second
         self._positions, self._left = dict(begins), dict(ends)
         self._refused: dict[int, KafkaError] = {}
-        """Partitions that librdkafka refuses to read from their position, with the error. It may skip the batch, or
-        request an offset past the end, so everything after the error is discarded until the position is set again."""
+        """Errors of partitions that librdkafka refuses to read further, by partition.
+
+        After the error, librdkafka may skip a batch or request an offset past the end. So its messages are discarded
+        until the position is set again.
+        """
         self._answered_at = self._tried_at = 0.0
 
     @property
@@ -241,7 +245,7 @@ class _Reading:
 
 
 def _unreadable(topic: str, partition: int | None, error: KafkaError) -> TransportError:
-    """Return the error for a partition that librdkafka stops reading."""
+    """Convert an error of librdkafka, after which it stops reading a partition, into Ratchet's."""
     if error.code() == OUT_OF_RANGE:
         return PositionLost(
             f"{topic}, partition {partition}: records were deleted before they were read, by retention or by hand "
