@@ -21,10 +21,11 @@ ALL_RECORDS: Final = 1 << 31
 """Value of `records` for no limit: more records than a fetched chunk has."""
 
 CHUNK_SHARE: Final = 4
-"""Divisor of the memory limit for a chunk of several batches: a quarter for its records, a quarter for its columns.
+"""Divisor of the memory limit, for a chunk of several batches.
 
-A single batch may take the whole limit. So a lane may read ahead while it works on a chunk, but not while it works on a
-large batch. Its memory stays below three times the limit (tests/app/worker/test_large_batches.py).
+The chunk's records may take a quarter of the limit, and its columns another quarter. A single batch may take the whole
+limit. So a lane reads ahead while it works on a chunk, but not while it works on a large batch. The lane's memory stays
+below three times the limit (tests/app/worker/test_large_batches.py).
 """
 
 RATIO_USUAL: Final = 16
@@ -56,13 +57,13 @@ CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 
 OFFSET_MAX: Final = 2**63 - 2
 """Largest valid offset: its successor still fits a signed 64-bit integer. A batch's checksum does not cover the base
-offset, so a damaged one is found only by such limits."""
+offset, so only such limits reveal a damaged base offset."""
 
 _CONTROL_KEY: Final = struct.Struct(">hh")
 """Format of a control record's key: version and type."""
 ABORT_MARKER: Final = 0
 EMPTIED: Final = -1
-"""Type of a marker without its record."""
+"""Type given to a transaction marker after Kafka's log cleaner has removed its record."""
 
 CODECS: Final = {"none": 0, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
 _CODEC_IDS: Final = frozenset(CODECS.values())
@@ -181,8 +182,8 @@ class Heads:
     def _control_type(self, data: bytes | memoryview, at: int, end: int, base: int) -> int:
         """Return the type in a control record's key.
 
-        0 is an abort, 1 a commit; others, such as leader changes, have no effect. Kafka's log cleaner may keep
-        only the header of a producer's last marker (LogCleaner, RETAIN_EMPTY); the type is then EMPTIED.
+        0 is an abort, 1 a commit; other types, such as leader changes, have no effect. Kafka's log cleaner may keep
+        only the header of a producer's last marker (LogCleaner, RETAIN_EMPTY). Then return EMPTIED.
         """
         if not HEAD.unpack_from(data, at)[-1]:
             return EMPTIED
@@ -220,8 +221,8 @@ def read_chunk(
         sequence_header: name of a header to find in every record; b"" for none.
         identity_header: name of a second header to find in every record; b"" for none.
         most: bytes that one batch may unpack to.
-        records: number of records to read, 1 or more.
-        is_input: True: a lane reads its input, so that `ratchet resume` can skip a batch.
+        records: maximum number of records to read, 1 or more.
+        is_input: True if a lane reads its input: an error about a batch then names the command that skips the batch.
 
     Raises:
         BatchTooLarge: the first batch with records to read unpacks to more than `most`.
@@ -269,7 +270,7 @@ class _Unpacked:
         buffer: uint8[bytes], read-only.
         rows: one tuple for each batch, as `read_records` takes it: (start, end, base offset, last offset delta, base
             timestamp, append time, count).
-        next: offset after the last batch read, which may be a control batch or an aborted one.
+        next: offset after the last batch read; control batches and aborted ones count as read.
         epoch: leader epoch of that batch.
         codec: compression codec of the last batch.
     """

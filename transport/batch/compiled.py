@@ -1,10 +1,10 @@
 """Decorator of every function that Numba compiles, and its cache on disk.
 
-Numba keeps machine code by file, name and line, and trusts it while that one file is unchanged. Two things would go
-wrong after an update of Ratchet. Compiled code contains constants and functions of other files, so kept code would
-judge by an old rule. And Numba unpickles the index of its cache before it compares sources. The index names the classes
-in signatures, so a worker could not start if one of these classes has moved. Therefore this module keeps code only
-while no file of `SHARED` changes, and treats an unreadable index as empty.
+Numba keeps the machine code of a function until the function's file changes. After an update of Ratchet, two things
+would go wrong. First, compiled code contains constants and functions of other files, so the kept code would judge by an
+old rule. Therefore this module keeps code only while no file of `SHARED` changes. Second, Numba unpickles the index of
+its cache before it compares sources. The index names the classes in signatures, so a worker could not start after one
+of these classes has moved. Therefore this module treats an unreadable index as empty.
 """
 
 # ruff: noqa: SLF001  Numba lets nobody choose the file of a cache.
@@ -21,8 +21,8 @@ from numba.core.caching import IndexDataCacheFile
 OPTIONS: Final = {"cache": True, "nogil": True, "_nrt": False}
 """Numba options of every compiled pass.
 
-No pass allocates, so none needs Numba's reference counting. With it each helper would increase and decrease every
-array's count atomically, which took four fifths of the time of `read_records`.
+No pass allocates, so none needs Numba's reference counting. Reference counting would make each helper increase and
+decrease every array's count atomically, which took four fifths of the time of `read_records`.
 """
 
 SHARED: Final = (
@@ -60,9 +60,9 @@ def compiled(**options: Any) -> Callable[[Any], Any]:
 
 
 def stamp_of(package: Path) -> tuple[tuple[int, int], ...]:
-    """Return (modification time, size) of each shared module (`SHARED`); a change of one recompiles its users.
+    """Return (modification time, size) of each shared module (`SHARED`); a changed one makes its users compile again.
 
-    Empty inside a zip archive, which Numba dates itself.
+    Inside a zip archive, return (): Numba itself compares the date of the archive.
     """
     try:
         found = [(package / name).stat() for name in SHARED]

@@ -1,6 +1,6 @@
 """Compression of a new batch's records, piece by piece, with space for the batch header in front.
 
-A single record may be as large as the largest batch, and each copy would take as much memory again.
+A single record may be as large as the largest batch, and each further copy would take that much memory again.
 """
 
 from __future__ import annotations

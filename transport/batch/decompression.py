@@ -1,7 +1,8 @@
 """Decompression of a batch's records into a buffer of limited size.
 
 Kafka bounds batches by their compressed size alone (max.message.bytes), and zstd packs 128 KiB into four bytes. So a
-few kilobytes could fill all memory. The size that a batch states is never trusted; it only appears in error messages.
+few kilobytes could fill all memory. No memory is reserved by the size that a batch states: a snappy batch that states
+too much is refused, and the size in a zstd batch only appears in error messages.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ COUNT_MOST: Final = 5
 class DroppedBatch(NamedTuple):
     """Dropped records of a fetched batch, duplicates for example, with the verdict on each.
 
-    rows: int64[dropped], rising indexes in the batch.
+    rows: int64[dropped], indices of the records in the batch, rising.
     verdicts: uint8[dropped], index of the verdict's name in `names`.
     against: int64[dropped], the identity's last sequence when the record came; -1 without one.
     names: names of the verdicts, as written in the header.
@@ -75,14 +75,14 @@ def append_headers(  # type: ignore[no-untyped-def]
         offsets: int64[dropped], offsets in the input topic.
         verdicts: uint8[dropped], as in `DroppedBatch`.
         against: int64[dropped], as in `DroppedBatch`.
-        constants: uint8[bytes], constant bytes of the appended headers, in parts. There is one part for each verdict:
-            the header with the verdict, and the name of the header with the last sequence. The last part has the
-            headers with topic and partition, and the name of the header with the offset.
+        constants: uint8[bytes], constant bytes of the appended headers, in parts. Each verdict has one part, with the
+            header of the verdict, and the name of the header with the last sequence. The last part has the headers
+            with topic and partition, and the name of the header with the offset.
         constant_starts: int64[parts], start of each part.
         constant_lengths: int64[parts], length of each part.
         out: uint8[bytes], output buffer with room for all headers.
         starts: int64[dropped], receives the start of each record's headers in `out`.
-        lengths: int64[dropped], receives their length.
+        lengths: int64[dropped], receives the length of each record's headers.
     """
     at = 0
     last = len(constant_starts) - 1

@@ -25,7 +25,7 @@ _CRC_AT: Final = 17
 
 BATCH_WRITTEN: Final = 1_048_588
 """Usual limit of a written batch, in bytes: Kafka's default for max.message.bytes. Only a single larger record makes a
-larger batch. A lane sends several batches at once, and each is copied on its way into the socket."""
+larger batch. The limit bounds memory: a lane sends several batches at once, and each is copied for the socket."""
 
 
 ENTRY_OVERHEAD: Final = 40
@@ -73,7 +73,7 @@ def finish(
     Args:
         records: uint8[HEADER_SIZE + bytes of the records]; the header is written into its first HEADER_SIZE bytes.
             Without compression this array itself becomes the batch's buffer.
-        count: records in it.
+        count: number of the records.
         base_time: ms, start of the records' timestamp deltas.
         top_time: ms, the highest timestamp.
         compression: "none", "gzip", "snappy", "lz4" or "zstd".
@@ -126,7 +126,7 @@ def forward(batch: RecordBatch, keep: NDArray[np.bool_], limit: int, compression
             raise RecordTooLarge(
                 f"{batch.topic}, partition {batch.partition}, offset {offset}: a batch of {len(encoded.buffer)} "
                 f"bytes exceeds the output topic's max.message.bytes of {limit}. Raise max.message.bytes of the "
-                "output topic to at least that of the input topic"
+                "output topic to at least this size, and to no less than that of the input topic"
             )
         yield encoded
 
@@ -200,7 +200,7 @@ def encode_entries(pairs: Iterable[tuple[bytes, bytes | None]], limit: int) -> l
 
 
 def entry_batch(out: Bytes, pairs: Sequence[tuple[bytes, bytes | None]]) -> tuple[int, int]:
-    """Write a few key and value pairs as the first records of a batch. Compiled code appends the others.
+    """Write a few key and value pairs as the first records of a batch. The caller may append further records.
 
     Args:
         out: uint8[bytes], with room for the batch header and the pairs

@@ -194,9 +194,9 @@ def read_records(
         first_offset: lowest offset to read, because a fetch may begin in the middle of a batch.
         first_name, second_name: uint8[bytes], names of the two headers to locate in each record; empty for none.
         replay_name: uint8[bytes], prefix of the header names that mark a record re-sent from the dead letters.
-        columns: int64[COLUMNS, capacity], to fill, with capacity for at least one record; reading ends when they are
-            full.
-        replays: int64[capacity], receives the indexes of records with a header of that prefix.
+        columns: int64[COLUMNS, capacity], to fill, with capacity for at least one record; reading ends when the
+            columns are full.
+        replays: int64[capacity], receives the indices of records with a header of that prefix.
 
     Returns:
         (records read, index of the first damaged batch or -1, True if records were left over, number of indexes in

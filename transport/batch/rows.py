@@ -20,7 +20,7 @@ ROW_OVERHEAD: Final = 37
 
 Ints = NDArray[np.int64]
 Spans = tuple[Bytes, Ints, Ints]
-"""Bytes of all parts, with the start and the length of each part; length -1 is null."""
+"""Joined byte strings, and the start and length of each as int64[n]; length -1 is null."""
 
 
 @compiled()
@@ -97,7 +97,7 @@ def write_rows(  # type: ignore[no-untyped-def]
 
 
 def spans(parts: Sequence[bytes | None]) -> Spans:
-    """Join the parts into one buffer, and return it with each part's start and length; None has length -1."""
+    """Join byte strings into one buffer. Return the buffer, and each string's start and length; None has length -1."""
     if None in parts:
         lengths = np.fromiter((-1 if part is None else len(part) for part in parts), np.int64, len(parts))
         data = b"".join(part for part in parts if part)
