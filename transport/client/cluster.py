@@ -39,16 +39,16 @@ from kafka_ratchet.transport.client.watch import Watch
 mend_connections()
 
 ANSWER_LEAST_MS: Final = 100
-"""Milliseconds that a broker gets for its first answer, however short the limit is."""
+"""Minimum milliseconds to wait for a broker's first answer, even if the time limit is shorter."""
 
 
 async def connected(options: dict[str, Any], timeout_s: float, request_timeout_ms: int) -> AIOKafkaClient:
-    """Return a client of a cluster that answers.
+    """Connect a client to a cluster, and return it once a broker has answered.
 
     Args:
         options: options of aiokafka
-        timeout_s: how long to try
-        request_timeout_ms: how long the client waits for each later answer
+        timeout_s: maximum seconds to try
+        request_timeout_ms: maximum milliseconds that the client waits for each later answer
 
     Raises:
         BrokerUnavailable: no broker answered within timeout_s.
@@ -87,8 +87,8 @@ Decoding an answer takes a fifth of this pause.
 SHARED: Final = 16
 """Number of connections that all lanes share for requests which Kafka answers at once.
 
-Without them, each lane would need two connections of its own. A broker answers the requests of a connection one after
-the other, so there are as many connections as lanes that may start at the same time.
+Without shared connections, each lane would need two connections of its own. A broker answers the requests of a
+connection one after the other, so this is also the number of lanes that may start at the same time.
 """
 
 LATEST: Final = -1
@@ -390,7 +390,7 @@ class Cluster:
             if missing := sorted(wanted - there.keys()):
                 if retry.seconds > GONE_AFTER_S:
                     raise TopicReplaced(
-                        f"{missing[0]}: the topic does not exist any more. Restore it, or see "
+                        f"{missing[0]}: the topic does not exist any more. Restore the topic, or see "
                         "docs/reference/halted.md for other remedies"
                     )
                 await retry.wait(TopicMissing(f"topic {missing[0]} does not exist"))
@@ -441,13 +441,14 @@ class Cluster:
             connection: connection of the request.
             max_bytes: highest size of the answer.
             max_wait_ms: how long the broker may hold back an empty answer.
-            topic_id: 16 bytes, id of the position's topic.
+            topic_id: 16 bytes, id of the topic that the position belongs to.
             last_epoch: leader epoch of the last batch that the caller has read before position; NO_EPOCH without one.
 
         Raises:
             PositionLost: the topic does not hold that position (any more).
-            TopicReplaced: the topic of that id was deleted, and its name belongs to another topic or to none.
+            TopicReplaced: the topic of that id was deleted; its name belongs to another topic, or to none.
             LogTruncated: the log lost its end after it was read up to position.
+            TransportError: this user had no right to see the topic for GONE_AFTER_S.
         """
         request = FetchByIdRequest(topic_id, partition, position, last_epoch, max_bytes, max_wait_ms)
         retry = Retry("fetch", topic=topic, partition=partition, position=position)
@@ -493,14 +494,15 @@ class Cluster:
         )
         raise PositionLost(
             f"{topic}, partition {partition}: offset {position} is to be read next, but the topic holds {first} to "
-            f"{end}. {why}; see docs/reference/halted.md for other remedies"
+            f"{end}. {why}; see docs/reference/halted.md for the remedies"
         ) from None
 
     async def _check_topic_id(self, topic: str, topic_id: bytes) -> None:
         """Check that the topic of that name still has that id.
 
         Raises:
-            TopicReplaced: the name belongs to another topic.
+            TopicReplaced: the name belongs to another topic, or to none.
+            TransportError: this user had no right to see the topic for GONE_AFTER_S.
         """
         now = (await self.found([topic]))[topic].id
         if now != topic_id:

@@ -2,10 +2,10 @@
 """Patches of aiokafka's connections: large batches uncopied, and Kafka's errors after a reset.
 
 aiokafka 0.14 copies a request twice on its way to the transport, and each response four times on its way from there
-(`kafka_ratchet.transport.client.receiving`). It keeps one of the copies until the next response begins.
+(`kafka_ratchet.transport.client.receiving`). aiokafka keeps one of these copies until the next response begins.
 
 If Kafka refuses this client, or this client refuses Kafka's certificate, the error is an `AccessRefused` with a message
-for the operator. aiokafka hides the reason why a client could not start; `refused_by` returns it.
+for the operator. aiokafka hides the reason why a client could not start; `refused_by` returns that reason.
 
 asyncio's transports accept and drop bytes written after a reset. Those of uvloop raise RuntimeError until aiokafka's
 reader notices the reset, but aiokafka 0.14 expects only OSError from a write. So the RuntimeError reaches the callers,

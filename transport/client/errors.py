@@ -22,7 +22,7 @@ class InvalidRecord(kafka.BrokerResponseError):  # type: ignore[misc]  # aiokafk
 
 
 class Throttled(kafka.KafkaError):  # type: ignore[misc]
-    """Error for a used-up quota: Kafka answered without data, only with the time to wait."""
+    """Error for a used-up quota: Kafka's answer has no data, only the time to wait."""
 
 
 UNAUTHORIZED: Final = (
@@ -43,9 +43,9 @@ def replaced(topic: str, before: str, now: str) -> TopicReplaced:
     """Return the error for a topic replaced by another one of its name. before, now: topic ids as text."""
     return TopicReplaced(
         f"{topic}: the name belonged to topic id {before}, and belongs to topic id {now} now: the topic was deleted "
-        "and created again, or is another cluster's. Offsets and last sequences belong to the "
-        "old topic; going on by them would lose or double records. `ratchet resume` goes on with the new topic; see "
-        "docs/reference/halted.md"
+        "and created again, or this is another cluster. Offsets and last sequences belong to the "
+        "old topic; continuing with them would lose or double records. `ratchet resume` goes on with the new topic; "
+        "see docs/reference/halted.md"
     )
 
 
@@ -68,7 +68,7 @@ def truncated(topic: str, partition: int, position: int, last_epoch: int, instea
 
 
 def raise_for(code: int, where: str = "") -> None:
-    """Raise aiokafka's exception for a Kafka error code; 0 raises nothing. where: topic and partition, for its text."""
+    """Raise aiokafka's exception for a Kafka error code; 0 raises nothing. where: topic and partition, for the text."""
     if code == PRODUCER_FENCED:
         raise kafka.ProducerFenced  # aiokafka 0.14 does not know the number
     if code == InvalidRecord.errno:

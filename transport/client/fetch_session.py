@@ -1,7 +1,7 @@
 """Fetches from very many partitions at once, in a session that the broker keeps (KIP-227).
 
-The first request of a session names every partition. Later ones name only changes, and the broker answers with
-changed partitions alone. Kafka 3.1 or newer, as for all requests by topic id.
+The first request of a session names every partition. Later requests name only added and removed partitions, and the
+broker's answers contain only partitions with news. Kafka 3.1 or newer, as for all requests by topic id.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _REPLICA: Final = 4
 class PositionToWatch(NamedTuple):
     """Position to watch: a topic's partition and the next offset there.
 
-    topic_id: 16 bytes; position: offset; last_epoch: leader epoch of the batch before it, or NO_EPOCH
+    topic_id: 16 bytes; position: next offset; last_epoch: leader epoch of the batch before that offset, or NO_EPOCH
     """
 
     topic_id: bytes

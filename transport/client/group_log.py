@@ -1,7 +1,7 @@
 """Times of a consumer group's commits, and the group's members at those times, from `__consumer_offsets`.
 
 A committed offset shows neither time nor client. Reading the topic needs a right that workers do not need otherwise, so
-every answer here may be missing.
+every answer here may be None.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CLASSIC_KEY: Final = 2
 CONSUMER_KEY: Final = 5
 """Type of a record's key: the record describes one member of a group with the new consumer protocol.
 
-With `CLASSIC_KEY` it describes all members of a classic group.
+A record with a key of type `CLASSIC_KEY` describes all members of a classic group.
 """
 CLASSIC_FORMATS: Final = range(4)
 
@@ -117,7 +117,7 @@ class GroupHistory:
         self._consumers: dict[str, Member] = {}
 
     def take(self, key: bytes, value: bytes | None, at_ms: int) -> None:
-        """Apply one record of `__consumer_offsets`; records of other groups and of unknown formats are ignored."""
+        """Apply one record of `__consumer_offsets`; ignore records of other groups and of unknown formats."""
         if key[2 : 2 + len(self._prefix)] != self._prefix:
             return
         kind, fields = int.from_bytes(key[:2], "big"), _Fields(key[2 + len(self._prefix) :])
@@ -170,7 +170,7 @@ def _classic_members(value: bytes) -> tuple[Member, ...] | None:
 
 
 class GroupLog:
-    """Reader of a group's commits in `__consumer_offsets`, for error messages that name their writers."""
+    """Reader of a group's commits in `__consumer_offsets`, so that an error message can name the client of a commit."""
 
     def __init__(self, group: str) -> None:
         self._group, self._history = group, GroupHistory(group)
@@ -185,8 +185,8 @@ class GroupLog:
         Args:
             cluster: connected client of the Kafka cluster
             topic: topic of the commit
-            partition: its partition
-            offset: committed offset; None is returned if the newest commit is of another offset
+            partition: number of the partition
+            offset: committed offset; the result is None if the newest commit has another offset
             connection: connection of the requests
         """
         clock = asyncio.get_running_loop().time

@@ -1,7 +1,7 @@
 """Bounded reader of one partition's committed record batches, with the worker's client.
 
-Surveys, verify's columns, dead letters, recounts and the group's log read with it. Lanes and changelogs follow a
-topic without an end, and compare leader epochs: they have their own fetches.
+Surveys, `ratchet verify`, dead letters, recounts and `group_log` use this reader. Lanes and changelogs have their own
+fetches, because they follow a topic without an end and compare leader epochs.
 """
 
 from __future__ import annotations
@@ -51,10 +51,14 @@ class PartitionAddress(NamedTuple):
 class FetchOptions(NamedTuple):
     """Options of each fetch of a `PartitionReader`.
 
-    connection: connection of the requests. max_bytes: highest size of an answer. wait_ms: how long the broker may hold
-    back an empty answer. batch_most: bytes that one batch may unpack to. sequence_header, identity_header: headers to
-    locate in every record; b"" for none. committed: False to read records of aborted transactions too. in_thread:
-    unpack in a thread, so that the event loop is not blocked. timeout_s: longest wait for an answer; None: no limit.
+    connection: connection of the requests.
+    max_bytes: highest size of an answer.
+    wait_ms: milliseconds that the broker may hold back an empty answer.
+    batch_most: bytes that one batch may unpack to.
+    sequence_header, identity_header: headers to locate in every record; b"" for none.
+    committed: False to read records of aborted transactions too.
+    in_thread: True to unpack in a thread, so that the event loop is not blocked.
+    timeout_s: maximum seconds to wait for an answer; None: no limit.
     """
 
     connection: Hashable
@@ -180,10 +184,10 @@ class PartitionReader:
 
         Args:
             end: last stable offset, or an offset before it.
-            stops_at_open: also stop at an open transaction before the end.
+            stops_at_open: True to stop also at an open transaction before the end.
 
         Raises:
-            BrokerUnavailable: Kafka returns no records, though it has some.
+            BrokerUnavailable: Kafka returns no records, although there are some before `end`.
             RatchetError: see `read`.
         """
         empty, start = 0, self.position

@@ -1,4 +1,4 @@
-"""Produce request with one record batch, which it copies only once.
+"""Produce request with one record batch, which is copied only once.
 
 aiokafka's own request copies the batch at every level of its nesting: four times, a tenth of the worker's CPU time.
 """

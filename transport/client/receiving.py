@@ -5,10 +5,9 @@ aiokafka reads with asyncio's `StreamReader`, which copies each fetched byte fou
 event loop's buffer, into the `StreamReader`'s buffer, out of that buffer, and out of the response. Here the event loop
 (under TLS: OpenSSL) writes into the response's own buffer, and a fetch is decoded without a copy.
 
-Ownership of the memory is simple on purpose: a buffer filled again while a batch is a view of it would silently damage
-the batch. A buffer is made for one response when its length is known, is filled once, and is handed over read-only when
-it is full. This module keeps no reference to it from then on. A buffer is freed with the last view of it, and none is
-used twice.
+No buffer is used twice, because filling a buffer again would silently damage a batch with a view of it. A buffer is
+made for one response when the response's length is known. It is filled once, and handed over read-only when it is full.
+From then on this module keeps no reference to the buffer, which is freed with its last view.
 
 aiokafka has no types.
 """
@@ -35,14 +34,14 @@ SIZE: Final = struct.Struct(">i")
 ROOM: Final = 1 << 10
 """Size in bytes of the buffer used while the length of a response is unknown.
 
-Most responses are shorter and cost one system call. Of a longer response, the bytes in this buffer are copied. A worker
-of 1,000 partitions has some thousands of connections.
+Most responses are shorter, and cost one system call. Of a longer response, the first bytes are copied out of this
+buffer. The buffer is small, because a worker of 1,000 partitions has some thousands of connections.
 """
 RESPONSE_MOST: Final = 1 << 30
-"""Bytes of the longest response that Kafka sends; a server that announces more does not speak Kafka's protocol.
+"""Maximum bytes of a response; a server that announces more is not accepted as a Kafka broker.
 
-A fetch asks for megabytes, and brings one whole batch, which Kafka's max.message.bytes bounds by 2 GiB at
-most.
+A fetch requests some megabytes, but returns at least one whole batch. So a batch above this size cannot be read,
+although Kafka's max.message.bytes may be up to 2 GiB.
 """
 
 
@@ -72,7 +71,7 @@ class ReceivingProtocol(asyncio.BufferedProtocol):
         """Begin to pass incoming responses to a connection.
 
         Args:
-            connection: function that returns the connection, or None once it was freed
+            connection: function that returns the connection, or None after the connection was freed
             ended: future that receives the reason when the connection ends
         """
         self._connection, self._ended = connection, ended
@@ -143,7 +142,7 @@ class ReceivingProtocol(asyncio.BufferedProtocol):
 
 
 def create_reader_task(connection: Any) -> asyncio.Future[None]:
-    """Return a future that ends, with the reason, when the connection ends; replaces aiokafka's reader task."""
+    """Return a future that fails with the reason when the connection ends; replaces aiokafka's reader task."""
     known = weakref.ref(connection)
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     ended.add_done_callback(partial(AIOKafkaConnection._on_read_task_error, known))

@@ -80,9 +80,9 @@ def fetch_token(options: Options) -> tuple[str, float]:
         status, body = _post(options, urlencode({name: value for name, value in form.items() if value}), headers)
     except ssl.SSLCertVerificationError as error:
         raise TokenRefused(
-            f"the certificate of {server} is refused ({error.verify_message}). If its CA is unknown, give "
-            "kafka.https.ca.location that CA. If it is of another host, correct "
-            "kafka.sasl.oauthbearer.token.endpoint.url. If it has expired, the server needs a new one"
+            f"the certificate of {server} is refused ({error.verify_message}). If this machine does not "
+            "know the certificate's CA, set kafka.https.ca.location to the file of that CA. If the certificate names "
+            "another host, correct kafka.sasl.oauthbearer.token.endpoint.url. If it has expired, renew it on the server"
         ) from None
     except (OSError, http.client.HTTPException) as error:
         raise kafka.KafkaConnectionError(f"{server} does not answer: {error}") from None

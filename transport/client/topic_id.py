@@ -1,8 +1,8 @@
 """Requests with topic ids and leader epochs (KIP-516, KIP-320, KIP-595).
 
-A topic deleted and created again has another id under the old name. A log that lost its end and has grown
-since has another leader epoch at the old offset. A fetch names the topic id and the leader epoch of the last batch
-read. The broker itself refuses the fetch if the topic or the log is another one.
+A topic that was deleted and created again has the old name, but another id. A log that lost its end and has grown since
+has another leader epoch at the old offset. A fetch names the topic id, and the leader epoch of the last batch read. So
+the broker itself refuses to answer from another topic, or from a log that lost records already read.
 
 aiokafka 0.14 lacks these versions, and has no types.
 """
@@ -76,8 +76,8 @@ def id_text(topic_id: bytes) -> str:
 class TopicState(NamedTuple):
     """Id and partition count of an existing topic.
 
-    id: 16 bytes; partitions: their number; is_hidden: True if this user may not see the topic, so that id and number
-    are unknown
+    id: 16 bytes; partitions: number of partitions; is_hidden: True if this user may not see the topic, so that id and
+    number are unknown
     """
 
     id: bytes
@@ -265,7 +265,8 @@ _NO_LOG_START: Final = -1
 class FetchByIdRequest(Request[FetchRequest_v13]):  # type: ignore[misc]
     """Request for one partition's committed batches.
 
-    The broker checks that topic and log are still those read before. Kafka 3.1 or newer.
+    The broker checks that the topic is the same, and that its log still contains the last batch read. Kafka 3.1 or
+    newer.
     """
 
     API_KEY = 1
@@ -279,7 +280,7 @@ class FetchByIdRequest(Request[FetchRequest_v13]):  # type: ignore[misc]
             topic_id: 16 bytes.
             partition: number of the partition.
             position: the first offset to read.
-            last_epoch: leader epoch of the last batch read before it, or NO_EPOCH.
+            last_epoch: leader epoch of the last batch before that offset, or NO_EPOCH.
             max_bytes: highest size of the answer; a single larger batch is sent whole.
             max_wait_ms: how long the broker may hold back an empty answer.
         """

@@ -1,13 +1,12 @@
 """Idle watcher, which checks very many partitions at once for new records, on behalf of idle lanes.
 
 A partition without records costs its lane a request every quarter of a second, and its changelog one every second.
-With a thousand such lanes that is most of a core, here and at the broker. So idle lanes ask to be called: one long
-fetch for each broker covers all of their partitions (docs/decisions/0066-lanes-at-rest.md).
+With a thousand such lanes, these requests take most of a core, in the worker and at the broker. So idle lanes wait for
+the watcher: one long fetch for each broker covers all of their partitions (docs/decisions/0066-lanes-at-rest.md).
 
-The records of this fetch are not used. A call only means that a fetch by the lane is worthwhile. The lane then sends
-its own request, as if it had never waited, so that verdicts and errors about replaced logs have one path only. The
-watcher may call a lane too often and at any time, but never too seldom: after an error it calls all lanes of the
-broker.
+The records of this fetch are not used. The watcher only calls the lane, which then sends its own request, as if it had
+never waited. So verdicts, and errors about replaced logs, have one path only. The watcher may call a lane without need,
+but must never miss new records: after an error it calls all lanes of the broker.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from kafka_ratchet.transport.client.fetch_session import (
 log = structlog.get_logger(__name__)
 
 WAIT_MS: Final = 500
-"""Milliseconds that the broker may hold back an empty answer. A new place joins with the next request."""
+"""Milliseconds that the broker may hold back an empty answer. The next request adds new positions."""
 NUMBERS_MOST: Final = (1 << 31) - 1
 PAUSE_S: Final = 0.1
-"""Seconds of pause after a failed request, doubled up to PAUSE_MOST_S until one is answered."""
+"""Seconds of pause after a failed request; doubled after each further failure, up to PAUSE_MOST_S."""
 PAUSE_MOST_S: Final = 30.0
 PATIENT_S: Final = 1.0
 """Longest pause of a failing watcher that its lanes still wait out, in seconds.
@@ -63,10 +62,10 @@ class WatchedPosition:
     def __init__(self, spot: PositionToWatch, session: _Session) -> None:
         self.spot, self._session = spot, session
         self.is_covered = False
-        """True once the broker has answered a request about this place.
+        """True once the broker has answered a request with this position.
 
-        The next request is then in flight, so that changes are noticed at once. The first request may not have reached
-        the broker, because its connection may still be made.
+        From then on a request is always in flight, so that changes are noticed at once. Before, the first request may
+        still wait for its connection.
         """
         self.high_watermark = NO_OFFSET
         """The partition's high watermark from the broker's last answer; NO_OFFSET before the first answer."""
@@ -76,13 +75,13 @@ class WatchedPosition:
     def is_called(self) -> bool:
         """Return True once new records may have come.
 
-        It stays True: to wait again, make another place.
+        The result stays True; to wait again, call `Watch.place` again.
         """
         return self._called.done()
 
     @property
     def answered_at(self) -> float:
-        """Return the time of the last answer from this place's broker, in seconds since 1970; 0 without an answer."""
+        """Return the time of the broker's last answer, in seconds since 1970; 0 without an answer."""
         return self._session.answered_at
 
     def call(self) -> None:
@@ -97,7 +96,7 @@ class WatchedPosition:
 
 
 class _Session:
-    """Fetch session with one broker and the places it watches; one request at a time."""
+    """Fetch session with one broker, and the positions watched there; one request at a time."""
 
     def __init__(self) -> None:
         self.places: dict[Key, WatchedPosition] = {}
@@ -105,29 +104,29 @@ class _Session:
         self.answered_at = 0.0
         self._id, self._number = NO_SESSION, 0
         self._known: dict[Key, WatchedPosition] = {}
-        """Places that the broker's session has, as of the last request."""
+        """Positions in the broker's session, as of the last request."""
         self._new: dict[Key, WatchedPosition] = {}
         self._gone: set[Key] = set()
         self._additions: list[WatchedPosition] = []
-        """Places that the current request adds to the session."""
+        """Positions that the current request adds to the session."""
         self.pause_s = 0.0
         """Seconds of pause after the last request; 0 unless the request failed."""
         self.goes_on_at = float("-inf")
         """End of a long pause, in seconds of the event loop's clock."""
 
     def add(self, key: Key, place: WatchedPosition) -> None:
-        """Add a place, to be watched from the next request on."""
+        """Add a position, to be watched from the next request on."""
         self.places[key] = self._new[key] = place
 
     def remove(self, key: Key, place: WatchedPosition) -> None:
-        """Remove a place, if it is still watched."""
+        """Remove a position, if it is still watched."""
         if self.places.get(key) is place:
             del self.places[key]
             self._new.pop(key, None)
             self._gone.add(key)
 
     def request(self) -> SessionFetchRequest:
-        """Return the next request of the session, about all places watched now."""
+        """Return the session's next request, which adds new positions and removes those no longer watched."""
         if self._id == NO_SESSION:
             self._known, self._number, self._new, self._gone = {}, 0, dict(self.places), set()
         # The broker forgets a place that one request names as both forgotten and new.
@@ -141,7 +140,7 @@ class _Session:
         return SessionFetchRequest((self._id, self._number), WAIT_MS, spots, forgotten)
 
     def answered(self, session_id: int, answers: list[SpotAnswer]) -> None:
-        """Process the broker's answer: wake the lane of each place with news."""
+        """Process the broker's answer: wake the lane of each position with news."""
         self._id, self.answered_at = session_id, time.time()
         self._number = self._number % NUMBERS_MOST + 1
         self.pause_s = 0.0
@@ -157,7 +156,7 @@ class _Session:
                 place.call()
 
     def failed(self) -> None:
-        """End the session after an error, and wake the lane of every place."""
+        """End the session after an error, and wake the lane of every position."""
         self._id = NO_SESSION
         self.pause_s = min(max(PAUSE_S, 2 * self.pause_s), PAUSE_MOST_S)
         if self.pause_s > PATIENT_S:
@@ -170,18 +169,18 @@ class _Session:
 class Watch:
     """Watcher of idle partitions, for many lanes with few requests.
 
-    Each position of a partition has one waiting lane at most.
+    At most one lane waits for each partition.
     """
 
     def __init__(self, cluster: WatchRequests, name: str) -> None:
-        """Make a watcher without places; it sends no request until a place is added. name: name of its connection."""
+        """Make a watcher without positions, which sends no request yet. name: name of its connection."""
         self._cluster, self._connection = cluster, ("watch", name)
         self._sessions: dict[int, _Session] = {}
 
     def place(self, topic: str, spot: PositionToWatch) -> WatchedPosition | None:
         """Watch a position from now on; None: the lane must use its own requests.
 
-        It returns None if the partition has no known leader, if another lane waits at that position, or if the watcher
+        Return None if the partition has no known leader, if another lane waits for the partition, or if the watcher
         fails repeatedly.
         """
         node = self._cluster.known_leader(topic, spot.partition)
@@ -198,13 +197,13 @@ class Watch:
         return place
 
     def leave(self, place: WatchedPosition) -> None:
-        """Stop watching a place."""
+        """Stop watching a position."""
         key = place.spot.topic_id, place.spot.partition
         for session in self._sessions.values():
             session.remove(key, place)
 
     async def close(self) -> None:
-        """Stop watching all places, and wake their lanes."""
+        """Stop watching all positions, and wake their lanes."""
         sessions, self._sessions = self._sessions, {}
         tasks = [session.task for session in sessions.values() if session.task is not None]
         for session in sessions.values():
