@@ -24,7 +24,7 @@ class _Read(NamedTuple):
     records: Records | None
     """Records of the block; None if it has none."""
     last: tuple[int, int] | None
-    """Byte offsets in the file: of the last record's line, and after that line."""
+    """Byte offsets in the file where the last record's line begins and ends; None: no record."""
     text: bytes
     """Bytes of the block up to the first unreadable line."""
     bad: SourceError | None
@@ -38,15 +38,15 @@ def publish_blocks(
     from_start: bool = False,
     on_records: Callable[[int, int], None] | None = None,
 ) -> Published:
-    """Publish a file in blocks; `kafka_ratchet.producers.publish` does the same record by record.
+    """Publish a file in blocks, and wait for all acknowledgements.
 
-    The file's `blocks_of` must not be None.
+    `source.blocks_of` must not be None.
 
     Args:
         source: the file that the producer was made with.
         producer: producer that sends the blocks.
-        from_start: publish from the beginning; the producer must have been made with it as well.
-        on_records: function called with the last sequence sent and the number of records in flight.
+        from_start: True publishes from the beginning; the producer must have the same setting.
+        on_records: function called for each block sent, with its last sequence and its number of records.
 
     Raises:
         SourceError: a line cannot be read. Everything before it is published and acknowledged.
@@ -76,7 +76,7 @@ def publish_blocks(
 
 
 def read_block(source: FileSource, offset: int, text: bytes) -> _Read:
-    """Return the records of a block, equal to those that `source.read` returns.
+    """Return the records of a block, with the same content as from `source.read`.
 
     Args:
         source: source of the block

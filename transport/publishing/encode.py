@@ -60,7 +60,7 @@ class Encoder:
         topic: topic's name, for error messages.
         name: the producer's name, as returned by `name_bytes`.
         partitions: partition count of the topic when the name was first used.
-        limit: bytes of one batch, before compression.
+        limit: maximum bytes of one batch, before compression.
         compression: "none", "gzip", "snappy", "lz4" or "zstd".
     """
 
@@ -72,7 +72,7 @@ class Encoder:
         for header, value in ((PRODUCER_HEADER, name), (SEQUENCE_HEADER, b"")):
             headers += varint(len(header)) + header.encode() + varint(len(value) or 8) + value
         self._headers = np.frombuffer(headers, np.uint8)
-        """Encoded headers of a record, except for their last eight bytes: its sequence."""
+        """Encoded headers of every record, without the eight bytes of the sequence at their end."""
 
         self.most = limit - HEADER_SIZE - RECORD_OVERHEAD - len(self._headers) - 8
         """Maximum bytes that key and value of one record may have together."""
@@ -120,7 +120,7 @@ class Encoder:
 def _by_partition(  # type: ignore[no-untyped-def]
     keys, key_starts, key_lengths, value_lengths, table, keyless, each, chosen, order, ends, room
 ):
-    """Order records by partition, keeping their order within it.
+    """Order records by partition, and keep their order within each partition.
 
     Args:
         keys: uint8[bytes], the keys one after the other.
@@ -132,7 +132,7 @@ def _by_partition(  # type: ignore[no-untyped-def]
         each: bytes of a record other than key and value.
         chosen: int64[records], receives the partition of each record.
         order: int64[records], receives the records' indices, partition by partition.
-        ends: int64[partitions + 1] of zeros, receives where each partition starts in `order`, and the end.
+        ends: int64[partitions + 1] of zeros, receives the start of each partition in `order`, and at last the end.
         room: int64[partitions] of zeros, receives the highest size of each partition's records.
     """
     partitions = len(room)

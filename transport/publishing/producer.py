@@ -25,36 +25,36 @@ from kafka_ratchet.transport.publishing.sender import BatchSender
 TAKEN: Final = frozenset((bytes, type(None)))
 """Permitted types of values and keys.
 
-Records wait here until they are encoded. If the caller changed a buffer in between, the producer would send the changed
-content. A buffer of items larger than a byte would be cut in the wrong places.
+The producer holds records until it encodes them. If the caller changed a buffer in between, the producer would send the
+changed content. A buffer of items larger than a byte would be cut in the wrong places.
 """
 
 BLOCK_LEAST: Final = 1 << 20
 BLOCK_MOST: Final = 16 << 20
 BLOCK_OF_PARTITION: Final = 64 << 10
-"""Bytes of values encoded at once, for each partition of the topic.
+"""Bytes of records encoded at once, for each partition of the topic.
 
 With so many bytes, the cost of each call is negligible, and each partition's batch is worth a request.
 """
 
 RECORD_COSTS: Final = 128
-"""Bytes counted for each record in addition to its size. So at most 8,192 records, however short, are encoded at
-once."""
+"""Bytes counted for each record in addition to its size. So a block of 1 MiB (`BLOCK_LEAST`) has at most 8,192
+records, however short."""
 
 
 class BatchProducer(NamedProducer[BatchSender]):
     """Producer of whole record batches, with the arguments and promises of `Producer`.
 
-    It is made for many records a second: it encodes and sends record batches without librdkafka, which takes headers
-    record by record. It needs the package's extra for workers. A name may be used with `Producer` and `BatchProducer`
-    in turn: partitions, numbers, headers and progress are the same.
+    This class is made for many records a second. It encodes and sends record batches without librdkafka, which takes
+    headers record by record, and needs the package's extra for workers. A name may be used with `Producer` and
+    `BatchProducer` in turn: partitions, numbers, headers and progress are the same.
 
-    `send` collects records until a batch is full or `linger.ms` (5) has passed. Progress moves by blocks of some
-    thousand records, so that more records are sent again after a crash.
+    `send` collects records until a block (`block_bytes`) is full or `linger.ms` (5) has passed. Progress moves by
+    blocks of some thousand records, so more records are sent again after a crash than with `Producer`.
 
-    Of librdkafka's options it understands those of security, `client.id`, `compression.type`, `linger.ms`,
-    `message.max.bytes`, `queue.buffering.max.kbytes` and `request.timeout.ms`. Others are refused by their names,
-    except those that only affect librdkafka's batching, logging and statistics.
+    Of librdkafka's options, these have an effect: those of security, `client.id`, `compression.type`, `linger.ms`,
+    `message.max.bytes`, `queue.buffering.max.kbytes` and `request.timeout.ms`. Options that only affect librdkafka's
+    guarantees, batching, logging and statistics are ignored. Any other option is an error that names the option.
 
     Raises:
         SettingsError: an option is unknown or invalid.
@@ -92,17 +92,17 @@ class BatchProducer(NamedProducer[BatchSender]):
         limit = self._accumulator.limit(self._understood.message_max_bytes)
         self._encoder = Encoder(topic, self._name, self._partitions, limit, self._understood.compression)
         self.block_bytes = min(max(BLOCK_LEAST, BLOCK_OF_PARTITION * self._partitions), BLOCK_MOST)
-        """Bytes of values encoded at once."""
+        """Bytes of records encoded at once, with `RECORD_COSTS` for each record."""
         self._turn = threading.RLock()  # guards what follows
         self._values: list[bytes | None] = []
         self._keys: list[bytes | None] = []
         self._sequences: list[int] = []
-        """Sequences given for the waiting records. Empty if `send` numbers them: `_last_sent` is then the last one."""
+        """Sequences that the caller gave for the waiting records; empty if `send` numbers them, up to `_last_sent`."""
         self._last_put = self._last_sent
         """Last sequence of the records already encoded and handed to the sender."""
         self._bytes = 0
         self._began = threading.Event()
-        """Event, set while records wait for more records of their batch (linger.ms)."""
+        """Event, set when the first record of a block waits for further records (linger.ms)."""
         self._lingering = threading.Thread(target=self._linger, name=f"linger-{topic}", daemon=True)
         self._lingering.start()
 

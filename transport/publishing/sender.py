@@ -1,8 +1,9 @@
 """Sender of record batches: idempotent, in order per partition, with endless retries.
 
-Of an idempotent producer's last five batches in a partition, Kafka appends none twice, and appends them only in the
-order of their sequences. Kafka learns of a producer by the first batch in the partition, so the sender sends that batch
-alone. After a failure it also sends each batch alone, until Kafka has acknowledged one.
+Kafka appends the batches of an idempotent producer only in the order of their sequences. It recognises repeats of the
+last five batches in a partition, and appends none of them twice. Kafka learns of a producer by the first batch in the
+partition, so the sender sends that batch alone. After a failure, the sender also sends batches one at a time, until
+Kafka has acknowledged one.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from kafka_ratchet.transport.publishing.encode import Outgoing
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 
 IN_FLIGHT: Final = 5
-"""Maximum number of batches of a partition that wait for an answer. Kafka recognises repeats of this many."""
+"""Maximum number of a partition's batches in flight. Kafka recognises repeats of that many batches."""
 
 SILENCE_S: Final = 3.0
 """Seconds of Kafka's silence before a warning and between warnings, as in `kafka_ratchet.producers.accumulator`."""
@@ -85,9 +86,9 @@ class BatchSender:
         topic: topic of the batches.
         name: the producer's name, for messages.
         options: options of aiokafka, as made by `client_options`.
-        room_bytes: most bytes of batches waiting to be sent or acknowledged; with more, `wait_for_room` waits.
+        room_bytes: bytes of unacknowledged batches at which `wait_for_room` begins to wait.
         request_timeout_ms: time without an answer before a batch is sent again.
-        timeout_s: how long to look for Kafka at the start, in seconds.
+        timeout_s: maximum seconds to wait for Kafka at the start.
         say: function called every few seconds while Kafka does not answer.
         acknowledged: function called for each acknowledged batch, in the partition's order, with the partition and the
             seconds since `put`.
