@@ -65,11 +65,12 @@ ONGOING: Final = "Ongoing"
 
 
 class Hanging(NamedTuple):
-    """Open transaction in one partition, older than its timeout.
+    """Open transaction in one partition, perhaps without a coordinator that ends it.
 
-    start: offset of its first record; idle_s: seconds since the timestamp of its last record, by this machine's clock.
-    The producer may have set the timestamp; if it is in the future, idle_s is negative.
-    ends: "commit" or "abort" if its end is known, else None
+    start: offset of the first record.
+    idle_s: seconds since the timestamp of the last record, by this machine's clock. The producer may have set the
+        timestamp; idle_s is negative if the timestamp is in the future.
+    ends: "commit" or "abort" if the transaction's end is known, else None.
     """
 
     topic: str
@@ -170,10 +171,10 @@ async def find_hanging(
 ) -> list[Hanging]:
     """Return open transactions past their timeout that no coordinator will end.
 
-    A transaction is omitted if its coordinator knows it as open, however old its last record is: either the producer
-    uses it, or the coordinator will end it. For ids hidden from this user, only the age decides. Transactions of the
-    present producer id of `own_id` need no minimum age: the coordinator of `own_id` answers, and a record may have a
-    time in the future.
+    Omit a transaction of any age if its coordinator has it open: its producer uses it, or the coordinator will end it.
+    If this user may not see the transactional id, only the age decides. A transaction of the present producer id of
+    `own_id` needs no minimum age: the coordinator of `own_id` decides, and the age of a record with a time in the
+    future would mislead.
 
     Args:
         cluster: connected client of the Kafka cluster.
@@ -182,8 +183,8 @@ async def find_hanging(
         connection: connection of the requests.
         now: function that returns the present time, in seconds since the epoch.
         own_id: transactional id of the partition's lane; None: none.
-        shared: result of `open_in` for further partitions, which other ids write as well: only transactions of `own_id`
-            count there. A caller that searches for many ids calls `open_in` once.
+        shared: result of `open_in` for further partitions, which other ids write as well. Of these, only transactions
+            of `own_id` count. A caller that searches for many ids calls `open_in` once.
 
     Raises:
         TransactionError: this user lacks the right, or a coordinator does not finish ending a transaction.
@@ -215,7 +216,7 @@ async def open_in(
     connection: Hashable,
     now: Callable[[], float] = time.time,
 ) -> list[Hanging]:
-    """Return all open transactions in the given partitions, with one request for each partition.
+    """Return all open transactions in the given partitions. Retries until the leader of each partition answers.
 
     Raises:
         TransactionError: this user lacks the right.
@@ -285,10 +286,7 @@ async def _coordinated(
 
 
 async def _names(cluster: Cluster, found: Collection[Hanging], connection: Hashable) -> set[str]:
-    """Return the transactional ids of these transactions' producer ids.
-
-    Ids hidden from this user are missing.
-    """
+    """Return the transactional ids of these transactions' producer ids, as far as this user may see the ids."""
     producer_ids = sorted({one.producer_id for one in found})
     names = set()
     for broker in cluster.client.cluster.brokers():

@@ -21,9 +21,10 @@ from kafka_ratchet.transport.transactions.outcome import NO_TRANSACTION
 class OpenTransaction(NamedTuple):
     """Open transaction in a partition.
 
-    start: offset of its first record
-    last_ms: timestamp of its last record, ms since the epoch
-    transactional_id, since_ms: None if no coordinator shows them to this user
+    start: offset of its first record.
+    last_ms: timestamp of its last record, ms since the epoch.
+    transactional_id: id of the producer; None if no coordinator shows the transaction to this user.
+    since_ms: start of the transaction, ms since the epoch; None like `transactional_id`.
     """
 
     topic: str

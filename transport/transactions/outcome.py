@@ -1,18 +1,19 @@
 """Transactions that Kafka calls complete although a partition never got the marker.
 
 When a transaction ends while one of its partitions has no leader, Kafka 4.3 takes the partition for deleted, skips its
-marker and reports success (tests/transport/transactions/test_outcome.py). The records stay open there: they and all
-later ones are invisible to committed readers until the producer id's next marker, which ends them too. A worker that
-reads the changelog in between does not see its own commit, judges the same input once more, and its next commit makes
-both commits visible. So a lane that takes over first asks for such transactions (docs/decisions/0006-settlement.md).
+marker and reports success (tests/transport/transactions/test_outcome.py). In that partition, these records and all
+later ones are invisible to committed readers. The producer id's next marker there also ends the old records. A worker
+that reads the changelog in between does not see its own commit, and judges the same input once more. Its next commit
+then makes both commits visible. So a lane that takes over first asks for such transactions
+(docs/decisions/0006-settlement.md).
 
 Taking over makes the coordinator forget how the last transaction ended. So a lane records that outcome before it takes
 over. For each open partition it commits an offset, with the outcome as metadata, in a group with the name of the
 transactional id (docs/decisions/0016-a-note-before-taking-over.md).
 
-A record of an outcome can be wrong: a replaced coordinator answers from memory, and the record may be written long
-after it was decided. So the coordinator's answer takes precedence, unless the epochs show a later take-over. A recorded
-outcome counts only if the id's epoch is still close to the recorded one (docs/decisions/0079-the-coordinators-word.md).
+A recorded outcome can be wrong: a replaced coordinator answers from memory, and a suspended owner records its
+answer late. So the coordinator's answer takes precedence, unless the epochs show a later take-over. A recorded outcome
+counts only if the id's epoch is still close to the recorded epoch (docs/decisions/0079-the-coordinators-word.md).
 """
 
 from __future__ import annotations
@@ -38,23 +39,23 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 ID_NOT_FOUND: Final = 105
-"""TRANSACTIONAL_ID_NOT_FOUND: the id was never used, or not for transactional.id.expiration.ms."""
+"""TRANSACTIONAL_ID_NOT_FOUND: the id was never used, or was unused for transactional.id.expiration.ms."""
 EMPTY: Final = "Empty"
 """State of an id without a transaction since its take-over."""
 COMPLETE: Final = {"CompleteCommit": True, "CompleteAbort": False}
 OFFSETS: Final = "__consumer_offsets"
 NO_TRANSACTION: Final = -1
 MARKERS_S: Final = 0.005
-"""Seconds of the first pause for markers to be written: a few times as long as Kafka usually needs."""
+"""Seconds of the first pause while Kafka writes markers: a few times as long as Kafka usually needs."""
 COMPLETE_WITHIN_S: Final = 5.0
 """Seconds within which an owner, after its take-over of the id, may begin to complete a left-open transaction.
 
 After that time the owner starts again.
 """
 OWNER_S: Final = 2 * COMPLETE_WITHIN_S
-"""Seconds without a change after which the owner counts as dead.
+"""Seconds without a change after which another owner counts as dead.
 
-By then the owner may no longer begin to complete a transaction (`COMPLETE_WITHIN_S`), and its requests have arrived.
+By then that owner may no longer begin to complete a transaction (`COMPLETE_WITHIN_S`), and its requests have arrived.
 """
 ORPHANED_FOR_S: Final = 60.0
 """Seconds to wait for a recorded outcome before the lane halts, and an operator has to decide."""
@@ -83,8 +84,8 @@ TIMED_OUT: Final = 1
 LEADERS_WITHIN_S: Final = 10.0
 """Seconds that a new transaction waits for leaders; a change of leaders takes less.
 
-Then its lane starts again, where it waits as long as needed, finds out which topic is missing, and can be
-stopped.
+After that time, the lane starts again. During its start the lane can wait as long as needed, find out which topic is
+missing, and be stopped.
 """
 
 TopicPartition = tuple[str, int]
@@ -128,7 +129,7 @@ class HangingTransaction(NamedTuple):
 
 
 class RecordedEnd(NamedTuple):
-    """Outcome of open records, as recorded in Kafka. seen: producer epoch when the outcome was recorded."""
+    """Outcome of open records, as recorded in Kafka. seen: epoch of the transactional id at that time."""
 
     committed: bool
     seen: int
@@ -164,8 +165,8 @@ async def find_hanging_transaction(
         transactional_id: id of the transaction.
         partitions: all partitions that the id writes to.
         connection: connection of the requests.
-        remembered: hanging transaction that this process found before it took over the id. It replaces the recorded
-            outcome if this user may not record one.
+        remembered: hanging transaction that this process found before it took over the id. Its outcome counts if
+            coordinator and recorded outcomes show none, for example because this user may not record outcomes.
 
     Raises:
         TransactionError: this user lacks the right, or Kafka is too old for the request.
@@ -311,7 +312,7 @@ def may_not_ask(transactional_id: str, error: kafka.KafkaError) -> TransactionEr
 def _completes(last: LastTransaction, hanging: HangingTransaction) -> bool:
     """Return True if the end of the open transaction also completes the hanging one.
 
-    It does if the open transaction covers only partitions of the hanging one.
+    The open transaction must have partitions, and each of them must be one where the hanging transaction is open.
     """
     return bool(last.members) and last.members <= hanging.open.keys()
 
@@ -319,14 +320,18 @@ def _completes(last: LastTransaction, hanging: HangingTransaction) -> bool:
 async def _end_for_another(
     cluster: Cluster, transactional_id: str, last: LastTransaction, hanging: HangingTransaction, connection: Hashable
 ) -> None:
-    """End the empty transaction that a killed owner began to complete a hanging one; a take-over would abort it."""
+    """End the empty transaction that a killed owner began, to complete a hanging one.
+
+    A take-over would abort the empty transaction, and so the records of the hanging one. Log an error of the request;
+    the caller looks again.
+    """
     log.warning("ending the transaction that another owner began to complete", id=transactional_id, **describe(hanging))
     request = EndTxnRequest(transactional_id, last.producer_id, last.epoch, hanging.committed)
     try:
         async with cluster.asking_coordinator(TRANSACTION, transactional_id) as node:
             raise_for((await cluster.send(node, request, connection)).error_code)
     except kafka.KafkaError as error:  # the next look shows if it ended
-        log.warning("not ended", id=transactional_id, reason=repr(error))
+        log.warning("the transaction of another owner is not ended yet", id=transactional_id, reason=repr(error))
 
 
 async def record_outcome(
@@ -358,7 +363,7 @@ async def recorded_ends(
     stuck: Mapping[TopicPartition, OpenAt],
     connection: Hashable,
 ) -> list[RecordedEnd]:
-    """Return the recorded outcome of each element of `stuck`; an empty list if an element has no recorded outcome."""
+    """Return the recorded outcomes of all open records in `stuck`; [] if one of them has no recorded outcome."""
     request = OffsetFetchRequest(transactional_id, [(topic, [partition]) for topic, partition in stuck])
     try:
         response = await _ask_group(cluster, transactional_id, request, connection)
@@ -448,8 +453,8 @@ async def left_open(
             return left
         except kafka.TopicAuthorizationFailedError as error:
             raise TransactionError(
-                f"{error}: this user may not ask for open transactions. Grant the user the right to read the topics "
-                "that it writes to"
+                f"{error}: this user may not ask for open transactions. Grant this user the right to read each topic "
+                "that the stream writes to"
             ) from None
         except kafka.KafkaError as error:
             cluster.refresh()

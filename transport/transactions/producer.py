@@ -6,10 +6,11 @@ The calls, in this order; each raises `Aborted` or `Fenced` when it fails (state
         ▲           └────────┴───────────┘
         └── after any failure: whatever was open is ended, and the epoch rises
 
-Nothing is retried inside a transaction except its end: the transaction as a whole is the unit of a retry. That costs a
-re-read of at most one commit interval when a leader moves, and rules out repeated and reordered single requests. Only
-the outcome of the end can be unknown; the request is repeated until Kafka answers. If that took more than one request,
-or Kafka did not answer, `initialise` makes the broker end the transaction, and the changelog shows the outcome.
+The transaction as a whole is the unit of a retry. This rules out repeated and reordered single requests, and costs a
+second reading of at most one commit interval when a leader moves. Two requests are exceptions. Adding partitions is
+repeated while Kafka still writes the last transaction's markers. The request to end is repeated until Kafka answers, at
+most for `END_FOR_S`. If the end took more than one request, or Kafka did not answer, the outcome is unknown. Then
+`initialise` makes the coordinator end the transaction, and the changelog shows the outcome.
 
 The group's generation (KIP-447) is not sent: with one transactional id per input partition, initialising it on
 take-over fences the previous owner completely (docs/decisions/0003-lanes.md).
@@ -64,7 +65,7 @@ REFUSED: Final = (
 
 
 def as_ours(error: kafka.KafkaError, transactional_id: str, timeout_ms: int) -> RatchetError:
-    """Convert Kafka's error about an ended transaction into Ratchet's.
+    """Convert an error of Kafka that ended a transaction into Ratchet's error.
 
     timeout_ms: timeout of the transaction, for the message.
     """
@@ -118,7 +119,7 @@ class TransactionalProducer:
             group: group of the committed offsets.
             timeout_ms: time after which the coordinator aborts an open transaction.
             partitions: all partitions that this id writes to; searched for an earlier owner's open transaction.
-            asking: connection for taking the id over; None: a separate one, made at the first transaction.
+            asking: connection for taking the id over; None: the connection of the transactions.
         """
         self.cluster, self.transactional_id, self.timeout_ms = cluster, transactional_id, timeout_ms
         self.partitions = list(partitions)
@@ -131,8 +132,7 @@ class TransactionalProducer:
         self._sequences: dict[tuple[str, int], int] = {}
         self._members: set[TopicPartition] = set()
         self._owed: HangingTransaction | None = None
-        """Hanging transaction that this producer has to end. Remembered here, because Kafka forgets its intended end
-        when the id is taken over."""
+        """Hanging transaction that this producer has to end, with the end that Kafka forgets at the take-over."""
         self._written: set[TopicPartition] = set()
         """Partitions that the last transaction wrote records to."""
         self._joining: asyncio.Task[None] | None = None
@@ -231,7 +231,7 @@ class TransactionalProducer:
         return await last_end(self.cluster, self.transactional_id, self.partitions, self._asking, self._owed)
 
     def _follows(self, hanging: HangingTransaction) -> bool:
-        """Return True if no other owner came between reading the last transaction and taking the id over."""
+        """Return True if no other owner has taken the id over since the last transaction was read."""
         if hanging.producer_id != self._requests.producer_id:
             return True
         return self._requests.epoch == hanging.taken_over_at + 1
@@ -271,9 +271,11 @@ class TransactionalProducer:
         if hanging.producer_id != self._requests.producer_id:
             raise TransactionError(
                 f"{self.transactional_id}: a transaction of producer id {hanging.producer_id} was left open in "
-                f"{list(hanging.open)}, and Kafka has since given the id another producer id. `ratchet resume "
-                f"--open-transaction {'commit' if hanging.committed else 'abort'}`, its intended end, shows the "
-                "transaction; add --execute to end it; see docs/reference/halted.md"
+                f"{list(hanging.open)}, and Kafka has since given the id another producer id. Its intended "
+                f"end is {'commit' if hanging.committed else 'abort'}. `ratchet resume --open-transaction "
+                f"{'commit' if hanging.committed else 'abort'}` shows the transaction; with --partition, --reason and "
+                "--execute it ends the transaction, which needs the right to alter the cluster; see "
+                "docs/reference/halted.md"
             )
         # Its epoch stays, and when this is done the id is initialised once more.
         self._requests.resume(self._requests.producer_id, self._requests.epoch)
@@ -324,7 +326,7 @@ class TransactionalProducer:
             self._members.update(more)
 
     async def produce(self, topic: str, partition: int, batch: EncodedBatch) -> asyncio.Task[AppendedBatch]:
-        """Send a batch; the returned task's result is its offset and append time. `commit` waits for all batches."""
+        """Send a batch, and return a task with the batch's offset and append time; `commit` waits for all batches."""
         self._expect(State.OPEN)
         await self._joined()
         while len(self._sent) >= IN_FLIGHT:
@@ -357,7 +359,7 @@ class TransactionalProducer:
             metadata: text stored with the offset.
 
         Raises:
-            Aborted: nothing became visible, or the outcome is unknown; `initialise` decides it.
+            Aborted: nothing became visible, or the outcome is unknown until the next `initialise`.
             Fenced: another owner has taken over.
         """
         self._expect(State.OPEN)
@@ -409,7 +411,7 @@ class TransactionalProducer:
         self.state = transition(self.state, state)
 
     async def _drop(self) -> None:
-        """Cancel the requests in flight. Their answers no longer matter, since the epoch will be raised."""
+        """Cancel the requests in flight. Their answers no longer matter, because `initialise` will raise the epoch."""
         tasks: list[asyncio.Task[Any]] = [*self._sent, *([self._joining] if self._joining else [])]
         self._sent, self._joining, self._members = [], None, set()
         for task in tasks:

@@ -33,29 +33,29 @@ FENCED: Final = (
     kafka.InvalidTxnState,
 )
 LAST_EPOCH: Final = (1 << 15) - 2
-"""Last epoch that this producer uses. The next end of a transaction would bring another producer id.
+"""Last epoch that this producer uses. With the next end of a transaction, Kafka would change the producer id.
 
-Then no owner could end records of the old producer id that Kafka left open. So the id is initialised at this
-epoch, after a check for such records.
+Then no owner could end records of the old producer id that Kafka has left open. So at this epoch, the owner checks for
+such records and initialises the id.
 """
 SETTLED_WITHIN_S: Final = 10.0
-"""Seconds of retries to add partitions while Kafka still writes the last transaction's markers. Usually that takes far
-less.
+"""Seconds of retries to add partitions while Kafka still writes the last transaction's markers.
 
-Then the lane starts again, where it waits as long as needed and can be stopped.
+Usually the markers take far less. After that time, the lane starts again; during its start the lane can wait as long as
+needed and be stopped.
 """
 END_FOR_S: Final = 60.0
 """Seconds of retries to end a transaction. After that, the next `initialise` finds out the transaction's outcome."""
 OFFSET_METADATA: Final = "ratchet 1 {topic} {epoch}"
 """Metadata of every offset committed together with changelog entries.
 
-It contains the id of the offset's topic, and the leader epoch of the batch before the offset. Kafka's tools write no
-such metadata. So an offset that an operator has set is distinct from one that the changelog must contain.
+The metadata contains the id of the offset's topic, and the leader epoch of the batch before the offset. Kafka's tools
+write no such metadata. So an offset that an operator has set can be distinguished from a lane's, which the changelog
+must contain.
 """
 OURS: Final = re.compile(r"ratchet 1 (?P<topic>[\w-]{22}) (?P<epoch>-?\d+)")
 NEWER: Final = re.compile(r"ratchet (?P<format>(?!1\b)\d+)\b.*")
-"""Pattern for the metadata of a newer version of Ratchet, in texts that `OURS` does not match. No operator has set such
-an offset."""
+"""Pattern for the metadata of a newer version of Ratchet. A match shows that no operator has set the offset."""
 
 
 def offset_metadata(topic_id: str, epoch: int) -> str:
@@ -111,7 +111,7 @@ class TransactionRequests:
         self.ends_raise_epoch = False
         """True if every end gives the producer a new epoch (KIP-890, part 2), as of the last `initialise`."""
         self.in_doubt = False
-        """True if a request since the last `initialise` has got no clear answer. Kafka may still execute it."""
+        """True if a request since the last `initialise` got no clear answer, so that Kafka may still execute it."""
         self.has_begun = False
         """True from the request to begin a transaction of this owner until its confirmed end."""
         self.is_ending = False
@@ -152,7 +152,7 @@ class TransactionRequests:
     async def join(
         self, partitions: list[tuple[str, int]], *, with_offsets: bool, within_s: float | None = None
     ) -> None:
-        """Add partitions to the transaction, which begins with the first.
+        """Add partitions to the transaction; the first call begins the transaction.
 
         Args:
             partitions: (topic, partition) of each.
@@ -173,9 +173,10 @@ class TransactionRequests:
             await self._until_settled(request, lambda response: [response.error_code], within_s)
 
     async def _until_settled(self, request: Any, codes: Any, within_s: float) -> None:
-        """Repeat a request until the markers of the last transaction are written.
+        """Send a request, and repeat it while the coordinator refuses it.
 
-        Until then the coordinator refuses it.
+        The coordinator refuses the request until the markers of the last transaction are written. An error is raised
+        after `within_s` seconds.
         """
         retry = Retry("join transaction", id=self.transactional_id)
         while True:
@@ -227,10 +228,9 @@ class TransactionRequests:
     async def end(self, *, commit: bool) -> None:
         """Commit or abort the transaction; retries for END_FOR_S.
 
-        No other request is retried, since only this one may safely be repeated.
-
-        Still, a late copy would end any later transaction of the same epoch, and the answer to a retry may concern an
-        earlier transaction. After a retry the result is therefore `in_doubt`.
+        No other request is repeated after an unknown outcome, because only this one is safe to repeat. Still, a late
+        copy would end any later transaction of the same epoch, and the answer to a retry may concern an earlier
+        transaction. So a retry sets `in_doubt`.
         """
         retry = Retry("end transaction", id=self.transactional_id)
         while True:
@@ -258,8 +258,8 @@ class TransactionRequests:
     async def give_up(self, timeout_ms: int) -> None:
         """Abort the open transaction so that partitions refuse its late requests.
 
-        If no transaction has begun, or its end was requested, nothing is sent: the coordinator would apply the abort to
-        a committed transaction, and record it as aborted or forget its end.
+        Send nothing if no transaction has begun, or if its end was requested already. In the second case, the
+        transaction may be committed: the coordinator might then record it as aborted, or forget its end.
         """
         if not self.has_begun or self.is_ending:
             return None

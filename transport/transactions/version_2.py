@@ -1,8 +1,8 @@
 """Requests for transactions that raise the producer's epoch at their end (KIP-890, part 2).
 
-With such an end no request of one transaction can have an effect in the next. The rest of that protocol is not used:
-docs/decisions/0017-late-requests.md says why. The module also has the request that takes an id over only if its epoch
-is still ours (KIP-360). aiokafka 0.14 lacks all of them, and has no types.
+With such an end, no late request of one transaction can have an effect in the next. Ratchet does not use the rest of
+KIP-890, for reasons in docs/decisions/0017-late-requests.md. The module also has the request that takes an id over only
+if its epoch is still ours (KIP-360). aiokafka 0.14 lacks these requests, and has no types.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _finalized(field: bytes) -> dict[str, int]:
 PRODUCER_NOW: Final = Schema(
     ("throttle_time_ms", Int32), ("error_code", Int16), ("producer_id", Int64), ("producer_epoch", Int16), TAGS
 )
-"""Fields of the answer to either request below: the producer's present id and epoch."""
+"""Fields of the answers to `RaisingEndRequest` and `GiveUpRequest`: the producer's present id and epoch."""
 
 
 class EndResponse_v5(Response):  # type: ignore[misc]
@@ -111,7 +111,7 @@ class EndRequest_v5(RequestStruct):  # type: ignore[misc]
 
 
 class RaisingEndRequest(Request[EndRequest_v5]):  # type: ignore[misc]
-    """Request to end a transaction; the response gives producer id and epoch of the next one."""
+    """Request to end a transaction; the response gives producer id and epoch for the next transaction."""
 
     API_KEY = 26
 
@@ -148,8 +148,8 @@ class InitRequest_v3(RequestStruct):  # type: ignore[misc]
 class GiveUpRequest(Request[InitRequest_v3]):  # type: ignore[misc]
     """Request to initialise an id only if its epoch is still ours (InitProducerId, KIP-360).
 
-    It aborts an open transaction with markers of the next epoch, so that partitions refuse late requests. An aborting
-    EndTxn would write markers of the present epoch.
+    The coordinator then aborts an open transaction with markers of the next epoch, so that partitions refuse late
+    requests. An aborting EndTxn would write markers of the present epoch.
     """
 
     API_KEY = 22
