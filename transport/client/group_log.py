@@ -183,11 +183,11 @@ class GroupLog:
         """Return the group's newest commit of a partition; None if the log does not show it in time.
 
         Args:
-            cluster: connected client of the Kafka cluster
-            topic: topic of the commit
-            partition: number of the partition
-            offset: committed offset; the result is None if the newest commit has another offset
-            connection: connection of the requests
+            cluster: connected client of the Kafka cluster.
+            topic: topic of the commit.
+            partition: number of the partition.
+            offset: committed offset; the result is None if the newest commit has another offset.
+            connection: connection of the requests.
         """
         clock = asyncio.get_running_loop().time
         async with self._reading:
