@@ -97,7 +97,7 @@ class BatchSender:
 
     Raises:
         BrokerUnavailable: Kafka cannot be reached within `timeout_s`.
-        TransportError: Kafka gives this user no producer id.
+        TopicError: this user has no right to a producer id or to the topic.
     """
 
     def __init__(
