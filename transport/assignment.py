@@ -24,13 +24,14 @@ from kafka_ratchet.transport.standby import Standby
 log = structlog.get_logger(__name__)
 
 ALIVE_EVERY_S: Final = 1.0
-"""Seconds between two reports to aiokafka that this worker still fetches. aiokafka leaves the group when its own
-fetcher has been idle for max_poll_interval, and that fetcher is always idle, because the lanes fetch. A worker with a
-blocked event loop sends no report and rightly loses its partitions."""
+"""Seconds between two reports to aiokafka that this worker still fetches.
+
+aiokafka leaves the group when its own fetcher has been idle for max_poll_interval. That fetcher is always idle, because
+the lanes fetch. A worker with a blocked event loop sends no report, and loses its partitions as it should.
+"""
 
 ASK_AGAIN_S: Final = 1.0
-"""Seconds from an assignment that lacks partitions to the request for a new one. By then Kafka lists all topics
-again."""
+"""Seconds from an incomplete assignment to the request for a new one; by then Kafka lists all topics again."""
 
 SAY_AGAIN_S: Final = 10.0
 """Seconds between two log lines with the same reason why the group refuses this worker."""
@@ -39,7 +40,7 @@ REFUSED_FIRST_S: Final = 1.0
 REFUSED_MOST_S: Final = 10.0
 """Longest pause before a refused worker tries to join its group again, in seconds.
 
-It can join once all members with rules other than its own have left.
+The worker can join after all members with other rules have left.
 """
 
 FAUST_LOGGER: Final = logging.getLogger("faust.lanes")
@@ -65,7 +66,8 @@ def _distributed(distribution: Mapping[str, Mapping[str, list[int]]]) -> set[tup
 async def _check_errors(coordinator: Any) -> None:
     """Raise the error that keeps the worker out of its consumer group, if any.
 
-    If the heartbeat has ended, first request to rejoin the group. Runs in the thread of Faust's consumer.
+    If the heartbeat has ended too, have aiokafka rejoin the group, because nothing else would start a new heartbeat.
+    Runs in the thread of Faust's consumer.
     """
     try:
         coordinator.check_errors()
@@ -78,7 +80,7 @@ async def _check_errors(coordinator: Any) -> None:
 
 def _why(error: kafka.KafkaError) -> str:
     if isinstance(error, kafka.GroupAuthorizationFailedError):
-        return f"this user may not read the group {error.args[0]}. Give it the rights of docs/guide/rights.md"
+        return f"this user may not read the group {error.args[0]}. Give this user the rights of docs/guide/rights.md"
     return repr(error)
 
 
@@ -91,9 +93,9 @@ async def _rejoin(client: Any, coordinator: Any) -> None:
 class LaneChannel(Channel):
     """Channel from the lanes to the agent.
 
-    It differs from Faust's channel in two ways. Faust empties its channels after a rebalance, but this channel keeps
-    its calls. And it carries batches without Faust's events, because Faust drops events of a former group generation. A
-    lane outlives generations, and would wait forever for the answer to a batch that Faust has dropped.
+    This channel differs from Faust's in two ways. It keeps its calls after a rebalance, when Faust empties its own
+    channels. And it carries batches without Faust's events, because Faust drops the events of a former group
+    generation. A lane outlives generations, and would wait forever for the answer to a dropped batch.
     """
 
     _queue: ThrowableQueue | None
@@ -114,8 +116,8 @@ def _is_lanes_own(table: Any) -> bool:
 class _LaneRecovery(Recovery):
     """Faust's recovery of all tables except lane-owned ones, which their lanes restore.
 
-    Unlike Faust's own, it goes on after a long wait for Kafka. The library `mode` would mistake the wait for a stop of
-    the service, and would end Faust's recovery for good and without a message.
+    Unlike Faust's own recovery, this one goes on after a long wait for Kafka. The library `mode` takes such a wait for
+    a stop of the service, and would end the recovery for good and without a message.
     """
 
     logger = FAUST_LOGGER
@@ -198,7 +200,7 @@ class Lanes:
         """
         self._explain, self._refused_s, self._check_at = explain, 0.0, 0.0
         self.rebalances = 0
-        """Assignments that the group has given to this worker."""
+        """Number of assignments that the group has given to this worker."""
         self.app, self._make, self._stand_by = app, make, stand_by
         self._all = {(changelog, number) for changelog, count in partitions.items() for number in range(count)}
         self.running: dict[tuple[str, int], Lane] = {}
@@ -208,7 +210,7 @@ class Lanes:
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._changes: set[asyncio.Task[None]] = set()
-        """The tasks in `_tasks` that apply an assignment."""
+        """Tasks in `_tasks` that apply an assignment."""
         self._is_stopping = False
         self._last_reason: tuple[str, float] | None = None
         """Last logged reason why the group refuses this worker, with its time in seconds of the event loop."""
@@ -270,8 +272,8 @@ class Lanes:
     async def _ask_for_another_assignment(self, forgotten: set[tuple[str, int]]) -> None:
         """Ask the group for another assignment, because some partitions got no owner.
 
-        Kafka lists no topics for a moment after its return. Faust assigns without these topics, and does not check
-        again.
+        Kafka lists no topics for a moment after a restart. Faust then assigns no partitions of these topics, and does
+        not check again.
         """
         names = sorted(f"{changelog}-{number}" for changelog, number in forgotten)
         log.warning("partitions have no owner; asking for another assignment", partitions=names)
@@ -317,10 +319,11 @@ class Lanes:
                 log.exception("the check of the consumer group failed; trying again")
 
     async def _check_membership(self, coordinator: Any, loop: asyncio.AbstractEventLoop) -> None:
-        """Raise or log the error that keeps this worker out of its group; aiokafka then tries to join again.
+        """Log the error that keeps this worker out of its group; aiokafka then tries to join again.
 
-        aiokafka tries again only after such a check, which it makes when its own consumer fetches. Lanes fetch through
-        another client, so without this call a refused worker would wait forever and log nothing.
+        If aiokafka has stopped trying, crash the app with the error. aiokafka tries again only after a check for
+        errors, which its own consumer makes when it fetches. Lanes fetch through another client. So without this call,
+        a refused worker would wait forever and log nothing.
         """
         clock = asyncio.get_running_loop().time
         if clock() < self._check_at:

@@ -1,8 +1,8 @@
 """Faust's assignor for a group of members with the same rules.
 
 Kafka admits a member only with a protocol that all members offer. The name of Ratchet's protocol contains a digest of
-the rules, so Kafka itself refuses a worker with other rules. Each member's metadata contains its rules; a refused
-worker reads them to name the differences (docs/decisions/0024-one-set-of-rules-in-a-group.md).
+the rules, so Kafka itself refuses a worker with other rules. The metadata of each member contains the member's rules. A
+refused worker reads these rules to name the differences (docs/decisions/0024-one-set-of-rules-in-a-group.md).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from faust.assignor.client_assignment import ClientMetadata
 from faust.assignor.partition_assignor import PartitionAssignor
 
 RULES: Final = "rules"
-"""Key of a member's rules in its JSON metadata; they are an object with the text of each setting."""
+"""Key of the rules in a member's JSON metadata. The value is an object with the text of each setting."""
 DIGITS: Final = 12
 """Number of hexadecimal digits of the rules' digest in the protocol name.
 

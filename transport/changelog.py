@@ -21,10 +21,11 @@ from kafka_ratchet.transport.owner import Owner
 log = structlog.get_logger(__name__)
 
 SILENT_S: Final = 3_600.0
-"""Seconds without an answer after which a follower checks the whole log again (`restore`).
+"""Seconds without Kafka's answer after which a reader must not simply continue.
 
-Compaction may have removed entries that the follower has not read yet. The time is far below the retention of
-tombstones, and long enough that the check's few requests do not matter.
+Compaction may have removed tombstones before the reader read them. So a standby checks the whole log again (`restore`),
+and a replay starts again. The time is far below the retention of tombstones, and long enough that the check's few
+requests do not matter.
 """
 
 FETCH_BYTES: Final = 2 << 20
@@ -51,7 +52,7 @@ class KnownPosition(NamedTuple):
 
 
 class SearchedRange(NamedTuple):
-    """Range of a changelog already searched for owner entries, with the newest of them. topic_id: 16 bytes."""
+    """Range of a changelog already searched for owner entries, with the newest entry found. topic_id: 16 bytes."""
 
     topic_id: bytes
     to: KnownPosition
@@ -169,8 +170,8 @@ class Changelog:
         if state.position < first:
             raise PositionLost(
                 f"{topic}, partition {partition}: the local store ends at offset {state.position}, but the "
-                f"changelog begins at {first}: the entries between are lost. A changelog must be compacted, never "
-                "deleted from; see docs/reference/halted.md"
+                f"changelog begins at {first}: the entries between are lost. Set the changelog's cleanup.policy "
+                "to compact, without delete; see docs/reference/halted.md"
             )
         restored = 0
         state.restoring()
@@ -229,7 +230,7 @@ class Changelog:
         Transactions may be open during the check.
 
         Raises:
-            LogTruncated: the changelog lost them.
+            LogTruncated: the changelog lost these entries.
         """
         if (seen := self.state.sighting) is not None:
             self.topic_id = (await self.cluster.found([self.state.changelog]))[self.state.changelog].id
@@ -246,7 +247,7 @@ class Changelog:
             raise StateAhead(
                 f"{topic}, partition {self.partition}: the local store holds the entries below offset "
                 f"{state.position}, but the changelog ends at offset {end}: the topic lost its end, or was deleted "
-                "and created again. See docs/reference/halted.md for other remedies"
+                "and created again. See docs/reference/halted.md for the remedies"
             )
         if (seen := state.sighting) is not None:
             await self._probe(seen)
@@ -269,7 +270,8 @@ class Changelog:
     async def _owner_in_log(self) -> Owner | None:
         """Search the whole changelog for its newest owner entry, regardless of the state's position.
 
-        A halted lane repeats the search. The range already searched stays valid while the log continues from it.
+        A halted lane repeats this search. Each time it searches only the entries after the range already searched, as
+        long as the log still contains that range.
         """
         topic, partition = self.state.changelog, self.partition
         end = await self.cluster.offset(topic, partition, LATEST, self._asking)

@@ -34,22 +34,24 @@ LETTER_EVENT: Final = "ratchet-event-id"
 LETTER_APP: Final = "ratchet-app"
 """Header of an agents' dead letter with the application's name.
 
-Other applications that read the same input may share the topic of dead letters. They have processed the record, and
-must not get it again.
+Other applications may read the same input and share the topic of dead letters. They may have processed the record, and
+must not get it again by a replay of this dead letter.
 """
 
 
 Answer = TypeVar("Answer")
 
 LOOK_S: Final = 1.0
-"""Seconds between two checks whether an agent holds a batch for too long. The time is counted in checks. A suspended
-process makes none, so no agent is blamed for the suspension."""
+"""Seconds between two checks whether an agent holds a batch for too long.
+
+The agent's time is counted in checks. A suspended process makes none, so the agent is not blamed for the suspension.
+"""
 SLOW_S: Final = 30.0
 """Seconds between two warnings that the agent has not given back a batch; judging 2 MiB takes far less."""
 HELD_MOST: Final = 0.8
-"""Share of the transaction's time-out after which a lane rolls back a batch held by an agent.
+"""Share of the transaction's timeout after which a lane rolls back a batch held by a program's agent.
 
-The roll-back comes before Kafka's own time-out, so the lane can still name the agent.
+The rollback comes before Kafka's own timeout, so the lane can still name the agent.
 """
 SHARE_AT_FIRST: Final = 512
 """Number of records in the first batch for agents. With a slow call of another service for each record, 94 ms, the
@@ -59,7 +61,7 @@ SHARE_STEP: Final = 8
 AGENT_WAIT_S: Final = 10.0
 """Seconds that a stopping lane waits for the agent to release a batch.
 
-Then it leaves the batch to the next owner.
+After that time, the lane leaves the batch to the partition's next owner.
 """
 
 
@@ -73,7 +75,7 @@ class Output(NamedTuple):
 
 @dataclass
 class _Rejection:
-    """Dead letter before its encoding: its place in the outputs, and the agents that rejected the record."""
+    """Rejected record: the reason, the position of its dead letter in the outputs, and the rejecting agents."""
 
     reason: str
     place: int
@@ -203,7 +205,7 @@ class Call(NamedTuple, Generic[Answer]):
 
 
 class AgentCalls(Generic[Answer]):
-    """Calls to a Faust agent: `call` puts a batch into the channel, `agent` takes it out and answers."""
+    """Calls to a Faust agent: `call` puts a batch into the channel, and `agent` takes the batch out and answers."""
 
     def __init__(self, name: str, channel: CallChannel, work: Callable[[Delivery], Answer]) -> None:
         """Connect callers and agent by a channel.
@@ -219,7 +221,8 @@ class AgentCalls(Generic[Answer]):
         """Have the agent do its work on a batch, and return the result.
 
         Raises:
-            Aborted: no agent reads the channel, or it was stopped.
+            Aborted: no agent reads the channel, or the agent was stopped while it held the batch.
+            Exception: the agent's work on the batch failed.
         """
         if not self._channel.subscriber_count:
             raise Aborted(
@@ -321,8 +324,8 @@ class ProcessingLimit:
         """Leave the context.
 
         Raises:
-            AgentFailed: an agent of a program held the transaction almost until Kafka's timeout.
-            Aborted: the lane was stopped.
+            AgentFailed: an agent of a program held the batch for `HELD_MOST` of the transaction's timeout.
+            Aborted: the lane was stopped, and the agent did not release the batch within AGENT_WAIT_S.
         """
         self._left = True
         self._next.cancel()
@@ -335,7 +338,7 @@ class ProcessingLimit:
             raise self._failure from None
 
     def _look(self) -> None:
-        """Warn of a slow agent; stop waiting for it before Kafka times the transaction out."""
+        """Warn of a slow agent. Stop waiting for a program's agent before Kafka times the transaction out."""
         self._waited_s += LOOK_S
         held_by, batch = self._delivery.held_by, self._delivery.batch
         timeout_ms = self._delivery.spec.transaction_timeout_ms
@@ -382,9 +385,9 @@ class Ticks(Processor, Protocol):
 
 
 def tick(topic: str, partition: int, position: int) -> RecordBatch:
-    """Return the empty batch that an agent gets for a timer call.
+    """Return the batch that an agent gets for a timer call.
 
-    It has one record without key and value, with the present time and the input's next offset.
+    Its one record has no key and no value, the present time as timestamp, and the input's next offset.
     """
     (encoded,) = encode_pairs([(None, None)], ROOM)
     return read_chunk(topic, partition, position, encoded.as_fetched(position), [])

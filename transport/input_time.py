@@ -1,4 +1,4 @@
-"""Time lag of a lane's first uncommitted record, and watermark below which all input is processed."""
+"""Time lag of a lane's first uncommitted record, and watermark of processed input."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class PendingTimestamps:
     def since_ms(self) -> int | None:
         """Return the timestamp of the first uncommitted record, in ms since the epoch.
 
-        Before that record is fetched, the result is the timestamp of the record before it. None if no record was
+        If that record is not fetched yet, return the timestamp of the last committed record. None: no record was
         fetched since the lane started.
         """
         return self._fetched[0][1] if self._fetched else self._last
 
 
 class InputEnd:
-    """Input watermark: the end of an input when last requested, timed by the brokers' clock alone.
+    """Recorded ends of an input, for its watermark of processed input.
 
-    A clock of this process would not do: the process or its machine may be suspended between the request and the
-    commit, while records arrive. Records appended before a request was sent cannot be younger than the answer
-    (docs/decisions/0069-judged-until.md).
+    When a lane reaches a recorded end, it has processed all records appended before the request for that end
+    (docs/decisions/0069-judged-until.md). Times are of the brokers' clock alone. A clock of this process would be
+    wrong, because the process may be suspended between the request and the commit, while records arrive.
     """
 
     def __init__(self) -> None:
@@ -64,11 +64,12 @@ class InputEnd:
     def record_end(self, end: int, known_before_ms: int) -> None:
         """Record the end of the input from Kafka's answer.
 
-        The oldest recorded end stays until the position reaches it: while other producers' transactions are always
-        open, newer ends move on faster than the position.
+        An end is kept until the position reaches it, although newer ends arrive. While other producers always have open
+        transactions, the newest end stays ahead of the position.
 
-        end: the high watermark, because records after an open transaction's first wait as well; known_before_ms:
-        `known_ms` before the request was sent.
+        Args:
+            end: high watermark, so that records held back by an open transaction count as not processed.
+            known_before_ms: `known_ms` before the request was sent.
         """
         self._newest = end, known_before_ms
         if self._waiting is None:
@@ -77,7 +78,7 @@ class InputEnd:
     def judged_until_ms(self, position: int) -> int | None:
         """Return the broker-time watermark below which all input is processed.
 
-        It is 0 if no broker time was known when the end was requested, and None before the position has reached any
+        Return 0 if no broker time was known when the end was requested, and None until the position has reached a
         recorded end.
         """
         for _ in range(2):  # the oldest end, then the newest end

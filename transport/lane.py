@@ -82,9 +82,9 @@ SIGHT_EVERY_S: Final = 1.0
 NOTICE_EVERY_S: Final = 1.0
 """Seconds after which an idle lane notices an operator's request or a replaced topic."""
 END_OLD_MS: Final = 1_000
-"""Age of the input watermark above which a commit first renews it, in ms of the brokers' clock.
+"""Age of the input watermark above which a commit renews the watermark before evictions, in ms of the brokers' clock.
 
-Otherwise a stream with rare records would evict inactive identities one commit later.
+Without this renewal, a stream with rare records would evict inactive identities one commit later.
 """
 END_WAIT_S: Final = 1.0
 """Seconds that a commit waits for the new end of the input; without an answer it uses the older watermark."""
@@ -122,7 +122,7 @@ def open_s(interval_s: float, records: int, *, left: int | None) -> float:
 
 
 class TransactionTrace(Protocol):
-    """Observer of a lane's transactions, one after the other. It raises nothing."""
+    """Observer of a lane's transactions, one after the other. Its methods raise nothing."""
 
     def begun(self, position: int) -> None:
         """Record the start of a transaction. position: next input offset."""
@@ -316,8 +316,8 @@ class Lane:
     async def _take_over(self) -> None:
         """Fence the previous owner, then read its commits.
 
-        The committed offset is read before the changelog. In the other order a lane could be suspended in between, and
-        find an offset of a later owner that its copy of the changelog does not contain.
+        The lane reads the committed offset before the changelog. In the other order, a lane suspended in between could
+        find an offset of a later owner, which its copy of the changelog does not contain.
         """
         spec, state = self.spec, self.state
         self._halting = None
@@ -460,7 +460,7 @@ class Lane:
     async def _notice_others(self, idle: IdleWait) -> None:
         """Restart the lane if another process has written to the changelog.
 
-        Without incoming records, nothing else reveals a take-over or an operator's move of the position.
+        While no records come, only the changelog shows a take-over or an operator's move of the position.
         """
         commits = self.status.commits
         if self._producer.state is not State.READY or self._changelog.is_behind:
@@ -476,7 +476,7 @@ class Lane:
             )
 
     async def _ask_for_limits(self) -> None:
-        """Fetch max.message.bytes again, because a record was too large and the limit may have been raised since."""
+        """Fetch max.message.bytes again: a record was too large, and the operator may have raised the limit since."""
         spec, changelog = self.spec, self.state.changelog
         limits = await self.cluster.message_limits([*spec.writes, changelog], self._asking)
         self.spec = replace(
@@ -640,7 +640,7 @@ class Lane:
 
         If no transaction follows, also check that Kafka has ended the last transaction in all partitions.
 
-        idle: idle state of the changelog's reader: while the lane is idle, a watcher observes the changelog too
+        idle: idle state for the changelog, which a watcher observes too while the lane is idle.
         """
         commits = self.status.commits
         try:
@@ -763,7 +763,7 @@ class Lane:
             )
 
     def _prove(self, at_ms: int) -> None:
-        """Check that the local store was recent enough at its replay. at_ms: broker's time; negative: unknown."""
+        """Check that the local store was recent enough at its last replay. at_ms: broker time; negative: unknown."""
         if self.state.is_unproven and at_ms >= 0:
             elapsed_s = asyncio.get_running_loop().time() - self._restored_at
             self.state.prove(at_ms // 1000 - int(elapsed_s))

@@ -87,13 +87,13 @@ class LaneSpec:
     app: str = ""
     stream: str = ""
     rule: Mapping[str, str] = field(default_factory=dict)
-    """Rule of judgement, as in `Owner.rule`."""
+    """Settings of the rule, as in `Owner.rule`."""
     policy_topic: str = ""
     claimed: Mapping[str, str] = field(default_factory=dict)
-    """Topic ids, as text by topic name, from the time when this stream claimed the topics. A lane uses them if the
+    """Topic ids, as text by topic name, from the time when this stream claimed the topics. A lane checks them if the
     changelog has no owner entry."""
     begins_at_0: bool = False
-    """True if the input is written for this stream alone: a deleted unread record is then an error."""
+    """True if Ratchet writes the input for this stream alone. Then a deleted unread record is an error."""
     sends: SentTopics = field(default_factory=dict)
     """Topics that agents send to."""
     event_header: str = ""
@@ -124,15 +124,15 @@ class LaneStatus:
     """State of a lane: activity, progress and last error. For display only.
 
     position: input offset of the last commit, to be read next.
-    end: high watermark of the input at the last fetch.
-    stable_end: last stable offset of the input at that fetch; an open transaction holds back the offsets from it to
-    `end`.
+    end: high watermark of the input from the last answer to the lane or its idle watcher.
+    stable_end: last stable offset of the input at the last fetch; an open transaction holds back the offsets from
+        `stable_end` to `end`.
     commits, records: counted since the lane was started.
     restored: changelog entries replayed.
-    error: reason of the last restart or halt; None while it runs.
-    halted: class of the error that halted the lane, until the lane runs again; "" without a halt. `state` shows the
-    progress of a new attempt.
-    fetched_at: time of Kafka's last answer to a fetch of the input, in seconds since 1970.
+    error: reason of the last restart or halt; None while the lane runs.
+    halted: class of the error that halted the lane, until the next progress; "" without a halt. `state` shows the
+        state of a new attempt.
+    fetched_at: time of Kafka's last answer about the input to the lane or its idle watcher, in seconds since 1970.
     unread_since_ms: timestamp of the first uncommitted record (`PendingTimestamps.since_ms`).
 
     For stall detection (`kafka_ratchet.transport.stalls`), in seconds since 1970:
@@ -154,7 +154,7 @@ class LaneStatus:
     records: int = 0
     restored: int = 0
     restarts: int = 0
-    """Number of restarts after an error. It only rises, so that an observer sees the next try."""
+    """Number of failures, of restarts and halts alike. It only rises, so that an observer sees each failure."""
     error: str | None = None
     halted: str = ""
     fetched_at: float | None = None

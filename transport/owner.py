@@ -7,8 +7,8 @@ One entry of each changelog partition, committed with the first transaction and 
 A lane resumes from numbers: an input offset, a changelog offset, a sequence. A number means nothing without its topic
 or rule. A topic may have been deleted and created again under its name. Two pairs of application and stream may have
 the same changelog name. A rule may have been edited after the state was written. So a lane that takes over first
-compares this entry with the present topics and rules, and halts where they differ. The operator's decision is recorded
-here too.
+compares this entry with the present topics and rules, and halts if they differ. The entry also records the operators'
+decisions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 KEY: Final = b"o"
 FORMAT: Final = 1
-"""Number of the format of the entry and so of the whole changelog partition. A newer one is refused."""
+"""Format of the entry, and so of the whole changelog partition. Lanes refuse a newer format."""
 FIRST_RULE: Final = frozenset({"identity", "sequence", "sequence_form", "output"})
 """Settings of a rule in every owner entry since the first version. An entry has a later setting only if its value is
 not the default."""
@@ -115,7 +115,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     """Owner entry of a changelog partition: the application, rule and topics that its state belongs to.
 
     app, stream: names of application and stream.
-    rule: deduplication settings by name: "identity", "sequence", ...
+    rule: settings that the state depends on, by name: "identity", "sequence", ..., and "output" (see `RECORDS`).
     topics: topics by their role in the stream; see `INPUT`.
     decisions: operators' decisions, the newest last.
     broken: loss found in the input's log; "" without one. Retention may remove the evidence; only an operator's
@@ -198,7 +198,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def states_its_form(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    """Return True if the only change is that the format of sequences, guessed before, is now set to big-endian."""
+    """Return True if `sequence_form` has changed from "guess" to "integer", and no other setting except "output"."""
     changed = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)} - {"output"}
     forms = before.get("sequence_form"), now.get("sequence_form")
     return changed == {"sequence_form"} and forms == ("guess", "integer")
@@ -233,7 +233,7 @@ def read(batch: RecordBatch, index: int) -> Owner:
     """Decode the owner entry at an index of a batch.
 
     Raises:
-        OwnerDiffers: the entry has a newer or foreign format; the text gives its place.
+        OwnerDiffers: the entry has a newer or foreign format; the text names topic, partition and offset.
     """
     try:
         return Owner.unpack(batch.value(index) or b"")

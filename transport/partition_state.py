@@ -86,7 +86,7 @@ class PartitionState(ChangelogReader, Protocol):
 
         Args:
             at_ms: milliseconds since the epoch, Kafka's append time of the entries of `changes`
-            judged_until_ms: input watermark by the same clock; None: records before it are still unprocessed
+            judged_until_ms: watermark of processed input, by the same clock; None: unknown
         """
 
     @property
@@ -96,7 +96,7 @@ class PartitionState(ChangelogReader, Protocol):
     def prove(self, seconds: int) -> None:
         """Compare the age that the local store had at the last replay with `delete.retention.ms`.
 
-        seconds: broker time at which the last replay ended, or a slightly later one
+        seconds: broker time, in seconds since the epoch, at which the last replay ended, or slightly later.
 
         Raises:
             Aborted: the store was too old, and is rebuilt.

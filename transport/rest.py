@@ -26,13 +26,13 @@ The partition number modulo `SPREAD` selects the wait, so that lanes that starte
 
 
 class IdleWatcher(Protocol):
-    """Interface of the watcher of idle partitions, `kafka_ratchet.transport.client.watch.Watch`."""
+    """Interface of `kafka_ratchet.transport.client.watch.Watch`, the watcher of idle partitions."""
 
     def place(self, topic: str, spot: PositionToWatch) -> WatchedPosition | None:
         """Watch a position from now on; None if the watcher cannot."""
 
     def leave(self, place: WatchedPosition) -> None:
-        """Stop watching a place."""
+        """Stop watching a position."""
 
 
 class IdleWait:
@@ -56,14 +56,14 @@ class IdleWait:
         self._records_at = self._clock()
 
     def leave(self) -> None:
-        """Leave the watched place, if any."""
+        """Stop watching the position, if any."""
         if self._place is not None:
             self._watch.leave(self._place)
             self._place = None
 
     @property
     def is_at_rest(self) -> bool:
-        """Return True while the watcher observes the place and has not reported news."""
+        """Return True while the watcher observes the position and has not reported news."""
         return self._place is not None and self._place.is_covered and not self._place.is_called
 
     @property
@@ -79,7 +79,8 @@ class IdleWait:
     async def over(self, spot: PositionToWatch) -> bool:
         """Wait for the watcher's news if the lane is idle at this position.
 
-        Returns True to fetch at once; False to fetch with a request that waits for records.
+        Returns:
+            True to fetch at once; False to fetch with a request that waits for records.
         """
         if self._records_at is None:
             self._records_at = float("-inf")
@@ -95,10 +96,8 @@ class IdleWait:
     def is_still(self, spot: PositionToWatch) -> bool:
         """Return True if the watcher observes that position and has reported no news.
 
-        Otherwise have the position watched, and return False.
-
-        False means that new entries may have come. After LOOK_EVERY_S the result is False in any case. This method is
-        for callers that check at intervals, unlike `over`, which waits.
+        Otherwise have the position watched, and return False: new entries may have come. After about LOOK_EVERY_S the
+        result is False in any case. Use this method to check at intervals; `over` waits.
         """
         now = self._clock()
         if self._place_at(spot) and self.is_at_rest and now - self._fetched_at < self._look_every_s:
@@ -107,7 +106,7 @@ class IdleWait:
         return False
 
     def _place_at(self, spot: PositionToWatch) -> WatchedPosition | None:
-        """Return the present place at that position, or a new one; None if the watcher cannot watch it."""
+        """Return the watched position if it is the given one, or watch that one; None if the watcher cannot."""
         if self._place is not None and (self._place.spot != spot or self._place.is_called):
             self.leave()
         if self._place is None:

@@ -34,8 +34,8 @@ def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Top
         truncated: loss found in the input; "" without one.
 
     Raises:
-        TopicReplaced: a topic is not the one that the stream has used before.
-        OwnerDiffers: the changelog has another owner.
+        TopicReplaced: the changelog has no owner entry, and a topic is not the one that the stream claimed.
+        OwnerDiffers: the changelog's entry differs from the present topics, rule or application.
     """
     now = Owner(spec.app, spec.stream, dict(spec.rule), dict(topics))
     if (before := state.owner) is None:
@@ -158,11 +158,10 @@ def agreed_position(
         start = "earliest" if known is None else str(known)
         raise ChangelogLost(
             f"{state.changelog}, partition {spec.partition}: the changelog covers {spec.topic} below offset "
-            f"{known or 0}, but the group {spec.group} has committed offset {committed.offset}. Either the changelog "
-            f"was deleted and created again, or lost its end; going on would let duplicates pass. Or another client "
-            f"has committed a copy of Ratchet's metadata, and the records between these offsets were never judged: "
-            f"`ratchet resume --from {start}` reads them. "
-            "See docs/reference/halted.md"
+            f"{known or 0}, but the group {spec.group} has committed offset {committed.offset}. If the changelog was "
+            "deleted and created again, or lost its end, restore the changelog: going on would let duplicates pass. If "
+            "another client has committed a copy of Ratchet's metadata, the records between these offsets were never "
+            f"judged, and `ratchet resume --from {start}` reads them. See docs/reference/halted.md"
         )
     if known > committed.offset:
         # For a moment after an unclean restart, while its coordinator still reads its log, Kafka 4.3 answers with

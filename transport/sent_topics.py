@@ -1,4 +1,4 @@
-"""Topics that agents send to: a lane writes to them in its transactions, as to its output."""
+"""Topics that agents send to. A lane writes to these topics in its transactions, as to its output."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kafka_ratchet.transport.client.topic_id import TopicState
 class SentTopic(NamedTuple):
     """Topic that agents send to.
 
-    partitions: its partition count; 0 until the lane knows it.
-    limit: bytes, max.message.bytes; 0 until the lane knows it.
+    partitions: partition count; 0 until the lane knows it.
+    limit: max.message.bytes of the topic; 0 until the lane knows it.
     read_by: stream of this application that reads the topic as its input; the partition count must then not change.
     "": no such stream.
     """
@@ -33,7 +33,7 @@ async def ask(cluster: Cluster, sends: SentTopics, connection: Hashable) -> Sent
 
     Raises:
         TopicReplaced: a topic does not exist.
-        PartitionsDiffer: a stream's input has another count than the worker found when it started.
+        PartitionsDiffer: the topic is a stream's input, and its partition count has changed since the worker started.
         TransportError: this user has no right to describe the topics.
     """
     there, limits = await cluster.found(sends), await cluster.message_limits(sends, connection)
@@ -41,9 +41,8 @@ async def ask(cluster: Cluster, sends: SentTopics, connection: Hashable) -> Sent
         if stream and there[name].partitions != before:
             raise PartitionsDiffer(
                 f"{name}: the topic had {before} partitions when this worker started, and has "
-                f"{there[name].partitions} now. It "
-                f"is the input of stream {stream}: a sent key would go to another partition than before. See "
-                "docs/guide/partitions.md"
+                f"{there[name].partitions} now. It is the input of stream {stream}: a key would now go to another "
+                "partition, where duplicates pass. Move that stream to new topics; see docs/guide/partitions.md"
             )
     return {name: SentTopic(there[name].partitions, limits[name], each.read_by) for name, each in sends.items()}
 

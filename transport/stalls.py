@@ -1,8 +1,8 @@
 """Stall detection: why a partition does not move although its input has records beyond its position.
 
-One function decides, `stall_of`, and every view shows its sentence: status address, metrics, page, `ratchet tables`,
-`/readyz` and `ratchet doctor`. It reads the lane's status and sends no request. The table of all causes is
-in docs/reference/stalls.md.
+The function `stall_of` decides from the lane's status and the requests being retried; it sends no request. Status
+address, metrics, page, `ratchet tables`, `/readyz` and `ratchet doctor` all show its result. docs/reference/stalls.md
+has the table of causes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Standby: a warm copy of a partition that another worker serves.
 
-It follows the changelog into the same state that a lane would use, committed entries only, and writes nothing to
-Kafka. When the partition becomes this worker's, the lane starts on the state as it is and replays only the entries
-that the standby had not yet fetched (docs/decisions/0005-standby.md).
+A standby applies the changelog's committed entries to the state that a lane would use, and writes nothing to Kafka.
+When the group assigns the partition to this worker, the lane starts with that state. It replays only the entries that
+the standby had not fetched yet (docs/decisions/0005-standby.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Semaphore for the start of lanes: a few at a time.
 
-A thousand lanes that start at once would all finish late, at the same time. Each would wait so long between two
-requests that Kafka might take it for dead.
+A thousand lanes that start at once would all finish late, at the same time. Each would pause for so long between two
+requests that Kafka might count the lane as dead.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ async def in_thread(work: Callable[[], object]) -> None:
 async def done_before(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
     """Run a coroutine until it ends or the stop event comes; return True if it ended.
 
-    Raises the coroutine's errors.
+    After the stop event, cancel the coroutine and wait for its end. Raises the coroutine's errors.
     """
     task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
