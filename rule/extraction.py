@@ -45,7 +45,7 @@ from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch
 log = structlog.get_logger(__name__)
 
 Sequences = tuple[NDArray[np.int64], NDArray[np.uint8]]
-"""Sequence of each record as int64[records] (-1: missing), and as uint8[records] the reason why it is missing."""
+"""Sequences of the records as int64[records] (-1: missing), and reasons for missing ones as uint8[records]."""
 
 
 Spans = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
@@ -347,7 +347,7 @@ def identity_reader(identity: Identity) -> IdentityReader:
 def identity_reader_by_name(identity: Identity) -> IdentityReader:
     """Return the reader of identities for batches without header columns.
 
-    It finds a header by its name in each record.
+    This reader searches each record for the header by name.
 
     Raises:
         SettingsError: the user's function cannot be imported.

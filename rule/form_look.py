@@ -115,7 +115,7 @@ class FormFinder:
         Args:
             offset: input offset of the record
             text: value of the header; None: the record has none, or several
-            last: last sequence of the record's identity; -1: it has none, or the record is invalid
+            last: last sequence of the record's identity; -1: none yet, or an invalid record
         """
         if self.found is not None or not text:
             return

@@ -20,7 +20,7 @@ identity. `kafka_ratchet.tables.map.slots.Slots` holds the arrays of the slots, 
                             slots (those with `active`)
 
 An evicted identity keeps its slot, with -1 for its sequence, as does a new identity after a rollback. So the worker
-does not search for the identity in the store, which may still contain it. `kafka_ratchet.rule.windows` has the rule of
+does not search the store, which may still contain the identity. `kafka_ratchet.rule.windows` has the rule of
 streams that keep more state, `kafka_ratchet.tables.map` the passes that commit, grow, age and store the map.
 
 `hash_of` is seeded per map, so that a stranger cannot choose keys that all have one slot. The functions never raise and
@@ -146,7 +146,7 @@ def find(
 
 @compiled(inline="always")
 def why_none(times: int, length: int, least: int, longest: int) -> int:
-    """Return the reason why a record has no usable identity; NONE: it has one.
+    """Return the reason why a record has no usable identity; NONE: the identity is usable.
 
     Args:
         times: number of identities in the record.

@@ -17,7 +17,7 @@ NESTING_MOST: Final = 512
 """Maximum number of objects and lists open at once; a value with more is not read as JSON."""
 
 SHALLOW_BYTES: Final = 2 * NESTING_MOST
-"""Maximum bytes of a value that cannot be nested too deep, because each level has a bracket on both sides."""
+"""Maximum bytes of a value surely not nested too deep, because each level takes two brackets."""
 
 _STRINGS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _STEPS: Final = np.zeros(256, np.int8)

@@ -1,7 +1,7 @@
 """Compiled passes that read sequences, parts of identities, and headers of given names from records.
 
-They never raise, and read nothing outside the given spans. `find_headers` fills two arrays, int64[headers, records]:
-start and length of each value, or ABSENT or REPEATED as the length.
+These passes never raise, and read nothing outside the given spans. `find_headers` fills two arrays, int64[headers,
+records]: start and length of each value, or ABSENT or REPEATED as the length.
 """
 
 from __future__ import annotations

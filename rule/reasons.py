@@ -38,7 +38,7 @@ REASONS: Final = (
     "identity-not-text",
     "value-schema-registry",
 )
-"""Names of the reasons, by number. They are in the header `ratchet-reason` of dead letters, so they never change."""
+"""Names of the reasons, by number. Dead letters contain them in the header `ratchet-reason`, so they never change."""
 
 _REGISTRY_BYTES: Final = 5
 """Number of bytes before a value in Confluent's wire format: byte 0, and 4 bytes big-endian of a schema id."""

@@ -147,7 +147,7 @@ class RuleSettings:
     def entry(self) -> dict[str, str]:
         """Return the settings that must not change over existing state, as texts.
 
-        They are stored in the field `rule` of a partition's owner entry in the changelog.
+        The field `rule` of a partition's owner entry in the changelog contains these settings.
         """
         return self.texts(RULE)
 
@@ -155,7 +155,7 @@ class RuleSettings:
     def judging(self) -> dict[str, str]:
         """Return the non-default settings that may change over existing state, as texts.
 
-        They are stored in the field `judging` of a partition's owner entry in the changelog.
+        The field `judging` of a partition's owner entry in the changelog contains these settings.
         """
         return self.texts(JUDGING, if_set=True)
 

@@ -31,15 +31,15 @@ from kafka_ratchet.transport.batch.compiled import compiled
 
 FINGERPRINT_SEED: Final = np.uint64(0x52617463686574)
 NULL_SEED: Final = np.uint64(0x6E756C6C)
-"""Seed of a null's fingerprint. Both seeds are fixed, because fingerprints are stored in the changelog.
+"""Seed of a null's fingerprint; it differs from `FINGERPRINT_SEED`, so that a null differs from an empty value.
 
-So two values with the same fingerprint can be constructed, but two values that differ by mistake have different ones. A
-null has a seed of its own, so that its fingerprint differs from that of an empty value.
+Both seeds are fixed, because the changelog contains fingerprints. So an attacker can construct two values with the same
+fingerprint, but two values that differ by mistake have different fingerprints.
 """
 
 
 class StateOptions(NamedTuple):
-    """Deduplication options of a map: which further state it keeps of each identity.
+    """Deduplication options of a map: the further state kept for each identity.
 
     Args:
         window: number of sequences below the last one that the map marks as seen or unseen; 0: none.
