@@ -100,7 +100,7 @@ def consumer(
 
     Args:
         options: options of the client.
-        group: name of a group, which the client requires; committed offsets are read from it.
+        group: name of a group; librdkafka requires one, and reads committed offsets from this group.
         committed: whether to read only committed records, up to the last stable offset.
         closes: function that closes the consumer; `close_later` if a caller waits for an answer.
     """
@@ -273,8 +273,8 @@ def _request_offsets(
 class Consumers:
     """Consumers kept for reuse, because a new client takes about 50 ms to connect to its broker.
 
-    One idle consumer is kept for each pair of `group` and `committed`. The object is a context manager, which closes
-    them.
+    One idle consumer is kept for each pair of `group` and `committed`. As a context manager, this object closes the
+    idle consumers at the end.
 
     Args:
         options: options of the clients, including `bootstrap.servers`.

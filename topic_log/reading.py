@@ -42,7 +42,7 @@ OUT_OF_RANGE is one of them, because librdkafka may fetch beyond the end after i
 SecondRead = Callable[[str, int, int], tuple[list[Message], int] | None]
 """Function that reads the batch at a topic, partition and offset.
 
-It returns the batch's records and the next offset; None: there is no batch.
+The function returns the batch's records and the offset after the batch; None: there is no batch.
 """
 
 Progress = Callable[[int, int], None]
