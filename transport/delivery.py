@@ -30,7 +30,7 @@ LETTER_AGENTS: Final = "ratchet-agents"
 """Header of an agents' dead letter with the names of the rejecting agents, as a JSON list."""
 
 LETTER_EVENT: Final = "ratchet-event-id"
-"""Header of an agents' dead letter with the event's id (`Event.id`); it precedes the other added headers."""
+"""Header of an agents' dead letter with the event's id (`Event.id`); the first of the added headers."""
 LETTER_APP: Final = "ratchet-app"
 """Header of an agents' dead letter with the application's name.
 

@@ -109,8 +109,8 @@ broker's time, and the throughput fell to less than half.
 def open_s(interval_s: float, records: int, *, left: int | None) -> float:
     """Return the seconds from a transaction's first record to its commit.
 
-    A lagging lane keeps a small transaction open for longer. It lags if at least `WORTH_A_COMMIT` records wait to be
-    read; fewer records are always waiting in a steady stream.
+    A lagging lane keeps a small transaction open for longer. A lane lags if at least `WORTH_A_COMMIT` records wait to
+    be read; fewer records are always waiting in a steady stream.
 
     Args:
         interval_s: commit interval of the settings

@@ -22,7 +22,7 @@ class ForgetRequest(NamedTuple):
     """Operator's request to forget an identity.
 
     id: unique id of the request.
-    above: sequences above it are forgotten; None: all sequences.
+    above: number above which sequences are forgotten; None: all sequences.
     at: time of the request, ISO 8601, UTC.
     by: user and machine.
     reason: the operator's reason.
@@ -44,11 +44,10 @@ class ForgetRequest(NamedTuple):
     def holds_from(self, partition: int, topic: str) -> int:
         """Return the first input offset that the request applies to.
 
-        Records below it came before the request.
+        Records below that offset came before the request. The result is 0 if the input topic was replaced, or if the
+        partition was added later.
 
         topic: id of the present input topic.
-
-        The result is 0 if the input topic was replaced, and for a partition added later.
         """
         return self.ends[partition] if topic == self.input and partition < len(self.ends) else 0
 

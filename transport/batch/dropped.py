@@ -24,7 +24,7 @@ HEADERS: Final = (VERDICT, LAST_SEQUENCE, TOPIC, PARTITION, OFFSET)
 """Names of the headers appended to a dropped record's own headers, in this order."""
 
 NUMBER_MOST: Final = 21
-"""Maximum bytes of a number as a header's value: its length, and 19 digits or a minus and 19."""
+"""Upper bound of a number's bytes as a header's value: the length, and 19 digits. A negative number becomes null."""
 COUNT_MOST: Final = 5
 """Maximum bytes of a record's count of headers."""
 

@@ -3,9 +3,9 @@
 Format: record batch v2 (KIP-98, org.apache.kafka.common.record.DefaultRecordBatch and DefaultRecord). Integers in a
 record are zig-zag varints; integers in the batch header are big-endian.
 
-Numba compiles these functions on first use and keeps the result (`cache=True`). They take and return plain numpy
-arrays and integers, never raise, and never read or write outside the given spans: every length is checked against the
-end of its batch before it is used. tests/transport/batch/slow_reading.py reads the same bytes record by record, and
+Numba compiles these functions on first use and keeps the result (`cache=True`). The functions take and return plain
+numpy arrays and integers, never raise, and never read or write outside the given spans: every length is checked against
+the end of its batch before it is used. tests/transport/batch/slow_reading.py reads the same bytes record by record, and
 tests compare the results.
 
 Columns are one int64 array of shape (COLUMNS, capacity), a row per column, so that each column is contiguous:

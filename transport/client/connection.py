@@ -7,9 +7,9 @@ aiokafka 0.14 copies a request twice on its way to the transport, and each respo
 If Kafka refuses this client, or this client refuses Kafka's certificate, the error is an `AccessRefused` with a message
 for the operator. aiokafka hides the reason why a client could not start; `refused_by` returns that reason.
 
-asyncio's transports accept and drop bytes written after a reset. Those of uvloop raise RuntimeError until aiokafka's
-reader notices the reset, but aiokafka 0.14 expects only OSError from a write. So the RuntimeError reaches the callers,
-which do not retry after it. The only task that fetches metadata then ends without a message, and the worker goes on
+asyncio's transports accept and drop bytes written after a reset. uvloop's transports raise RuntimeError until
+aiokafka's reader notices the reset, but aiokafka 0.14 expects only OSError from a write. So the RuntimeError reaches
+the callers, which do not retry. The only task that fetches metadata then ends without a message, and the worker goes on
 asking a dead node for its partitions until an operator restarts the worker. A fault run with one of three nodes killed
 showed this.
 """

@@ -1,7 +1,7 @@
 """Three requests of KIP-664 that aiokafka 0.14 lacks.
 
-They list a broker's transactions, return a transaction's state, and list a partition's producers. aiokafka has no
-types.
+These requests list a broker's transactions, return a transaction's state, and list a partition's producers. aiokafka
+has no types.
 """
 
 from __future__ import annotations

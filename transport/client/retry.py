@@ -49,7 +49,7 @@ class Attempts:
     def failed(self) -> Retry | None:
         """Return the youngest failed `Retry`; None without one.
 
-        Of nested requests it is the innermost, which keeps the others waiting.
+        Of nested requests this is the innermost one; the others wait for it.
         """
         failed = [each for each in self._retries if each.error is not None]
         return min(failed, key=lambda each: each.seconds, default=None)

@@ -1,7 +1,7 @@
 """Compiled search of a file's lines for the position of each record's value and key.
 
-Each line that this search accepts, `kafka_ratchet.producers.formats.LineFormat` accepts as well, with the same value
-and key; a test compares the two. The search marks unusual lines as ODD, and `LineFormat` reads them.
+`kafka_ratchet.producers.formats.LineFormat` accepts every line that this search accepts, with the same value and key; a
+test compares the two. The search marks unusual lines as ODD; `LineFormat` reads these lines.
 """
 
 from __future__ import annotations

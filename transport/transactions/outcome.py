@@ -138,7 +138,7 @@ class RecordedEnd(NamedTuple):
 class OutcomeForgotten(kafka.KafkaError):  # type: ignore[misc]
     """Error for open records of a transaction with an outcome that the coordinator has forgotten.
 
-    Another owner has taken the id over. It is about to end the records, or died before it could.
+    Another owner has taken the id over. That owner is about to end the records, or died before.
 
     last: the coordinator's state; hanging: the transaction with its intended end, if an outcome is recorded
     """
