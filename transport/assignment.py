@@ -50,7 +50,7 @@ filter of Faust's log lines also applies to this logger.
 
 
 QUEUE: Final = 64
-"""Highest number of calls in the agent's queue; each lane has at most one call in flight."""
+"""Maximum number of calls in the agent's queue; each lane has at most one call in flight."""
 
 
 def _distributed(distribution: Mapping[str, Mapping[str, list[int]]]) -> set[tuple[str, int]]:

@@ -29,7 +29,7 @@ requests do not matter.
 """
 
 FETCH_BYTES: Final = 2 << 20
-"""Highest size of one fetch in bytes. Smaller fetches need more round trips; larger ones delay the worker's other
+"""Maximum size of one fetch in bytes. Smaller fetches need more round trips; larger ones delay the worker's other
 lanes."""
 FETCH_WAIT_MS: Final = 250
 """Milliseconds that the broker may hold back an empty answer; a stop is noticed after at most this time."""

@@ -262,7 +262,7 @@ class BatchLimit:
     Otherwise the same batch would time out forever.
 
     Attributes:
-        most: highest number of records in the next batch
+        most: maximum number of records in the next batch
     """
 
     def __init__(self, first: int, timeout_ms: int) -> None:

@@ -87,7 +87,7 @@ END_OLD_MS: Final = 1_000
 Without this renewal, a stream with rare records would evict inactive identities one commit later.
 """
 END_WAIT_S: Final = 1.0
-"""Seconds that a commit waits for the new end of the input; without an answer it uses the older watermark."""
+"""Seconds that a commit waits for the new end of the input. Without an answer, the commit uses the older watermark."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MOST_S: Final = 30.0
 HALT_LOG_EVERY_S: Final = 60.0
@@ -196,7 +196,7 @@ class Lane:
         self._truncated = ""
         """Description of lost input records, to be written to the changelog; "" if none are lost."""
         self._halting: Exception | None = None
-        """Error from outside the lane's own work; the lane raises it before the next batch and halts."""
+        """Error from outside the lane's own work. Before the next batch, it halts or restarts the lane."""
         self._requests_to = 0
         """Position in the policy topic (`Requests.position`): operators' requests before it are applied."""
         self._limits_known = True
@@ -428,7 +428,11 @@ class Lane:
         return b"" if found is None else letters_in(self.spec.app, self.spec.dead_letters, id_text(found.id))
 
     def look_at(self, topics: Mapping[str, TopicState]) -> None:
-        """Compare the present topics with those at take-over; the lane halts if a topic has another id."""
+        """Compare the present topics with those at take-over.
+
+        The lane halts if a topic has another id. It starts again if the topic of dead letters has another id, or if a
+        topic that agents send to has another partition count.
+        """
         for name, before in self._topics.items():
             if name in topics and topics[name].id != before:
                 self._halting = replaced(name, id_text(before), id_text(topics[name].id))

@@ -14,7 +14,7 @@ from kafka_ratchet.transport.batch.decompression import GZIP, LZ4, SNAPPY, ZSTD,
 from kafka_ratchet.transport.batch.record_batch import REPLAY_HEADERS, Bytes, RecordBatch
 
 BATCH_MOST: Final = 64 << 20
-"""Default of the setting `max_batch_mb`, in bytes: the highest size of one batch after decompression. The Java producer
+"""Default of the setting `max_batch_mb`, in bytes: the maximum size of one batch after decompression. The Java producer
 holds 32 MiB of records in all its batches together (buffer.memory)."""
 
 ALL_RECORDS: Final = 1 << 31

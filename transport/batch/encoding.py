@@ -176,7 +176,7 @@ def with_headers(batch: RecordBatch, index: int, headers: Sequence[Header], limi
 def encode_entries(pairs: Iterable[tuple[bytes, bytes | None]], limit: int) -> list[EncodedBatch]:
     """Encode key and value pairs as record batches; the value None becomes null.
 
-    limit: highest size of a batch in bytes; a single larger pair gets a batch of its own.
+    limit: maximum size of a batch in bytes; a single larger pair gets a batch of its own.
     """
     batches: list[EncodedBatch] = []
     waiting: list[tuple[bytes, bytes | None]] = []

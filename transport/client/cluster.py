@@ -439,8 +439,8 @@ class Cluster:
             partition: number of the partition.
             position: offset of the first record to fetch.
             connection: connection of the request.
-            max_bytes: highest size of the answer.
-            max_wait_ms: how long the broker may hold back an empty answer.
+            max_bytes: maximum size of the answer.
+            max_wait_ms: milliseconds that the broker may hold back an empty answer.
             topic_id: 16 bytes, id of the topic that the position belongs to.
             last_epoch: leader epoch of the last batch that the caller has read before position; NO_EPOCH without one.
 

@@ -12,7 +12,7 @@ K = TypeVar("K")
 A = TypeVar("A")
 
 DESCRIPTIONS: Final = 8
-"""Highest number of cached answers, one for each set of topic names; a worker asks for few different sets."""
+"""Maximum number of cached answers, one for each set of topic names; a worker asks for few different sets."""
 
 
 class BundledRequests(Generic[K, A]):

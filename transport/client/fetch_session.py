@@ -133,7 +133,7 @@ class SessionFetchRequest(Request[SessionFetchRequest_v13]):  # type: ignore[mis
 
         Args:
             session: session id, and number of this request in the session, from 1; (NO_SESSION, 0) begins a session.
-            max_wait_ms: how long the broker may hold back an answer without records.
+            max_wait_ms: milliseconds that the broker may hold back an answer without records.
             spots: new or moved positions of the session.
             forgotten: topic id and partition of positions to stop watching.
         """

@@ -18,7 +18,7 @@ from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster, FetchedPar
 Item = TypeVar("Item")
 
 EMPTY_MOST: Final = 40
-"""Highest number of empty answers in a row, after which a reader raises an error."""
+"""Maximum number of empty answers in a row, after which a reader raises an error."""
 
 
 async def answered(request: Coroutine[Any, Any, Item], where: str, timeout_s: float | None) -> Item:
@@ -52,7 +52,7 @@ class FetchOptions(NamedTuple):
     """Options of each fetch of a `PartitionReader`.
 
     connection: connection of the requests.
-    max_bytes: highest size of an answer.
+    max_bytes: maximum size of an answer.
     wait_ms: milliseconds that the broker may hold back an empty answer.
     batch_most: bytes that one batch may unpack to.
     sequence_header, identity_header: headers to locate in every record; b"" for none.

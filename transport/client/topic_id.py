@@ -281,8 +281,8 @@ class FetchByIdRequest(Request[FetchRequest_v13]):  # type: ignore[misc]
             partition: number of the partition.
             position: the first offset to read.
             last_epoch: leader epoch of the last batch before that offset, or NO_EPOCH.
-            max_bytes: highest size of the answer; a single larger batch is sent whole.
-            max_wait_ms: how long the broker may hold back an empty answer.
+            max_bytes: maximum size of the answer; a single larger batch is sent whole.
+            max_wait_ms: milliseconds that the broker may hold back an empty answer.
         """
         self._topic_id, self._partition, self._position, self._last_epoch = topic_id, partition, position, last_epoch
         self._max_bytes, self._max_wait_ms = max_bytes, max_wait_ms

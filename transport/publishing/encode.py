@@ -133,7 +133,7 @@ def _by_partition(  # type: ignore[no-untyped-def]
         chosen: int64[records], receives the partition of each record.
         order: int64[records], receives the records' indices, partition by partition.
         ends: int64[partitions + 1] of zeros, receives the start of each partition in `order`, and at last the end.
-        room: int64[partitions] of zeros, receives the highest size of each partition's records.
+        room: int64[partitions] of zeros, receives the maximum size of each partition's records.
     """
     partitions = len(room)
     full = np.uint32(0xFFFFFFFF)

@@ -47,7 +47,7 @@ from kafka_ratchet.transport.transactions.outcome import (
 Item = TypeVar("Item")
 
 HANGS_AFTER_S: Final = 60.0
-"""Seconds beyond the transaction's own time-out before it counts as hanging.
+"""Seconds beyond the transaction's own timeout before it counts as hanging.
 
 Kafka looks for timed-out transactions every 10 s, and a lane completes a transaction left open in about the same time.
 """
@@ -55,13 +55,13 @@ Kafka looks for timed-out transactions every 10 s, and a lane completes a transa
 ENDING_MOST_S: Final = 30.0
 """Seconds to wait while a coordinator ends a transaction.
 
-End markers take milliseconds, and a change of leaders seconds. If a leader stays away, the coordinator waits for ever.
+End markers take milliseconds, and a change of leaders seconds. If a leader stays away, the coordinator waits forever.
 """
 
 ENDED: Final = {"commit": "committed", "abort": "aborted"}
 
 ONGOING: Final = "Ongoing"
-"""State of an open transaction in a coordinator's answer; the coordinator aborts the transaction after its time-out."""
+"""State of an open transaction in a coordinator's answer; the coordinator aborts the transaction after its timeout."""
 
 
 class Hanging(NamedTuple):

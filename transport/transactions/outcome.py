@@ -79,7 +79,7 @@ With a greater difference, the outcome does not count. A take-over raises the id
 outcome again before it takes the id over.
 """
 TIMED_OUT: Final = 1
-"""Addition to `RECORD_WITHIN` if the coordinator may have aborted the completing transaction after its time-out."""
+"""Addition to `RECORD_WITHIN` if the coordinator may have aborted the completing transaction after its timeout."""
 
 LEADERS_WITHIN_S: Final = 10.0
 """Seconds that a new transaction waits for leaders; a change of leaders takes less.
