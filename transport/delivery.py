@@ -248,7 +248,8 @@ class AgentCalls(Generic[Answer]):
                 answer.set_exception(error)  # the lane tries again; the agent goes on with the other partitions
             except BaseException:
                 place = f"{batch.topic}, partition {batch.partition}"
-                answer.set_exception(Aborted(f"{place}: the agent was stopped while it held offset {batch.start}"))
+                text = f"{place}: the agent was stopped while it held offset {batch.start}; the partition tries again"
+                answer.set_exception(Aborted(text))
                 raise
             finally:
                 correlate(None)

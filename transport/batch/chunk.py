@@ -111,7 +111,7 @@ class Heads:
                 HEAD.unpack_from(data, at)
             )
             if length < kernels.HEADER_SIZE - LENGTH_FROM:
-                raise self.corrupt(base, f"length {length} bytes is too short for a record batch")
+                raise self.corrupt(base, f"its header states a length of {length} bytes, too short for a record batch")
             end = at + LENGTH_FROM + length
             if end > len(data):
                 break

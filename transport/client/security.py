@@ -91,7 +91,9 @@ def _check_login(known: Mapping[str, Any], options: Options) -> None:
         _check_token(options)
     elif mechanism == "GSSAPI":
         if importlib.util.find_spec("gssapi") is None:
-            raise SettingsError("kafka.sasl.mechanism: GSSAPI needs the Python package gssapi, which is not installed")
+            raise SettingsError(
+                "kafka.sasl.mechanism: GSSAPI needs the Python package gssapi, which is not installed. Install it"
+            )
     elif not (known.get("sasl_plain_username") and known.get("sasl_plain_password")):
         raise SettingsError(f"kafka.sasl.username and kafka.sasl.password: {mechanism} needs both. Set the missing one")
 
