@@ -37,11 +37,10 @@ if TYPE_CHECKING:
 
 EXIT_OK = 0
 EXIT_REFUSED = 2
-"""Exit code for a mistake that the user can correct. The message on standard error says how; argparse uses the same
+"""Exit code for any other error with a remedy, which the message on standard error names. argparse uses the same
 number."""
 EXIT_FENCED = 3
-"""Exit code after another job's take-over. Schedulers can treat this code apart: where runs may overlap, a take-over is
-no mistake."""
+"""Exit code after a newer run of the job has taken the table over. A scheduler that lets runs overlap can ignore it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,10 +92,7 @@ def _log_json(spec: JobSpec) -> None:
 
 
 def _say_end(sentence: str) -> None:
-    """Write the reason for the job's end to standard error.
-
-    It is JSON if the job logs JSON.
-    """
+    """Write the reason for the job's end to standard error, as JSON if the job logs JSON."""
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
         logging.getLogger("spark_sink").error(sentence)
     else:

@@ -17,13 +17,13 @@ MIB = 1024 * 1024
 
 
 def run_compact(arguments: Sequence[str]) -> None:
-    """Run the compaction with --execute, else only plan it; print the numbers of files and bytes.
+    """Plan a compaction, run it with --execute, and print the numbers of files and bytes.
 
     Args:
         arguments: the command line after the word `compact`.
 
     Raises:
-        SinkError: see `compact`.
+        SinkError: see `stores.compact.compact`.
     """
     parser = argparse.ArgumentParser(
         prog="spark_sink compact",
@@ -88,5 +88,5 @@ def as_dict(found: Sequence[Compaction], *, execute: bool) -> dict[str, object]:
 def _mebibytes(text: str) -> float:
     number = float(text)
     if not (math.isfinite(number) and 0 < number <= MIB):
-        raise argparse.ArgumentTypeError(f"{text} is not a size in MiB. Write a whole number, such as 128")
+        raise argparse.ArgumentTypeError(f"{text} is not a size in MiB. Write a number of at most {MIB}, such as 128")
     return number

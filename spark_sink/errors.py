@@ -1,6 +1,6 @@
-"""Errors of the Spark job: `SinkError`, and below it one class for each reason.
+"""Errors of the Spark job: `SinkError`, and a subclass for each reason.
 
-The package ships alone to Spark clusters, so this tree has a root of its own.
+The package ships alone to Spark clusters, so its errors have a base class of their own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TopicMissing(SinkError):
 
 
 class OffsetsLost(SinkError):
-    """Error for a deleted record that the table needs next; to continue would skip events silently."""
+    """Error for a deleted record that the table needs next. To continue would skip events silently."""
 
 
 class TopicRecreated(SinkError):
@@ -67,7 +67,7 @@ class SecondJob(SinkError):
 
 
 class WriteModeDiffers(SinkError):
-    """Error for a job with another kind, key or sums than its table's rows.
+    """Error for a job with another kind of result, key or sums than its table's rows.
 
     To continue would double or overwrite rows silently.
     """
@@ -81,7 +81,7 @@ class RuleDiffers(SinkError):
 
 
 class SequencesLost(SinkError):
-    """Error for a deduplicating job with last sequences that are lost or belong to other rows."""
+    """Error for a deduplicating job if its stored last sequences are lost, or belong to other rows."""
 
 
 class SparkFailed(SinkError):
@@ -112,11 +112,11 @@ class Fenced(SinkError):
 
 
 class RuleBroken(StoreError):
-    """Error for a row that a constraint of the table refuses; the table has nothing of that commit."""
+    """Error for a row that a constraint of the table refuses. The message tells how much of the commit was refused."""
 
 
 NOTHING = "Nothing was added and no offset moved"
-"""Sentence for errors that refuse a whole commit."""
+"""Sentence for errors after which the table has nothing of a commit."""
 
 
 def refuse_rule(where: object, reason: str, rules: str = "", extent: str = NOTHING) -> NoReturn:

@@ -35,7 +35,7 @@ SINK_EXTRAS: Final = {
 def missing_extra(error: ModuleNotFoundError, extras: Mapping[str, str] = SINK_EXTRAS) -> str | None:
     """Return the message that tells how to install a missing package; None if no extra has the package.
 
-    None means an error in our code or the user's, so that its traceback is needed.
+    None means a fault in Ratchet's code or the user's, so the caller should show the traceback.
     """
     # A module within an installed package has a dot in its name, and no extra has it.
     extra = extras.get(error.name or "")
@@ -48,8 +48,8 @@ def require_package(module: str, needed: str) -> None:
     """Check that a package is installed.
 
     Args:
-        module: module of the package.
-        needed: start of the message: the feature that needs the package.
+        module: name of the package's module to import.
+        needed: start of the message, which names the feature that needs the package.
 
     Raises:
         OptionRefused: the package is missing; the message tells how to install it.

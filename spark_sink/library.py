@@ -65,7 +65,7 @@ PRODUCER_HEADER: Final = "ratchet-producer"
 number."""
 
 PLACE: Final = {"partition": "_kafka_partition", "offset": "_kafka_offset"}
-"""Columns with a record's partition and offset: name in Spark's Kafka source, and name in result tables."""
+"""Columns with a record's partition and offset: names in result tables, by names in Spark's Kafka source."""
 
 _SEQUENCE_BYTES: Final = "_ratchet_sequence_bytes"
 
@@ -76,7 +76,7 @@ PROVIDERS: Final = frozenset({"delta"})
 SESSION_CATALOG: Final = "spark_catalog"
 """Name of the catalog that each Spark session has."""
 DRIVERS: Final = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mysql+pymysql"}
-"""Scheme in SQLAlchemy's addresses of databases, by the scheme in JDBC's."""
+"""Scheme of a SQLAlchemy address, by the scheme of a JDBC address."""
 CATALOG_NAME: Final = re.compile(r"[\w`-]+(?:\.[\w`-]+)+\Z")
 
 NOT_ON_CONNECT: Final = (
@@ -102,7 +102,7 @@ FOLLOW_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records of one commit, with the table's offsets before and after it.
+    """Records of one commit, with their range of offsets.
 
     The records have the columns of Spark's Kafka source with headers, and two more: `sequence` (bigint) and `producer`
     (string), null for records that no producer has numbered.
@@ -111,9 +111,9 @@ class Batch:
     records: DataFrame
     topic: str
     start: Mapping[int, int]
-    """Stored offset of each partition."""
+    """First offset of each partition in the batch."""
     end: Mapping[int, int]
-    """Offset of each partition after the commit."""
+    """Next offset of each partition after the batch, which the commit stores."""
 
     def __str__(self) -> str:
         return f"{self.topic} {ranges(dict(self.start), dict(self.end))}"
@@ -125,10 +125,10 @@ ENGINES: Final[Mapping[str, str]] = {"delta-rs": "", ENGINE: ENGINE}
 
 
 class SinkOptions(TypedDict, total=False):
-    """Options of a table for `exactly_once`: new columns, partitions and access to the store."""
+    """Optional arguments of `exactly_once` about the table and its store."""
 
     evolve: bool
-    """Add new columns to the table."""
+    """True: a commit adds missing columns to the table, and widens types."""
     partition_by: Sequence[str]
     """Partition columns of the table's files."""
     password: str | None
@@ -141,11 +141,11 @@ class SinkOptions(TypedDict, total=False):
     """Writer of the files of a Delta or Iceberg table: "spark" for the format's own writer in Spark, which follows
     the table's rules and properties; "delta-rs" (default) for Ratchet's own."""
     second_job: bool
-    """Allow this job even if another job has added rows of the topic to the table."""
+    """True: commit even if a job of another name has committed the topic to the table."""
 
 
 class Sink:
-    """Table that commits rows and Kafka offsets in one action; made by `exactly_once`."""
+    """Sink that commits rows and Kafka offsets to one table in one action; made by `exactly_once`."""
 
     def __init__(self, target: str, job: str, write_mode: WriteMode, options: SinkOptions) -> None:
         self.target, self.job = target, job
@@ -165,7 +165,7 @@ class Sink:
         nevertheless."""
         self._schema: StructType | None = None
         self._generation: int | None = None
-        """Generation of the store that this run has taken over with."""
+        """Number of this run's take-over of the table; None: the run has not taken over yet."""
         self._job: Job | None = None
         """Job of the last loop; None: no loop has begun."""
         self._unreadable: dict[tuple[str, int], UnreadableRanges] = {}
@@ -194,7 +194,7 @@ class Sink:
             options: client options in librdkafka's names, such as security.protocol.
 
         Raises:
-            OptionRefused: `max_records` is no number of offsets, or a batch was not committed before the next one.
+            OptionRefused: an argument cannot be used, or a batch was not committed before the next one.
             SparkFailed: Spark cannot read or compute the records.
             SinkError: the table or Kafka cannot be read; the class names the reason.
         """
@@ -289,7 +289,9 @@ class Sink:
             TopicRecreated: the topic was deleted and created again; nothing of this call is visible.
             KafkaUnavailable: Kafka does not answer about the topic; nothing of this call is visible.
             SparkFailed: Spark cannot read or compute the rows; nothing of this call is visible.
-            StoreError: the table cannot be written; nothing of this call is visible.
+            OptionRefused: the batch belongs to another loop, or the rows do not fit the sink; nothing is visible.
+            StoreError: the table cannot be written. The commit may be visible nevertheless; a new loop of `batches`
+                continues at the table's offsets.
         """
         start, end = dict(batch.start), dict(batch.end)
         with self._lock, timestamps_named(self._job, start, end):
@@ -301,13 +303,14 @@ class Sink:
     def batch(self) -> Callable[[DataFrame, int], None]:
         """Return the function that commits a micro-batch: `stream.writeStream.foreachBatch(sink.batch)`.
 
-        Rows below the stored offsets are omitted, so that a lost checkpoint does no harm. This requires rows with the
-        columns partition and offset, or _kafka_partition and _kafka_offset. Spark calls the function with the rows and
-        the number of the micro-batch.
+        Spark calls the function with the rows and the number of the micro-batch. Rows of records before the stored
+        offsets are omitted, so that a lost checkpoint does no harm. To recognise these rows, the function needs the
+        columns partition and offset, or _kafka_partition and _kafka_offset.
 
         Raises:
-            OptionRefused: the query does not read exactly one topic; its source names no isolation level, although the
-                records may be of transactions; the rows lack needed offsets; or the session is one of Spark Connect.
+            OptionRefused: the query, its source or its rows do not allow an exactly-once commit; the message names the
+                reason. Examples are a query of two topics, and a source that may read uncommitted records. A session of
+                Spark Connect is refused as well.
             OffsetsLost: the query begins after the table's offsets, so that records would be missing.
             TopicRecreated: the table's offsets belong to a deleted topic of the same name.
             SinkError: see `commit`.
@@ -328,9 +331,9 @@ class Sink:
         run = given.run_id, self.target, self.job
         if _LAST_CALL.get(run) == number:
             raise OptionRefused(
-                f"job {self.job}: sink.batch was called twice for micro-batch {number}, and the first call has "
-                "committed its offsets: the rows of this call are not in the table. Make one DataFrame of all rows "
-                "(union), or use a table and a sink for each part"
+                f"job {self.job}: sink.batch was called twice for micro-batch {number}. The first call has committed "
+                "the micro-batch's offsets, so the rows of this call are not in the table. Make one DataFrame of all "
+                "rows (union) and call sink.batch once, or use a separate table and sink for each DataFrame"
             )
         with self._lock, given.source_client() as client:
             topic_id = client.topic_id()
@@ -355,7 +358,7 @@ class Sink:
         Spark writes the state of the query's operators only if the rows are computed.
 
         Raises:
-            OptionRefused: there are rows. Without offsets the table could not tell after a crash whether it has them.
+            OptionRefused: there are rows. After a crash, the table could not show whether it has rows without offsets.
         """
         if rows := dataframe.count():
             later = SENDS_LATER.format(job=self.job)
@@ -389,8 +392,8 @@ class Sink:
     def starting_offsets(self, topic: str, *, bootstrap: str = "", options: Mapping[str, str] | None = None) -> str:
         """Return the table's offsets of a topic as Spark's Kafka source takes them in `startingOffsets`.
 
-        The result is "earliest" before the first commit. Spark wants an offset of each partition: with `bootstrap`,
-        a partition that the table does not know, because it was added later, begins at its first record.
+        The result is "earliest" before the first commit. Spark requires an offset of each partition. With `bootstrap`,
+        the result also names partitions added since the last commit, which begin at their first record.
 
         Args:
             topic: the topic.
@@ -436,7 +439,7 @@ class Sink:
         self.close()
 
     def _open_store(self, spark: SparkSession, topic: str, topic_id: int) -> ResultStore:
-        """Return the run's store for a topic; a topic created again gets a new store, which compares the topic ids."""
+        """Return the run's store for a topic. A topic created again gets a new store, which compares the topic ids."""
         if self._store is None or self._topic != (topic, topic_id):
             self.close()
             require_release(spark)
@@ -466,7 +469,8 @@ class Sink:
     def _with_engine(self, location: TableLocation) -> TableLocation:
         if self._engine and self._engine not in store_class(location.kind).engines:
             raise OptionRefused(
-                f"engine {self._engine} is for Delta and Iceberg tables, and not for store {location.kind}"
+                f"engine {self._engine} is for Delta and Iceberg tables, and not for store {location.kind}. Remove "
+                "engine"
             )
         return replace(location, engine=self._engine)
 
@@ -490,7 +494,7 @@ class Sink:
         return count
 
     def _take_over(self, store: ResultStore, schema: StructType) -> dict[int, int]:
-        """Return the stored offsets; open the table for the first commit, for changed columns, and after a failure.
+        """Return the stored offsets. Open the table for a first commit, changed columns, or after a failure.
 
         Raises:
             Fenced: another run has taken the table over in the meantime.
@@ -500,7 +504,7 @@ class Sink:
         if self._generation is not None and (newest := store.generation()) != self._generation:
             raise Fenced(
                 f"job {self.job}: another run has taken the table over (generation {newest} after "
-                f"{self._generation}). Let it continue, or start a new loop of `batches`"
+                f"{self._generation}). Let that run continue, or fence it by a new loop of `batches`"
             )
         held = store.open(schema)
         self._generation, self._schema = store.generation(), schema
@@ -565,7 +569,7 @@ def _require_none_missing(given: MicroBatch, number: int, stored: Mapping[int, i
     """Check that a micro-batch begins at the table's offsets or before them.
 
     Raises:
-        OffsetsLost: offsets between them would be missing.
+        OffsetsLost: the table would miss the offsets before the micro-batch.
     """
     for partition, begins in given.start.items():
         if partition in stored:
@@ -632,7 +636,7 @@ def _described(spark: SparkSession, text: str) -> Iterator[None]:
 
 
 def _engine(options: SinkOptions) -> str:
-    """Return the value of `TableLocation.engine`."""
+    """Return the value of `TableLocation.engine` for the options."""
     named = options.get("engine", "delta-rs")
     if named not in ENGINES:
         raise OptionRefused(f"engine {named!r} is unknown; write one of {', '.join(ENGINES)}")
@@ -673,7 +677,10 @@ def _of_catalog(target: str, spark: SparkSession | None, options: SinkOptions) -
         OptionRefused: the catalog lacks the table, or its format is neither Delta nor Iceberg.
     """
     if spark is None:
-        raise OptionRefused(f"{target}: a name in a catalog needs a Spark session; start with sink.batches or a query")
+        raise OptionRefused(
+            f"{target}: only a running Spark can look this name up in its catalog. Start Spark first, or give the "
+            "table's path or address"
+        )
     catalog, _, rest = target.replace("`", "").partition(".")
     settings = _settings_of(spark, f"spark.sql.catalog.{catalog}")
     if not settings[""] and catalog != SESSION_CATALOG:  # the name begins with a namespace of the current catalog
@@ -709,7 +716,7 @@ def _of_catalog(target: str, spark: SparkSession | None, options: SinkOptions) -
 
 
 def _settings_of(spark: SparkSession, prefix: str) -> dict[str, str]:
-    """Return Spark's settings that begin with a prefix, by the rest of their names; "" stands for the prefix itself."""
+    """Return Spark's settings below a prefix, by the rest of their names; "" has the setting named like the prefix."""
     names = [str(row["key"]) for row in spark.sql("SET").collect()]
     # SET itself replaces each value with "token" or "password" in its name or text.
     found = {

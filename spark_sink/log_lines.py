@@ -21,13 +21,13 @@ from kafka_ratchet.spark_sink.secrets import hidden
 
 LogFormat = Literal["text", "json"]
 FIRST_LINE_S: Final = 3.0
-"""Seconds of work until its first log line: sooner than a user doubts that the command still runs."""
+"""Seconds of work until its first log line. Without a line, a user would soon doubt that the command still runs."""
 NEXT_LINE_S: Final = 30.0
 """Seconds between two lines about one piece of work."""
 
 
 def process_name() -> str:
-    """Return this process as host:pid. Call it for each line, because a process may fork."""
+    """Return the name of this process, host:pid. Call it for each line, because a process may fork."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
@@ -39,7 +39,7 @@ def json_line(fields: Mapping[str, object]) -> str:
 def _plain(value: Any) -> Any:
     """Convert a value for JSON, and hide secrets in it.
 
-    Hiding them in the whole line could replace a key or a number.
+    In the whole line, a secret could also match a key or a number.
     """
     if value is None or isinstance(value, bool):
         return value

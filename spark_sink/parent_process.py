@@ -14,10 +14,10 @@ The parent never writes to that end. The kernel closes it only when the parent d
 
 
 def end_with_parent() -> None:
-    """End the whole process group as soon as standard input ends, from now on.
+    """Start a thread that kills the process group once standard input ends.
 
-    The group consists of this process, Spark's JVM and its children, so that none of them commits afterwards. Start the
-    job in a process group of its own. The next run continues from the last commit.
+    The group consists of this process, Spark's JVM and its children, so that none of them commits afterwards. The next
+    run continues from the last commit. The call does nothing without `VARIABLE`, or if another process leads the group.
     """
     if os.environ.pop(VARIABLE, "") and os.getpgrp() == os.getpid():
         threading.Thread(target=_watch, args=(sys.stdin.fileno(),), name="owner", daemon=True).start()

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 HIDDEN: Final = "***"
 LEAST: Final = 8
-"""Minimum length of a hidden value. Shorter ones are part of ordinary words, and a replacement would make every text
+"""Minimum length of a hidden value. Shorter values occur in ordinary words, and hiding them would make every text
 unreadable."""
 
 WORDS: Final = frozenset(
@@ -54,16 +54,19 @@ def keep(values: Iterable[str | None]) -> None:
 
 
 def of_client(options: Mapping[str, object]) -> Iterator[str]:
-    """Yield those values of client options, named by librdkafka or Java, that no output may contain."""
+    """Yield the values of Kafka client options that no output may contain: all but those of `WORDS`.
+
+    The options have librdkafka's or Java's names.
+    """
     for name, value in options.items():
         if isinstance(value, str) and name not in WORDS:
             yield value
 
 
 def of_registry(options: Mapping[str, str]) -> Iterator[str]:
-    """Yield those values of a schema registry's options that no output may contain.
+    """Yield the values of a schema registry's options that no output may contain.
 
-    An address is among them only if it has credentials.
+    An address is among them only if it contains a password.
     """
     for name, value in options.items():
         if name != "url":
@@ -96,7 +99,7 @@ class HidingFormatter(logging.Formatter):
 
 
 def hide_in_tracebacks() -> None:
-    """Hide kept values in tracebacks that end this process or a thread, too."""
+    """Hide kept values also in tracebacks that end this process or a thread."""
 
     def write_hidden(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt):

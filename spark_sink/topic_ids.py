@@ -32,26 +32,26 @@ def first_bits(topic_id: int) -> int:
 
 
 def parts(topic_id: int) -> tuple[int, int, int]:
-    """Split an id into three nonnegative numbers: 63 bits of each half, and the two remaining."""
+    """Split an id into three nonnegative numbers: 63 bits of each half, and the remaining two bits."""
     high, low = topic_id >> 64, topic_id & HALF
     return high & POSITIVE_63_BITS, low & POSITIVE_63_BITS, (high >> 63) * 2 + (low >> 63)
 
 
 def of_parts(high: int, low: int, rest: int) -> int:
-    """Join the parts of an id from `parts`."""
+    """Join the three numbers that the function `parts` returns into an id."""
     return (high | (rest >> 1) << 63) << 64 | low | (rest & 1) << 63
 
 
 @dataclass(frozen=True)
 class StoredTopicId:
-    """Stored id, or stored part of the id, of the topic that a table's offsets belong to."""
+    """Stored id of the topic that a table's offsets belong to; earlier versions stored a part of it."""
 
     text: str = ""
     """Id as the function `text` returns it; empty: an earlier version wrote the table, or the broker gave no id."""
     first_bits: int = 0
 
     def is_other(self, topic_id: int) -> bool:
-        """Return whether an id certainly belongs to another topic; False for 0, which means unknown."""
+        """Return True if an id certainly belongs to another topic; False if either id is unknown."""
         if not topic_id:
             return False
         if self.text:

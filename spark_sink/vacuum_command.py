@@ -1,4 +1,4 @@
-"""Command `... spark_sink vacuum`: removes orphans of killed and fenced jobs, without Spark and without Kafka."""
+"""Command `... spark_sink vacuum`: removes leftover files of killed and fenced jobs, without Spark and Kafka."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from kafka_ratchet.spark_sink.stores.vacuum import OLDER_THAN_S, vacuum
 
 
 def run_vacuum(arguments: Sequence[str]) -> None:
-    """Remove the orphans, or list them with --dry-run, and print their number and size.
+    """Remove orphaned files and staging tables, or list them with --dry-run; print number and size.
 
     Args:
         arguments: the command line after the word `vacuum`.
 
     Raises:
-        SinkError: see `vacuum`.
+        SinkError: see `stores.vacuum.vacuum`.
     """
     parser = argparse.ArgumentParser(
         prog="spark_sink vacuum",
@@ -51,7 +51,7 @@ def run_vacuum(arguments: Sequence[str]) -> None:
 
 
 def summary(location: TableLocation, found: Sequence[Orphan], *, dry_run: bool) -> str:
-    """Return the output: on a dry run a line for each file, then their number and size."""
+    """Return the output: number and size of the orphans, after a line for each orphan on a dry run."""
     lines = [f"{orphan.bytes:>15,}  {orphan.name!a}" for orphan in found] if dry_run else []
     size = sum(orphan.bytes for orphan in found)
     return "\n".join([*lines, f"{location}: {len(found):,} {'would be ' if dry_run else ''}removed, {size:,} bytes"])
