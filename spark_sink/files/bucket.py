@@ -1,4 +1,4 @@
-"""Folder of a table in a bucket of S3 or a server with its protocol."""
+"""Folder of a table in a bucket of S3, or of another server with the protocol of S3."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Bucket:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Bucket:
-        """Create a bucket's options from the user's, with names in upper or lower case.
+        """Create the access options from a user's options, with names in upper or lower case.
 
         Raises:
             OptionRefused: an option is unknown.
@@ -43,7 +43,7 @@ class Bucket:
         return cls({name.upper(): value for name, value in options.items()})
 
     def for_delta(self) -> dict[str, str]:
-        """Return the options for delta-rs. They include a conditional put, which fails if the log entry exists."""
+        """Return the options for delta-rs, with the conditional put, which never replaces an existing log entry."""
         more = {"AWS_CONDITIONAL_PUT": "etag"}
         if (self.options.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT_URL", "")).startswith("http://"):
             more["AWS_ALLOW_HTTP"] = "true"
@@ -63,7 +63,7 @@ class Bucket:
     def filesystem(self) -> S3FileSystem:
         """Return pyarrow's file system, which is pickled and sent to Spark's tasks.
 
-        Keys in the options are sent with it; without keys, each executor uses its own credentials. Region and endpoint
+        It contains the keys of the options; without keys, each executor uses its own credentials. Region and endpoint
         come from the driver, because the executors' environment may lack them.
         """
         from pyarrow.fs import S3FileSystem

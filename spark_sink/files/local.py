@@ -23,9 +23,9 @@ class FileInfo:
 
 
 class LocalFolder:
-    """A folder on a local or mounted disk.
+    """Folder on a local or mounted disk.
 
-    No method follows a symbolic link below the folder itself: only entries of the folder are listed and removed.
+    No method that lists, reads or removes files follows a symbolic link below the folder.
 
     Args:
         path: absolute path.

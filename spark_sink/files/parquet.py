@@ -34,8 +34,8 @@ NULL_GIVEN = -2
 """Row count in the report of a task that found a null in a column NOT NULL. `file` is then that column."""
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
-"""Uncompressed bytes gathered before they go to the file. Large row groups compress and scan better, and Spark itself
-takes far more memory per task."""
+"""Uncompressed bytes that a task gathers before it writes a row group. Large row groups compress and scan better, and
+Spark itself takes far more memory per task."""
 
 REMEDY = (
     "Driver and executors must share the folder: mount it on all machines, run Spark on one machine "
@@ -44,8 +44,8 @@ REMEDY = (
 
 
 FILE_NAME = re.compile(r"part-(?P<job>[a-z][a-z0-9_-]{0,62})\.(?P<generation>\d{1,18})-[0-9a-f]{32}\.zstd\.parquet")
-"""Pattern of a file's name with the job and the generation of its writer. Files of older generations can never be
-committed (see `vacuum`)."""
+"""Pattern of a file's name, with job and generation of the writing run. Once a newer run has taken over, no file of an
+older generation can be committed; see `stores.vacuum`."""
 
 
 class WrittenFile(NamedTuple):
@@ -79,10 +79,11 @@ def write_files(
         filesystem: pyarrow's; None: the local one.
 
     Returns:
-        File name, rows and bytes of each file.
+        The new files.
 
     Raises:
         StoreError: executors and driver see different folders.
+        RuleBroken: a row has null in a column declared NOT NULL.
     """
     return [file for file, _ in _written(dataframe, folder, schema, file_prefix, filesystem, ())]
 
@@ -228,7 +229,7 @@ def require_files(folder: Any, written: Sequence[WrittenFile], named: str = "") 
     Args:
         folder: folder of the table or its data; see `LocalFolder.sizes`.
         written: the result of `write_files`.
-        named: start of a sentence for the error message: the finished commit that names the files; empty before the
+        named: start of a sentence for the message, about the finished commit that names the files; empty before the
             commit.
 
     Raises:
@@ -245,8 +246,8 @@ def require_files(folder: Any, written: Sequence[WrittenFile], named: str = "") 
         if found != size:
             what = "is gone" if found is None else f"has {found} bytes in place of {size}"
             ways = (
-                f"{named}, so that the table cannot be read: restore the version before, then `ratchet sink resume "
-                "--from table`"
+                f"{named}, so that the table cannot be read. Restore the table's previous version, then run `ratchet "
+                "sink resume --from table`"
                 if named
                 else "Nothing was committed; run the job again"
             )
@@ -321,7 +322,7 @@ def _task(
             return values.cast("int32") if pa.types.is_date32(values.type) else values
 
         def runs() -> Iterator[tuple[str, Any]]:
-            """Yield pieces of the rows, each after the JSON text of its partition of the table."""
+            """Yield pairs: a table partition as JSON text, and consecutive rows of that partition."""
             for batch in batches:
                 if batch.num_rows == 0:
                     continue

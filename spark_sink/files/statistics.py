@@ -9,17 +9,18 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 TEXT_LENGTH: Final = 32
-"""Maximum characters of a text in the statistics; Delta's own writers cut it there too."""
+"""Maximum characters of a text in the statistics. Delta's own writers shorten texts to the same length."""
 
 EXACT_DIGITS: Final = 15
-"""Maximum digits of a decimal in the statistics: readers that parse it as a 64-bit float keep that many."""
+"""Maximum digits of a decimal in the statistics. A reader that parses a decimal as a 64-bit float changes no value with
+so few digits."""
 
 INDEXED: Final = 32
-"""Default number of columns with statistics; a table may set another (`delta.dataSkippingNumIndexedCols`)."""
+"""Default number of columns with statistics; a table may set its own (`delta.dataSkippingNumIndexedCols`)."""
 
 Statistics = Callable[[Any, Any, Collection[str]], str]
-"""Function that returns the statistics as JSON; its arguments are a file's footer, Arrow schema and columns with
-NaN."""
+"""Function that returns the statistics as JSON. Its arguments are the footer and the Arrow schema of a file, and the
+names of its columns with NaN."""
 
 
 def statistics_maker(indexed: int = INDEXED) -> Statistics:
@@ -28,8 +29,8 @@ def statistics_maker(indexed: int = INDEXED) -> Statistics:
     It is a nested function, so that executors get it by value.
 
     Args:
-        indexed: number of columns with statistics, from the first one; -1: all. Columns of the record (`_kafka_`)
-            always have statistics.
+        indexed: number of columns with statistics, counted from the first column; -1: all. Columns about the record
+            (`_kafka_...`) always have statistics.
     """
     text_length, exact_digits = TEXT_LENGTH, EXACT_DIGITS
 
