@@ -1,4 +1,4 @@
-"""Addresses, passwords and keys of Kafka and the store.
+"""Addresses, passwords and keys of Kafka, store and schema registry.
 
 They are in environment variables, because other users can read a command line.
 """
@@ -76,13 +76,13 @@ class Access:
         return variables | ({} if self.password is None else {PASSWORD_VARIABLE: self.password})
 
     def hide(self) -> None:
-        """Hide the values of all fields in the output of this process; see `secrets.keep`."""
+        """Hide the secret values of all fields in the output of this process; see `secrets.keep`."""
         keep([*of_client(self.kafka), *of_client(self.spark_kafka)])
         keep([self.url, self.password, *self.storage_options.values(), *self.catalog.values()])
         keep(of_registry(self.registry))
 
     def location(self, store: str, path: str, table: str) -> TableLocation:
-        """Return the location of the results; the path is empty if the kind of store needs none.
+        """Return the location of the results. A kind of store without a path ignores `path`.
 
         Raises:
             OptionRefused: the kind of store is unknown.
@@ -100,7 +100,7 @@ def _options(variable: str, environment: Mapping[str, str]) -> dict[str, str]:
     except ValueError:
         options = None
     if not isinstance(options, dict):
-        raise OptionRefused(f'{variable} is not a JSON object. Write {{"security.protocol": "SASL_SSL"}}')
+        raise OptionRefused(f'{variable} is not a JSON object. Write it as {{"NAME": "VALUE"}}')
     return as_texts(options)
 
 

@@ -1,4 +1,4 @@
-"""Commit of a range of offsets: read from Kafka, turn into rows, pass to the store."""
+"""Commit of a range of offsets: its records are read from Kafka, become rows, and go to the store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def commit_slices(
 ) -> Iterator[None]:
     """Commit from `start` to the end of `offset_range`, at most `job.max_records` offsets at a time.
 
-    Before the first commit of a run, the log names fields without a column.
+    The generator yields after each commit. Before the first commit of a run, the log names fields without a column.
 
     Args:
         offset_range: offsets that the topic holds.
@@ -42,7 +42,7 @@ def commit_slices(
         job: topic and pipeline.
         store: the open store.
         spark: a running Spark.
-        run: state of the run, which records each commit; the generator yields after each.
+        run: state of the run, which records each commit.
 
     Raises:
         TimestampsUnreadable: Spark could not read some timestamps; the next call reads around them.
@@ -75,7 +75,7 @@ def commit_records(
 def replace_records(
     spark: SparkSession, job: Job, first: dict[int, int], last: dict[int, int], store: ResultStore
 ) -> tuple[int, int]:
-    """Replace the table's rows of a range of offsets by rows computed again.
+    """Compute the rows of a range of offsets again, and replace the table's rows by them.
 
     Args:
         spark: a running Spark.
@@ -104,7 +104,7 @@ Frames = tuple["DataFrame", "DataFrame | None", "DataFrame | None"]
 def _frames(read: DataFrame, job: Job, store: ResultStore) -> Iterator[Frames]:
     """Yield rows, rejects and changed last sequences.
 
-    Rejects are None without a table for them. Last sequences are None without deduplication.
+    Rejects are None if the job has no rejects table. Last sequences are None without deduplication.
     """
     from pyspark.sql import functions as F
 

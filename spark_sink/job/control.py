@@ -1,4 +1,4 @@
-"""Places in a topic that an operator names: the start of a first run, and the end of a run."""
+"""Positions in a topic that an operator names: the start of a first run, and the end of a run."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Offsets = dict[int, int]
 
 @dataclass(frozen=True)
 class TopicPosition:
-    """Place in a topic named by an operator: an end of the topic, a time, or an offset of each partition."""
+    """Position in a topic named by an operator: a word such as earliest, a time, or offsets of partitions."""
 
     option: str
     """Name of the option, for messages."""
     text: str
     """Text as the operator wrote it."""
     timestamp_ms: int | None = None
-    """Milliseconds since 1970; None if the place is not given as a time."""
+    """Milliseconds since 1970; None if the position is not a time."""
     offsets: Mapping[int, int] | None = None
-    """Offsets by partition; None if the place names no offsets."""
+    """Offsets by partition; None if the position names no offsets."""
 
     def __str__(self) -> str:
         return f"{self.option} {self.text}"
@@ -44,11 +44,11 @@ class BoundedJob(Protocol):
 
     @property
     def start(self) -> TopicPosition | None:
-        """Return the place where a first run begins."""
+        """Return the position where a first run begins."""
 
     @property
     def until(self) -> TopicPosition | None:
-        """Return the place where a run ends."""
+        """Return the position where a run ends."""
 
 
 AskTime = Callable[[int], Mapping[int, int | None]]
@@ -56,7 +56,7 @@ AskTime = Callable[[int], Mapping[int, int | None]]
 
 
 def read_place(option: str, text: str, *ends: str) -> TopicPosition:
-    """Parse a place.
+    """Parse a position in a topic.
 
     Args:
         option: name of the option, for messages.
@@ -79,7 +79,7 @@ def read_place(option: str, text: str, *ends: str) -> TopicPosition:
     if at is None or at.tzinfo is None:
         words = "".join(f"{word}, " for word in ends)
         raise OptionRefused(
-            f"{option} {text!r} is not a place in the topic: write {words}PARTITION:OFFSET,..., or a time: "
+            f"{option} {text!r} is not a position in the topic: write {words}PARTITION:OFFSET,..., or a time: "
             "2026-11-28T09:00:00Z (with its zone) or milliseconds since 1970"
         )
     since = at - EPOCH
@@ -101,7 +101,7 @@ def named_offsets(option: str, text: str) -> Offsets:
 
 
 def require_partitions(place: TopicPosition, offset_range: OffsetRange) -> None:
-    """Check that the topic has the partitions that a place names.
+    """Check that the topic has the partitions that a position names.
 
     Raises:
         OptionRefused: the topic lacks such a partition.
@@ -109,12 +109,17 @@ def require_partitions(place: TopicPosition, offset_range: OffsetRange) -> None:
     unknown = sorted((place.offsets or {}).keys() - offset_range.end.keys())
     if unknown:
         raise OptionRefused(
-            f"{place}: topic {offset_range.topic} has no partition {unknown[0]}. Name its partitions only"
+            f"{place}: topic {offset_range.topic} has no partition {unknown[0]}. Name only partitions of the topic"
         )
 
 
 def require_within(place: TopicPosition, offset_range: OffsetRange, offsets: Mapping[int, int]) -> None:
-    """Check that the topic holds the offsets that a place names.
+    """Check that the topic holds some offsets.
+
+    Args:
+        place: position that the offsets come from, for the message.
+        offset_range: range of the topic.
+        offsets: offset of each partition to check.
 
     Raises:
         OptionRefused: an offset is not in the topic.
@@ -143,10 +148,10 @@ def require_first_run(job: BoundedJob, stored: Mapping[int, int], topic: str) ->
 
 
 def first_offsets(job: BoundedJob, offset_range: OffsetRange, stored: Mapping[int, int], ask_time: AskTime) -> Offsets:
-    """Return the first offset to read in each partition: the stored offset, or that of `--start`.
+    """Return the first offset to read in each partition: the stored offset, or the offset of `--start`.
 
     Args:
-        job: the job with its places.
+        job: the job, with its `--start`.
         offset_range: range of the topic.
         stored: offsets of the table.
         ask_time: function that asks Kafka for offsets by time, called after `offset_range` was read.
@@ -178,7 +183,7 @@ class Limit:
     """Range of offsets that one run reads, and whether `--until` is already reached."""
 
     offset_range: OffsetRange
-    """Range of the topic with the ends of the run."""
+    """Range of the topic, cut off at the end of the run."""
     is_reached: bool
     """True if the table already has all records up to the end of the run."""
 
@@ -186,14 +191,17 @@ class Limit:
 def limited(job: BoundedJob, offset_range: OffsetRange, start: Mapping[int, int], ask_time: AskTime) -> Limit:
     """Limit a run to the end given by `--until`.
 
+    A partition that `--until` omits, such as one added during the run, is not read. `require_whole` refuses such a
+    `--until` at the start of a run.
+
     Args:
-        job: the job with its places.
+        job: the job, with its `--until`.
         offset_range: range of the topic.
         start: next offset of each partition.
         ask_time: function that asks Kafka for offsets by time, called after `offset_range` was read.
 
     Raises:
-        OptionRefused: `--until` omits a partition of the topic, or names one that the topic lacks.
+        OptionRefused: `--until` names a partition that the topic lacks.
     """
     if job.until is None:
         return Limit(offset_range, is_reached=False)
@@ -213,7 +221,7 @@ def limited(job: BoundedJob, offset_range: OffsetRange, start: Mapping[int, int]
 
 
 def require_whole(place: TopicPosition | None, offset_range: OffsetRange) -> None:
-    """Check that `--until` names an offset for every partition; an omitted one would have no end.
+    """Check that `--until` names an offset for every partition.
 
     Raises:
         OptionRefused: a partition is missing, or unknown to the topic.

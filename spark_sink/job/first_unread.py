@@ -32,10 +32,10 @@ def first_unread_timestamps(
     *,
     committed: bool = True,
 ) -> dict[int, int]:
-    """Return the timestamp of each partition's first committed record, in milliseconds since 1970.
+    """Return the timestamp of each partition's first committed record from `start` on.
 
-    Transaction markers and aborted records are skipped. A partition without further records, or without a timestamp,
-    has no entry in the result.
+    Timestamps are milliseconds since 1970. Transaction markers and aborted records are skipped. The result has no entry
+    for a partition without such a record, or with a record that has no timestamp.
 
     Args:
         bootstrap: host:port[,host:port].
@@ -44,7 +44,7 @@ def first_unread_timestamps(
         start: first offset to read, for each requested partition.
         end: the last stable offsets; later records do not count.
         timeout_s: limit of the whole call, in seconds.
-        committed: False takes records of open and aborted transactions too.
+        committed: False: records of open and aborted transactions count too.
 
     Raises:
         KafkaUnavailable: Kafka did not answer, or refused.

@@ -41,9 +41,10 @@ RETRY_PAUSE_S = 1.0
 def run_batch(
     job: Job, planner: TopicPlanner, store: ResultStore, session: Session, run: RunState | None = None
 ) -> RunSummary:
-    """Read from the store's offsets to the topic's present end, then stop.
+    """Commit the records from the store's offsets to the topic's present end, then stop.
 
-    Without records to read, Spark is not started and the store stays as it is.
+    Without records to read, Spark is not started and the store stays as it is. But a first run with `--start` stores
+    the offsets of `--start`, even without records.
 
     Args:
         job: topic and pipeline.
@@ -72,9 +73,9 @@ def run_batch(
             resolved = _resolved(job, planner, store, spark, run)
             if resolved is None and job.start is not None:
                 raise OptionRefused(
-                    f"{job.start}: no record after that place has values to infer the columns from, and without "
-                    "columns there is no table to store the offsets in. Name the columns, or run again once there "
-                    "are records"
+                    f"{job.start}: no record after this position has a value to infer the columns from, and without "
+                    "columns no table can be made that stores the offsets. Name the columns, or run again once the "
+                    "topic has such a record"
                 )
             if resolved is not None:
                 _commit_to_end(resolved, planner, store, spark, run)
@@ -83,7 +84,7 @@ def run_batch(
 
 
 def _resolved(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, run: RunState) -> Job | None:
-    """Return the job with its columns; None: no value exists to infer them from.
+    """Return the job with its columns; None: no value exists to infer columns from.
 
     While the schema registry does not answer, the function waits and tries again.
     """
@@ -135,8 +136,8 @@ def run_stream(
 ) -> RunSummary:
     """Take the table over, then commit the topic's new records until stopped.
 
-    While Kafka does not answer, the job keeps trying. After a failure of Spark it reads the table's offsets and tries
-    again, for up to `FAILS_FOR_S` seconds.
+    While Kafka does not answer, the job keeps trying. After a failure of Spark, the job reads the table's offsets and
+    tries again, for up to `FAILS_FOR_S` seconds.
 
     Args:
         job: topic and pipeline.

@@ -33,7 +33,10 @@ class LagWatch:
         self._high: dict[int, int] = {}
 
     def look(self, offset_range: OffsetRange, offsets: Mapping[int, int]) -> None:
-        """Compute the lag from the store's and the topic's offsets; read the age of missing records at intervals."""
+        """Compute the lag from the offsets of store and topic.
+
+        At intervals, read the age of missing records and the high watermarks too.
+        """
         ages_s, now = None, time.monotonic()
         if now >= self._high_at:
             self._high_at = now + HIGH_EVERY_S
@@ -55,8 +58,9 @@ class LagWatch:
 def waiting_s(planner: TopicPlanner, offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, float]:
     """Return the age in seconds of each partition's first missing record.
 
-    The age is this machine's time minus the record's timestamp. Transaction markers and aborted records do not count. A
-    partition without a missing record has no entry. A timestamp in the future counts as the present time.
+    The age is this machine's time minus the record's timestamp; a timestamp in the future counts as the present time.
+    Transaction markers and aborted records do not count. Records of an open transaction count only if the partition has
+    no other missing records. A partition without a missing record has no entry.
 
     Raises:
         KafkaUnavailable: Kafka did not answer.

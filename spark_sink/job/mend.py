@@ -89,7 +89,7 @@ def mend(
 def _narrowed(
     job: Job, start: Mapping[int, int], end: Mapping[int, int], put_in: Sequence[pa.Table]
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Return the range of offsets to read in order to compute the rows to insert."""
+    """Return the range of offsets that the rows to insert follow from."""
     write_mode = job.pipeline.write_mode
     if write_mode.judged is not None or write_mode.kind == "totals":
         return dict(start), dict(end)  # a verdict, or a total, follows from all records before
@@ -120,7 +120,7 @@ def _frames(
 def _replacement(
     spark: SparkSession, rows: DataFrame | None, schema: StructType, wanted: TableRepair, identity: tuple[str, ...]
 ) -> Replacement | None:
-    """Return the rows to remove and insert in one table; None if nothing is to change."""
+    """Return the changes to one table: identities to remove, and rows to insert; None if the table stays as it is."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 

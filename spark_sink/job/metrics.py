@@ -102,7 +102,7 @@ class RunCollector:
 def served(run: RunState, sink: str, topic: str, host: str, port: int | None) -> Iterator[None]:
     """Serve the run's metrics at http://host:port/metrics until the block ends.
 
-    port: 0 takes a free port; None: nothing is served.
+    `port` 0 stands for any free port. With `port` None, nothing is served.
 
     Raises:
         OptionRefused: the address cannot be bound, or prometheus-client is missing.
@@ -160,7 +160,7 @@ def _registry(run: RunState, sink: str, topic: str) -> CollectorRegistry:
 
 
 def _cumulated(in_buckets: list[int]) -> list[tuple[str, float]]:
-    """Return each bound of the histogram as text, with the number of commits up to that bound."""
+    """Return each upper bound of the histogram as text, with the number of commits within the bound."""
     total, buckets = 0, []
     for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], in_buckets, strict=True):
         total += count

@@ -1,4 +1,4 @@
-"""Range of a topic's committed offsets, and the part that a job reads next."""
+"""Range of a topic's committed offsets, and the offsets that a job reads next."""
 
 from __future__ import annotations
 
@@ -114,9 +114,9 @@ class TopicPlanner:
             ) from None
 
     def topic_id(self) -> int:
-        """Return the topic's id (KIP-516) in 128 bits; a topic created again has another.
+        """Return the topic's id (KIP-516) in 128 bits; a topic created again has another id.
 
-        0: the broker has no topic ids. Raises the errors of `offset_range`.
+        The id is 0 if the broker has no topic ids. Raises the errors of `offset_range`.
         """
         return _topic_id(self._describe())
 
@@ -176,7 +176,7 @@ class TopicPlanner:
             raise self._unavailable(f"topic {self._topic}", error) from None
 
     def high_watermarks(self) -> dict[int, int]:
-        """Return the high watermark of each partition, with records of open transactions.
+        """Return the high watermark of each partition, which lies after records of open transactions.
 
         Raises:
             TopicMissing: there is no such topic.
@@ -200,15 +200,17 @@ class TopicPlanner:
         return self._offsets(partitions, OFFSET_END, committed=committed)
 
     def require_still_first_topic(self, offsets: Mapping[int, int]) -> None:
-        """Read the topic's id, and check it as `require_first_topic` does. Raises the errors of both."""
+        """Read the topic's id, and check it as `require_first_topic` does.
+
+        Raises the errors of `topic_id` and `require_first_topic`.
+        """
         self.require_first_topic(self.topic_id(), offsets)
 
     def require_first_topic(self, topic_id: int, offsets: Mapping[int, int]) -> None:
         """Check that the topic still has the id that this planner read first.
 
-        The store's offsets belong to the topic with that id.
-
-        Spark reads by the topic's name; while Spark starts, a topic can be deleted and created again.
+        The store's offsets belong to the topic with that id. But Spark reads by the topic's name, and a topic can be
+        deleted and created again while Spark starts or reads.
 
         Args:
             topic_id: the present id.
@@ -224,7 +226,9 @@ class TopicPlanner:
             )
 
     def first_unread_timestamps(self, offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, int]:
-        """Return the timestamp of each partition's first missing record, see module `first_unread`.
+        """Return the timestamp of each partition's first missing record, by `first_unread.first_unread_timestamps`.
+
+        If only records of an open transaction are missing, the first of these records counts.
 
         Raises:
             KafkaUnavailable: Kafka did not answer.
@@ -252,20 +256,24 @@ class TopicPlanner:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise TopicMissing(
-                    f"topic {self._topic} does not exist on {self._bootstrap}. Start the worker first, which creates it"
+                    f"topic {self._topic} does not exist on {self._bootstrap}. Correct the name; or create the topic, "
+                    "or start the worker that writes it"
                 ) from None
             raise self._unavailable(f"topic {self._topic}", error) from None
 
     def _offsets(self, partitions: list[int], at: int, *, committed: bool = True, least: int = 0) -> dict[int, int]:
         """Return the offset of each partition at a time, or at OFFSET_BEGINNING or OFFSET_END.
 
-        Partitions without a leader are waited for.
+        While a partition has no leader, the call waits for one until the time limit.
 
         Args:
             partitions: numbers of the partitions.
             at: milliseconds since 1970, or one of the two constants.
-            committed: False takes records of open and aborted transactions into account too.
+            committed: False: records of open and aborted transactions count too.
             least: least offset that counts as an answer; librdkafka returns -1001 while the leader is away.
+
+        Raises:
+            KafkaUnavailable: Kafka did not answer, or a partition has no leader.
         """
         from confluent_kafka import KafkaError, KafkaException
 
@@ -299,13 +307,13 @@ class TopicPlanner:
     def _ask(
         self, consumer: Consumer, partitions: list[int], at: int, least: int
     ) -> tuple[dict[int, int], dict[int, Exception | None]]:
-        """Request the offsets at a time, OFFSET_BEGINNING or OFFSET_END, once.
+        """Request the offsets at a time, OFFSET_BEGINNING or OFFSET_END, without repetition.
 
         The administration client has such a call too. But in librdkafka 2.16 that call connects thousands of times a
         second, without any backoff, to a leader that no longer answers and is still in the metadata.
 
-        Returns the offsets found, and the error of each partition without an offset. This error is None if the answer
-        had none.
+        Returns the offsets found, and the error of each partition without an offset. The error is None if the answer
+        names none.
         """
         from confluent_kafka import KafkaException, TopicPartition
 
@@ -338,7 +346,7 @@ class TopicPlanner:
         """Wait for the answer to a request, and return it.
 
         Raises:
-            KafkaUnavailable: login or certificate are refused; it is raised before the request's time-out.
+            KafkaUnavailable: login or certificate are refused. The call does not wait for the request's time-out.
         """
         self._refused, began = "", time.monotonic()
         while not request.done():
@@ -371,13 +379,13 @@ def resume(offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, in
     The store has already compared the topic's id, if Kafka gives topics ids.
 
     Raises:
-        OffsetsLost: retention has passed a stored offset.
-        TopicRecreated: a stored offset lies beyond the end; or its partition is missing, in a Kafka without topic ids.
+        OffsetsLost: retention has removed a record that the table needs next.
+        TopicRecreated: a stored offset lies beyond the end; or Kafka has no topic ids, and a partition is missing.
         KafkaUnavailable: Kafka does not list a partition of a topic with an id.
     """
     afresh = (
-        "Choose the offset at which the job continues with `ratchet sink resume`, such as --from earliest; each record "
-        "that the job then reads for the second time, in any partition, has two rows in the table"
+        "Choose the offset at which the job continues with `ratchet sink resume`, such as --from earliest. Each record "
+        "that the job then reads for the second time, in any partition, is added to the table a second time"
     )
     for partition, offset in sorted(stored.items()):
         where = f"{offset_range.topic}/{partition}"
@@ -385,8 +393,8 @@ def resume(offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, in
             # A topic never loses a partition, and another topic has another id.
             raise KafkaUnavailable(
                 f"{where}: the table has read up to offset {offset}, but the broker that answered does not list "
-                f"this partition of the topic with id {text(offset_range.topic_id)}. It may not know all partitions "
-                "yet: run the job again"
+                f"this partition of the topic with id {text(offset_range.topic_id)}. The broker may not know all "
+                "partitions yet: run the job again"
             )
         if partition not in offset_range.end:
             raise TopicRecreated(
@@ -397,20 +405,20 @@ def resume(offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, in
         earliest, end = offset_range.earliest[partition], offset_range.end[partition]
         if offset > end:
             raise TopicRecreated(
-                f"{where}: the table has read up to offset {offset}, but the topic ends at {end}; its log has lost "
-                f"its end, or this is another topic than before. {afresh}"
+                f"{where}: the table has read up to offset {offset}, but the topic ends at {end}; the partition's "
+                f"log has lost its end, or this is another topic than before. {afresh}"
             )
         if offset < earliest:
             raise OffsetsLost(
                 f"{where}: the table needs offset {offset} next, but the topic begins at {earliest}: "
-                f"retention has removed {earliest - offset} offsets unread. Lengthen the topic's "
-                f"retention.ms, and get them from elsewhere or accept the loss. {afresh}"
+                f"retention has removed {earliest - offset} offsets unread. Get their records from elsewhere or accept "
+                f"the loss, and lengthen the topic's retention.ms. {afresh}"
             )
     return {partition: stored.get(partition, offset_range.earliest[partition]) for partition in offset_range.end}
 
 
 def warn_of_missing_beginning(offset_range: OffsetRange, stored: Mapping[int, int]) -> None:
-    """Warn if retention has removed the start of a partition before its first read."""
+    """Warn if retention has removed a partition's first records before the job read the partition."""
     gone = {p: offset for p, offset in offset_range.earliest.items() if p not in stored and offset > 0}
     if gone:
         log.warning(

@@ -1,4 +1,4 @@
-"""Reading of exactly the committed records of a range, by Spark's Kafka source."""
+"""Reading of exactly the committed records of a range of offsets, by Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_RECORDS = 1_000_000
 """Default maximum of offsets per commit. Reading so many offsets takes some seconds, far longer than the commit itself.
-To repeat this after a kill costs little."""
+After a kill, the next run repeats this reading at little cost."""
 
 
 FETCH_WAIT_MS = 50
@@ -49,15 +49,15 @@ class Job:
     second_job: bool = False
     """True: start even if a job of another name has committed the topic to the table."""
     jobs_of_other_topic: Callable[[], list[str]] = list
-    """Function that lists the table's other jobs with the same records from `JobSpec.other_topic`."""
+    """Function that lists the other jobs that have committed records of `JobSpec.other_topic` to the table."""
     with_headers: bool = False
     """True: headers are read, even if no step of the pipeline needs them."""
     splits: bool = False
     """True: several tasks may read one Kafka partition."""
     start: TopicPosition | None = None
-    """Place where a first run starts; None: the topic's beginning."""
+    """Position where a first run starts; None: the topic's beginning."""
     until: TopicPosition | None = None
-    """Place where a run ends; None: mode batch ends at the topic's present end, other modes when stopped."""
+    """Position where a run ends; None: mode batch ends at the topic's present end, other modes when stopped."""
     unreadable: UnreadableRanges = field(default_factory=UnreadableRanges, compare=False, repr=False)
     """Known ranges that Spark cannot read."""
 

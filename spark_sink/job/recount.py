@@ -40,7 +40,7 @@ class Recount:
     """Deletions. For upsert: the columns of `keys`, for each key and partition with a deletion as the last record.
     For totals: empty."""
     rejects: pa.Table
-    """`_kafka_partition` and `_kafka_offset` of each value that does not parse."""
+    """`_kafka_partition` and `_kafka_offset` of each reject."""
 
 
 def recount(
@@ -155,7 +155,7 @@ def _coordinates(rejects: DataFrame | None) -> pa.Table:
 def record_times(
     spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
 ) -> pa.Table:
-    """Return partition and offset of each row, and the timestamp that totals by windows use; see `recount`."""
+    """Return partition, offset and timestamp of each row, for totals by windows; arguments as in `recount`."""
 
     def read() -> pa.Table:
         with rows_and_rejects(spark, job, start, end, restricted_values=restricted_values) as (rows, _):
@@ -182,10 +182,9 @@ def _digesting() -> Task:
 def rows_and_rejects(
     spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
 ) -> Iterator[tuple[DataFrame, DataFrame | None]]:
-    """Yield one row for each record, and the rejects.
+    """Yield one row for each record, not reduced by key, and the rejects.
 
-    A reject has no row, and the rows are not reduced by key.
-    For a raw topic, all records are deduplicated together as one slice.
+    Rejects have no row, nor have duplicates of a raw topic. The records of a raw topic are deduplicated all at once.
     """
     from pyspark.sql import functions as F
 

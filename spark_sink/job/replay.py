@@ -39,7 +39,7 @@ def run_replay(
         run: state of the run, updated at each step; None: steps are only logged.
 
     Raises:
-        OptionRefused: the rows lack the columns that identify their record, or topic or table lack the range.
+        OptionRefused: the table or the topic does not allow a replay, or lacks the range; the message names the reason.
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
     """
     run = run or RunState(log_run)
@@ -57,7 +57,7 @@ def run_replay(
         if found is None or missing:
             raise OptionRefused(
                 f"job {job.name}: its rows have no column {', '.join(missing or RECORD)}, so that the rows of a "
-                "record cannot be found again. Let sql or transform keep both columns, or fill another table"
+                f"record cannot be found again. Let sql or transform keep {' and '.join(RECORD)}, or fill another table"
             )
         held = store.open(schema)
         store.check_before_commit(lambda: planner.require_still_first_topic(held))
@@ -79,23 +79,23 @@ def run_replay(
 
 
 def _refuse_compaction(job: Job, planner: TopicPlanner) -> None:
-    """Refuse a compacted topic, because Kafka may have removed records between others.
+    """Refuse a compacted topic, because Kafka may have removed some records of the range.
 
     Raises:
         OptionRefused: the topic is compacted.
     """
     if "compact" in (policy := planner.cleanup_policy()):
         raise OptionRefused(
-            f"job {job.name}: topic {job.topic} has cleanup.policy={policy}, so Kafka may have removed records in its "
-            "middle. A replay would remove the rows of removed records. Fill another table from the topic; or set "
-            "cleanup.policy=delete if no record was compacted yet"
+            f"job {job.name}: topic {job.topic} has cleanup.policy={policy}, so Kafka may have removed some of the "
+            "range's records, and a replay would remove their rows. Fill another table from the topic; or set "
+            "cleanup.policy=delete if Kafka has not compacted the topic yet"
         )
 
 
 def _range(
     job: Job, planner: TopicPlanner, store: ResultStore
 ) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-    """Return, by partition, stored offsets, first offsets to replay, and offsets after the last ones."""
+    """Return the stored offsets, the first offsets to replay, and the ends of the range, by partition."""
     if job.start is None or job.until is None:
         raise OptionRefused("a replay needs both --from and --to")
     mode = job.pipeline.write_mode
@@ -146,7 +146,7 @@ def _range(
 def _offsets(
     place: TopicPosition, offset_range: OffsetRange, stored: Mapping[int, int], planner: TopicPlanner
 ) -> dict[int, int]:
-    """Return the offset that a place means in each partition.
+    """Return the offset of each partition at a position.
 
     An offset found by a time is never above the stored offset.
     """

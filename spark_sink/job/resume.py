@@ -19,12 +19,12 @@ MAX_REASON = 1000
 
 @dataclass(frozen=True)
 class ResumePlan:
-    """Effect of an operator's decision on a stopped job: offsets before and after, and the fault that it resolves."""
+    """Effect of an operator's decision on a stopped job: offsets before and after, and the resolved fault."""
 
     topic: str
     decision: Decision
     trouble: str
-    """Sentence that states why the job refuses to continue without a decision; empty: it would continue."""
+    """Sentence that states why the job refuses to continue without a decision; empty: the job would continue."""
     before: dict[int, int]
     after: dict[int, int]
     offset_range: OffsetRange = field(repr=False)
@@ -67,7 +67,7 @@ class ResumePlan:
 
 
 def plan_resume(store: ResultStore, planner: TopicPlanner, source: str, reason: str) -> ResumePlan:
-    """Return the effect of `--from SOURCE`; change nothing.
+    """Return the effect of `--from SOURCE`, without changing anything.
 
     Args:
         store: the job's store, not opened.
@@ -76,7 +76,7 @@ def plan_resume(store: ResultStore, planner: TopicPlanner, source: str, reason: 
         reason: the operator's reason.
 
     Raises:
-        OptionRefused: the job cannot continue from there.
+        OptionRefused: `reason` or `source` cannot be used, or the job cannot continue from `source`.
         SinkError: store or Kafka do not answer.
     """
     if not reason.strip() or len(reason) > MAX_REASON or not reason.isprintable():
@@ -164,7 +164,7 @@ def _wanted(source: str, check: StoreCheck, offset_range: OffsetRange) -> dict[i
     if source == TABLE:
         if check.row_offsets is None:
             raise OptionRefused(
-                f"--from table: rows and rejects do not show up to which offsets they reach. Choose {STORED}, "
+                f"--from table: the rows and rejects do not tell which offsets the job has read. Choose {STORED}, "
                 f"{EARLIEST}, {LATEST} or PARTITION:OFFSET,..."
             )
         return {p: check.row_offsets.get(p, earliest) for p, earliest in offset_range.earliest.items()}

@@ -61,8 +61,8 @@ class RunSummary:
 class RunState:
     """State of one run: counts, offsets and errors, for logs, metrics and status.
 
-    Each method `note_...` records a step, and calls the observers afterwards. Other threads read by `snapshot`; for
-    that, dictionaries are replaced and never changed.
+    Each method `note_...` records a step, and calls the observers afterwards. Other threads read by `snapshot`, so
+    dictionaries are replaced and never changed in place.
 
     Args:
         observers: functions called with this object after each step, in the run's thread; they must not change the
@@ -89,13 +89,12 @@ class RunState:
         self.rows = 0
         self.rejects = 0
         self.undeclared: tuple[str, ...] = ()
-        """Fields that the first values have and the table does not, so that their contents are lost."""
+        """Fields of the first values without a column in the table, so that the contents are lost."""
         self.commit_s = 0.0
         """Seconds of all commits together."""
         self.longest_commit_s = 0.0
         self.in_buckets = [0] * (len(BUCKETS_S) + 1)
-        """Number of commits by duration: each counts in the first bucket of `BUCKETS_S` that it fits, or in the
-        last."""
+        """Number of commits in each bucket of `BUCKETS_S` by duration; the last number counts all longer commits."""
         self.generation = 0
         self.offsets: dict[int, int] = {}
         """Next offset to read of each partition, as the store has it."""
@@ -114,7 +113,7 @@ class RunState:
     # -- steps
 
     def note_take_over(self, generation: int, offsets: Mapping[int, int]) -> None:
-        """Record that the job has taken the table over. generation: number of this take-over."""
+        """Record that the job has taken the table over, with the take-over's number and the stored offsets."""
         with self._lock:
             if self.generation == 0:  # later ones only follow a failure
                 self.error, self._commits_fail = None, False
@@ -147,7 +146,7 @@ class RunState:
         self._show()
 
     def note_undeclared(self, undeclared: tuple[str, ...]) -> None:
-        """Record the fields that the first values have and no column of the table keeps."""
+        """Record the fields of the first values that no column of the table keeps."""
         with self._lock:
             self.step, self.undeclared = "sampled", undeclared
         self._show()

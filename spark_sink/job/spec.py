@@ -114,8 +114,8 @@ class JobSpec:
     reorder_window: int = DEFAULTS["reorder_window"]
     late: Late = DEFAULTS["late"]
     other_topic: str | None = None
-    """Topic with the same records before or after the workers: the stream's output for a job with `from_input`, and its
-    input for one without. A job of another name that reads that topic would add the same events once more."""
+    """Topic with the same events: the workers' output for a job with `from_input`, otherwise their input. A job of
+    another name that reads this topic into the table would add the same events once more."""
     start: str | None = None
     """Start of a first run, or of a replay: earliest, latest, a time, or offsets; None: the topic's beginning."""
     until: str | None = None
@@ -175,10 +175,10 @@ class JobSpec:
             )
 
     def _places(self) -> tuple[TopicPosition | None, TopicPosition | None]:
-        """Return the places where the run begins and ends.
+        """Return the positions where the run begins and ends.
 
         Raises:
-            OptionRefused: a place cannot be parsed, or the job's mode does not support it.
+            OptionRefused: a position cannot be parsed, or the job does not support it.
         """
         if self.mode == "replay":
             if self.start is None or self.until is None:
@@ -193,7 +193,7 @@ class JobSpec:
             )
         if start is not None and start.text == LATEST and self.columns == INFER:
             raise OptionRefused(
-                f'{start}: columns = "{INFER}" infers columns from existing records. Name the columns instead'
+                f'{start}: the run would begin after all records, and columns = "{INFER}" needs one. Name the columns'
             )
         if until is not None and self.mode == "structured":
             raise OptionRefused(f"{until}: a query of Structured Streaming has no end. Choose mode batch or stream")
@@ -267,11 +267,11 @@ class JobSpec:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise OptionRefused("--job is not a JSON object")
+            raise OptionRefused("--job is not a JSON object. Write one with the keys bootstrap, topic and name")
         names = [each.name for each in fields(cls)]
         unknown = [name for name in found if name not in names]
         if unknown:
-            raise OptionRefused(f"--job: the key {unknown[0]!r} is unknown; there are {', '.join(names)}")
+            raise OptionRefused(f"--job: the key {unknown[0]!r} is unknown; write one of {', '.join(names)}")
         missing = [name for name in ("bootstrap", "topic", "name") if name not in found]
         if missing:
             raise OptionRefused(f"--job: the key {missing[0]} is missing. Add it")
@@ -349,7 +349,7 @@ class JobSpec:
         return None if self.avro_schema is None else avro_values(self.avro_schema, self.avro_id)
 
     def job(self, pipeline: RowPipeline, access: Access) -> Job:
-        """Return the `Job`, which Spark reads, with this description's settings.
+        """Return the `Job` for reading by Spark, with this description's settings.
 
         Raises:
             OptionRefused: a client option has no translation for Spark.
@@ -373,10 +373,7 @@ class JobSpec:
         )
 
     def _splits(self, pipeline: RowPipeline, access: Access) -> bool:
-        """Return True if several tasks may share a Kafka partition.
-
-        They may not with `transform` or deduplication.
-        """
+        """Return True if several tasks may share a Kafka partition: without `transform` and deduplication."""
         is_plain = pipeline.transform is None and pipeline.write_mode.judged is None
         return is_plain and store_class(self.location(access).kind).splits
 

@@ -90,7 +90,7 @@ def require_first_job(job: Job, store: ResultStore) -> None:
     if not others and (beside := job.jobs_of_other_topic()):
         raise SecondJob(
             f"job {job.name}: job {', '.join(beside)} already writes the same stream to this table: one of the two "
-            "jobs reads the workers' input (from_input), and the other one their output. Every record would be in the "
+            "jobs reads the workers' input (from_input), and the other job their output. Every record would be in the "
             "table twice. Choose another table. To have the rows of both jobs in one table, start this job with "
             "--second-job"
         )
@@ -130,7 +130,7 @@ def take_over_again(store: ResultStore, schema: StructType, run: RunState) -> No
     """Open the store again after a failed commit, to fence the commit's running tasks.
 
     Raises:
-        Fenced: another job has taken over, and must not be fenced in turn.
+        Fenced: a newer run has taken over; this run must not fence that run in turn.
     """
     newest = store.generation()
     if newest != run.generation:
@@ -145,10 +145,10 @@ def take_over_again(store: ResultStore, schema: StructType, run: RunState) -> No
 def with_columns(
     job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, *, grow: bool = True
 ) -> Job | None:
-    """Return the job after replacing `INFER` by columns of the table or the first values.
+    """Return the job with columns in place of `INFER`: the table's, or else columns of the first values.
 
-    If the pipeline adds new fields, the result has the table's columns and the new fields of the first unread records,
-    or of the registry's newest schema.
+    The columns of a registry's values come from the registry's newest schema. If the pipeline adds new fields, the
+    result has the table's columns, and the new fields of the first unread values or of that schema.
 
     Args:
         job: topic and pipeline.
@@ -217,10 +217,10 @@ def wait_for_columns(
     stop: Event,
     run: RunState,
 ) -> Job | None:
-    """Add the columns to a job as `with_columns` does, and wait while that fails.
+    """Return the job with its columns as `with_columns` does, and wait as long as necessary.
 
-    For a job that runs until stopped: the call waits for the topic's first value, and tries again while Kafka or Spark
-    fails.
+    This is for a job that runs until stopped: the call waits for the topic's first value, and tries again while Kafka,
+    Spark or the registry fails.
 
     Args:
         job: topic and pipeline.

@@ -1,7 +1,7 @@
 """Mode structured: the same commits from a query of Structured Streaming, for pipelines with streaming operators.
 
 The query starts at the store's offsets with a new checkpoint folder, which is removed at the end. Spark needs the
-folder while the query runs; no run ever resumes from it, so that it cannot disagree with the store.
+folder while the query runs. No run resumes from a checkpoint, so a checkpoint cannot disagree with the store.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def run_structured(
         output_mode: Spark's output mode, which decides the rows that an aggregation returns in each micro-batch.
 
     Raises:
-        OptionRefused: the pipeline keeps state, or reads another stream than the topic; or the session is one of Spark
-            Connect.
+        OptionRefused: the pipeline cannot run as a streaming query, `scratch` is not a folder, or the session is one of
+            Spark Connect. A pipeline cannot if it keeps state, reads another stream, or has rejects and a transform.
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
     """
     _require_driver_here()
@@ -110,7 +110,7 @@ def run_structured(
 
 
 def _require_driver_here() -> None:
-    """Refuse Spark Connect; called before Spark starts and before the store is read."""
+    """Refuse Spark Connect, before Spark starts and before the store is read."""
     if is_connect():
         raise OptionRefused(
             "Spark Connect runs the commit of a micro-batch in its server, which has no access to the store. Use "
@@ -175,7 +175,7 @@ class _Query:
         self._require_no_failure(query)
 
     def _commit(self, batch: DataFrame, number: int) -> None:
-        """Commit one micro-batch, and store an error for the caller, because Spark calls this in its own thread."""
+        """Commit one micro-batch; store an error for `run`, because Spark calls this method in another thread."""
         try:
             with self._committing:
                 if not self._stop.is_set():
@@ -214,7 +214,7 @@ class _Query:
                 raise SparkFailed(
                     f"topic {self._job.topic}: Spark cannot read the timestamps of some records of offsets "
                     f"{ranges(start, end)}, and a streaming query with sql or transform cannot skip them. Commit "
-                    "them by a run with mode batch, then start the stream again"
+                    "these offsets by a run with mode batch, then start the stream again"
                 ) from error
             run.note_commit(Commit(run.commits + 1, count, start, end, time.monotonic() - began))
         self._lag.look(offset_range, end)
@@ -245,14 +245,14 @@ class _Query:
         if lines[0] != OFFSET_LOG_VERSION or len(lines) != 3:
             raise OptionRefused(
                 f"the pipeline reads {len(lines) - 2} streams (offset log {lines[0]}), but the store keeps the "
-                f"offsets of topic {self._job.topic} only. Read the others as tables, or use a job for each"
+                f"offsets of topic {self._job.topic} only. Read other streams as tables, or use a job for each topic"
             )
         return {int(partition): offset for partition, offset in json.loads(lines[2])[self._job.topic].items()}
 
     def _require_no_failure(self, query: StreamingQuery) -> None:
-        """Raise the error that ended the query.
+        """Raise the error that ended the query, if there is one.
 
-        It is a `SinkError` if topic or Kafka are the reason.
+        If Kafka does not answer, or the topic no longer fits the stored offsets, raise an error with that reason.
         """
         failed = self._failure or query.exception()
         if failed is None:

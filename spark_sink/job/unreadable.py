@@ -1,9 +1,9 @@
 """Records with timestamps that Spark's Kafka source cannot read: librdkafka reads them in the driver.
 
-The source converts every timestamp to microseconds. If these do not fit into 64 bits, it ends with an error, at the
-same offset in every attempt. One timestamp that a producer wrote in nanoseconds is enough. No option of the source
-helps, and no choice of columns. So the driver looks for ranges with such records once Spark has failed, and Spark reads
-around them.
+The source converts every timestamp to microseconds. If the number does not fit into 64 bits, the source ends with an
+error, at the same offset in every attempt. One timestamp that a producer wrote in nanoseconds is enough. No option of
+the source helps, and no choice of columns. So once Spark has failed, the driver looks for ranges with such records, and
+Spark reads around these ranges.
 """
 
 from __future__ import annotations
@@ -83,15 +83,15 @@ class Source(Protocol):
 
     @property
     def client_options(self) -> Mapping[str, Any]:
-        """Return options of librdkafka."""
+        """Return the Kafka options, in librdkafka's names."""
 
     @property
     def unreadable(self) -> UnreadableRanges:
-        """Return the known unreadable ranges, which the caller may extend."""
+        """Return the known unreadable ranges, which this module extends."""
 
     @property
     def reads_headers(self) -> bool:
-        """Return True if the frame has headers."""
+        """Return True if record headers must be read."""
 
 
 def pieces(
@@ -201,7 +201,7 @@ def unreadable_named(job: Source, start: Mapping[int, int], end: Mapping[int, in
 
 @contextmanager
 def timestamps_named(job: Source | None, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[None]:
-    """Find unreadable records after a failed commit of a loop in the block, and name the remedy.
+    """Convert the error of a loop's commit in the block into `TimestampsUnreadable`, if timestamps caused it.
 
     Raises:
         TimestampsUnreadable: records are unreadable for Spark; the next loop reads them by librdkafka.
@@ -214,14 +214,14 @@ def timestamps_named(job: Source | None, start: Mapping[int, int], end: Mapping[
             raise
         raise TimestampsUnreadable(
             f"topic {job.topic}: Spark cannot read the timestamps of some records of offsets {ranges(start, end)}. "
-            "Nothing of this batch was added. Start a new loop of `batches` with this sink: it reads these records by "
-            "librdkafka"
+            "Nothing of this batch was added. Start a new loop of `batches` with this sink, which reads these records "
+            "by librdkafka"
         ) from cause
 
 
 @contextmanager
 def overflow_explained(topic: str, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[None]:
-    """Explain an overflow error in the block, and name the remedy: a record's timestamp may be the cause.
+    """Add the likely cause, a record's timestamp, and the remedy to an overflow error in the block.
 
     Raises:
         SparkFailed: Spark could not compute the rows.
@@ -235,12 +235,12 @@ def overflow_explained(topic: str, start: Mapping[int, int], end: Mapping[int, i
             f"topic {topic}: Spark could not compute the rows of offsets {ranges(start, end)}, because a value "
             "overflowed. If a record's timestamp is too large for Spark, as nanoseconds are, no query of Structured "
             "Streaming can read the record. Commit these offsets by a loop over sink.batches, then start the query "
-            "again: it leaves out what the table has"
+            "again: the query leaves out records that the table has"
         ) from error.__cause__
 
 
 def read_again(job: Source, start: Mapping[int, int], end: Mapping[int, int], read: Callable[[], Result]) -> Result:
-    """Call `read`, and once more if Spark could not read timestamps."""
+    """Call `read`, and call it once more if Spark could not read timestamps."""
     try:
         with unreadable_named(job, start, end):
             return read()
@@ -261,7 +261,7 @@ def find_unreadable(job: Source, start: Mapping[int, int], end: Mapping[int, int
 
 
 def look_for_unreadable(job: Source, start: Mapping[int, int], end: Mapping[int, int]) -> bool:
-    """Find the records of a range that Spark cannot read, by reading it with librdkafka.
+    """Find the records of a range that Spark cannot read, by reading the range with librdkafka.
 
     Returns:
         True if one of these records was not known yet.
@@ -342,7 +342,7 @@ def _messages(consumer: Consumer, job: Source, partition: int, start: int, end: 
         if time.monotonic() - heard > READ_S:
             raise KafkaUnavailable(
                 f"{job.topic}/{partition}: Kafka at {job.bootstrap} sent no records of offsets {start} to {end - 1} "
-                f"for {READ_S:g} s. Check that it runs, then run the job again"
+                f"for {READ_S:g} s. Check that Kafka runs, then run the job again"
             )
 
 

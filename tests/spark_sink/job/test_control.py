@@ -201,11 +201,11 @@ def test_a_streaming_query_begins_there_too(
     [
         (
             {"start": "yesterday"},
-            "--start 'yesterday' is not a place in the topic: write earliest, latest, PARTITION:OFFSET",
+            "--start 'yesterday' is not a position in the topic: write earliest, latest, PARTITION:OFFSET",
         ),
         ({"start": "2026-05-28T20:26:40"}, "with its zone"),
         ({"start": "0:1,0:2"}, "a partition is named twice"),
-        ({"until": "latest"}, "--until 'latest' is not a place in the topic: write PARTITION:OFFSET"),
+        ({"until": "latest"}, "--until 'latest' is not a position in the topic: write PARTITION:OFFSET"),
         ({"until": NOON, "mode": "structured"}, "has no end. Choose mode batch or stream"),
         ({"start": NOON, "from_input": True}, "recognises a duplicate by the records before it"),
         ({"start": "latest", "columns": "infer"}, "Name the columns"),

@@ -109,7 +109,7 @@ def test_another_topic_of_the_name_is_refused_with_both_ids_until_somebody_says_
 
     refused = resume(topic, "--from", "table", "--reason", "why")
     assert isinstance(refused.exception, SetupError)
-    assert "rows and rejects do not show up to which offsets they reach" in str(refused.exception)
+    assert "the rows and rejects do not tell which offsets the job has read" in str(refused.exception)
     looked = resume(topic, "--from", "earliest", "--reason", "made anew on purpose")
     assert was in looked.output
     assert now in looked.output
