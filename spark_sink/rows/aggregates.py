@@ -1,9 +1,9 @@
-"""Aggregates of a table of totals: counts, sums, averages, least and greatest values.
+"""Aggregates of a table of totals: counts, sums, averages, least and greatest values, numbers of distinct values.
 
-Each column has a rule that computes its new value from the table's value and a commit's value. The order of the
-commits, and the number of records in each, make no difference. An average and a number of distinct values are computed
-from columns with such a rule. The rules are written once for each engine that merges: here for Spark, in
-`stores/merge_sql.py` for SQL, and in `stores/iceberg/merge.py` for Arrow.
+The rule of a column computes the new value from the table's value and a commit's value. The order of the commits, and
+the number of records in each, make no difference. Averages and numbers of distinct values have no such rule: they are
+computed from the new values of other columns. The rules are written once for each engine that merges: here for Spark,
+in `stores/merge_sql.py` for SQL, and in `stores/iceberg/merge.py` for Arrow.
 """
 
 from __future__ import annotations
@@ -167,7 +167,11 @@ def _ordered(name: str, data_type: DataType) -> DataType:
 
 
 def _addend(name: str, data_type: DataType) -> DataType:
-    """Return a type for single values, narrow enough for their sum: Spark adds ten digits to the type."""
+    """Return the type of the values to add up; Spark's sum has `SPARE_DIGITS` more digits.
+
+    Raises:
+        OptionRefused: no such type holds the column's values, or the sum would have too many digits.
+    """
     from pyspark.sql.types import ByteType, DecimalType, IntegerType, LongType, ShortType
 
     if isinstance(data_type, DecimalType) and data_type.precision <= MAX_DIGITS - SPARE_DIGITS:

@@ -23,9 +23,9 @@ RECORD = ("_kafka_partition", "_kafka_offset")
 RECORD_COLUMNS = (*RECORD, "_kafka_timestamp", "_kafka_key", "_kafka_value")
 """Columns of every row about its record: partition, offset, timestamp, key, and the value as in Kafka.
 
-With JSON columns `_kafka_value` is kept only if those columns do not hold the whole value: the text is not one JSON
-object with fields of the declared types, or is not UTF-8. Such rows have null in every JSON column;
-`WHERE _kafka_value IS NOT NULL` finds them. With `keep_value` it is always kept.
+With JSON columns, `_kafka_value` is kept only for a value that does not parse: the text is not one JSON object with
+fields of the declared types, or is not UTF-8. Such rows have null in every JSON column;
+`WHERE _kafka_value IS NOT NULL` finds them. With `keep_value`, `_kafka_value` is always kept.
 """
 
 REJECT_REASON = "_reason"
@@ -38,7 +38,7 @@ STATE = "_ratchet_state"
 """Column of the rows while they are read; no table has it. Values: `PARSED`, `NOT_PARSED` or `NO_VALUE`."""
 
 DELETED = "_ratchet_deleted"
-"""Column of rows on their way to a table with a key; no table has it. True deletes the row of the key."""
+"""Column of rows before their commit to a table with a key; no table has it. True deletes the row of the key."""
 
 ILLEGAL_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
 """Characters that Parquet columns of a Delta table may not have. (Delta protocol, without column mapping.)"""
@@ -58,8 +58,8 @@ CLOSES_EARLY = r"\}\s*,\s*null\s*\]"
 array early. Few other texts match the pattern."""
 
 HOUR_FIRST = r"(?:T(?:GMT)*+[0-9]|[0-9](?:[0-9]|GMT)*+:)"
-"""Pattern of the beginning of a time without a day, which Spark reads as of today. Spark ignores each GMT in it. Java's
-loops over a choice overflow the stack at long texts unless they are possessive (`*+`)."""
+"""Pattern of the beginning of a time without a day, which Spark takes for a time of today. Spark ignores each GMT in
+the text. Java's loops over a choice overflow the stack at long texts unless the loops are possessive (`*+`)."""
 
 MISREAD = {
     # Seconds that overflow 64 bits as microseconds; times without a day, maybe after characters that Spark trims.
@@ -76,7 +76,7 @@ MISREAD = {
 text with such a value, and few others."""
 
 FIRST_YEAR, LAST_YEAR = 1, 9999
-"""Years that every store and every reader of it supports."""
+"""Years that every store supports, and every reader of a store."""
 
 FAR_YEAR = 290_000
 """Greatest year, before or after Christ, of times that every store can hold. DuckDB reads the ends of its types as
@@ -84,10 +84,10 @@ infinity."""
 
 
 SHORT_KEYS = 3
-"""Value of `ResultStore.restricted_values` for a store that indexes keys, which allows `LONGEST_KEY` bytes at most."""
+"""Value of `ResultStore.restricted_values` for a store with an index, which allows no key above `LONGEST_KEY` bytes."""
 
 LONGEST_KEY = 2_400
-"""Maximum bytes of all texts and binary values of a key. PostgreSQL's index takes 2,704, with numbers and times."""
+"""Maximum bytes of all texts and binary values of a key. PostgreSQL's index takes 2,704 bytes of all values."""
 
 FINITE_TOO = 2
 """Value of `ResultStore.restricted_values` for a store without NaN and infinity."""
@@ -240,14 +240,13 @@ def rows(
 ) -> DataFrame:
     """Turn records into rows of the result table, with a last column `STATE`.
 
-    Field names are compared with their case. A field that `columns` does not name is not kept; a field that an event
-    does not have is null, and so is every JSON column of a record without a value.
+    Field names are compared with their case. A field that `columns` does not name is not kept. A column is null if the
+    event lacks the field. All JSON columns are null if the record has no value, or a value that does not parse.
 
     Args:
         records: records of Spark's Kafka source.
         columns: see `result_schema`.
-        restricted_values: see `ResultStore.restricted_values`; a value that such a store cannot hold counts as not
-            parsed.
+        restricted_values: see `ResultStore.restricted_values`. A value that the store cannot hold counts as not parsed.
         keep_value: True keeps `_kafka_value` in every row, even if the columns hold the whole value.
         original: column with the whole value, if the column `value` has only the part to parse.
         paths: paths of columns for fields within objects, see `value_schema`.
@@ -311,7 +310,7 @@ def rows(
 
 
 def _read_as(data_type: DataType) -> DataType:
-    """Return the type for from_json to read a column without a change of any value.
+    """Return the type for from_json that changes no value of a column.
 
     from_json would round the excess places of a decimal, and would turn the byte 200 into -56. Within an array, a
     malformed time without a zone would end the job.
@@ -343,12 +342,12 @@ def _read_as(data_type: DataType) -> DataType:
 
 
 def _leaves(data_type: DataType, names: Collection[str], replaced: Callable[[DataType], DataType]) -> DataType | None:
-    """Return a type with some leaves replaced and all other leaves dropped; None: no leaf remains.
+    """Return a type that keeps only some of its simple types, each replaced; None: no such type is within.
 
     Args:
         data_type: type of a column, or of several as a struct.
-        names: Spark's names of the types of the leaves to replace.
-        replaced: returns the type to put in place of a leaf's.
+        names: Spark's names of the simple types to keep.
+        replaced: function that returns the replacement of a simple type.
     """
     from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
@@ -371,7 +370,7 @@ def _as_meant(text: Column, data_type: DataType) -> Column | None:
 
 
 def _unchanged(restricted_values: int, text: Column) -> Callable[[Column, DataType], Column | None]:
-    """Return a test for whether a column holds a JSON value unchanged; None if every value passes.
+    """Return the `test` for `_every` that a column holds a JSON value unchanged.
 
     Args:
         restricted_values: if set, dates and times must lie in the years of every store; with `FINITE_TOO`, numbers must
@@ -421,7 +420,7 @@ def _every(value: Column, data_type: DataType, test: Callable[[Column, DataType]
     Null passes.
 
     Args:
-        value: a value of the type `_read_as(data_type)`, or with text in place of its leaves.
+        value: a value of the type `_read_as(data_type)`, or with text in place of its simple types.
         data_type: the column's type.
         test: returns the test for one value of a type, or None if every value passes.
     """

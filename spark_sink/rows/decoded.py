@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 PARSED, NOT_PARSED, NO_VALUE = 0, 1, 2
-"""States of a record's value: its columns contain it; it is kept whole, because it does not fit the columns; it is
-null, so that the record is a tombstone."""
+"""States of a record's value: in the columns; kept whole, because the columns cannot hold the value; null, so that the
+record is a tombstone."""
 
 CHUNK_BYTES = 1024 * 1024
 """Bytes of values held as Python objects at one time. Each byte can become an object of some tens of bytes."""
@@ -41,7 +41,7 @@ def row_batch(
     """Return the rows of a chunk of records as an Arrow batch.
 
     Args:
-        chunk: records of the chunk; its first columns are the columns of `RECORD_COLUMNS` in front of the value.
+        chunk: records of the chunk; the first four columns are `RECORD_COLUMNS` without the value.
         values: the records' values, as bytes.
         events: decoded values; None for a missing or undecodable value.
         fields: names of the events' fields.

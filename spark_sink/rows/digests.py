@@ -16,8 +16,8 @@ NULL = 0x9AE16A3B2F90404F
 def row_digests(columns: Sequence[Any]) -> Any:
     """Return a digest for each row, as a NumPy array of signed 64-bit numbers.
 
-    Equal numbers have equal digests whatever their width; so have NaN and NaN, 0 and -0, and maps with the same entries
-    in another order.
+    Equal values have equal digests. These values count as equal too: a number in different widths, NaN and NaN, 0 and
+    -0, and maps with the same entries in another order.
 
     Args:
         columns: `pyarrow.Array`s of the same length. Only digests of columns in the same order can be compared.
@@ -88,7 +88,7 @@ def _of_values(column: Any) -> Any:
 
 
 def _of_lists(column: Any, items: Any, *, by_place: bool) -> Any:
-    """Return the digests of lists, from the digests of all their items. by_place: True if the order of items counts."""
+    """Return the digests of lists, from the digests of all items. With `by_place`, the order of the items counts."""
     import numpy as np
 
     ends = column.offsets.to_numpy().astype(np.int64)

@@ -1,9 +1,10 @@
 """Estimate of the number of distinct values from the smallest of their hashes: a sketch that any SQL can merge.
 
-Each value has a 63-bit hash, and the `HASHES` smallest different ones are kept. The hashes of a union are the smallest
-of both lists, whatever the order and however often a value comes. While the list is not full, its length is the number
-of distinct values. In a full list the largest hash shows how densely hashes lie, and so how many there are (Bar-Yossef
-et al., "Counting distinct elements in a data stream", 2002; Beyer et al., 2007, for the unbiased form).
+Each value has a 63-bit hash, and the `HASHES` smallest different hashes are kept in a list. A merge of two lists keeps
+the smallest hashes of both; order and repetition of the values make no difference. While a list is not full, its length
+is the number of distinct values. In a full list, the largest hash shows how densely hashes lie, and so how many values
+are distinct (Bar-Yossef et al., "Counting distinct elements in a data stream", 2002; Beyer et al., 2007, for the
+unbiased form).
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 
 HASHES: Final = 1024
 """Number of hashes kept for each row of the table, in 8 KiB. The standard error is 1 / sqrt(HASHES - 2), 3.1 %. With
-another number existing lists would get another meaning, so it can only change with `stored_write_mode.FORMAT`."""
+another number, existing lists would get another meaning, so the number can only change with
+`stored_write_mode.FORMAT`."""
 
 SCALE: Final = (HASHES - 1) * 2.0**63
-"""Numerator of the estimate; the denominator is the largest hash of a full list. A double holds it without rounding."""
+"""Numerator of the estimate, which a double holds without rounding. The denominator is the largest hash of a full
+list."""
 
 WHICH, HASH = "_ratchet_which", "_ratchet_hash"
 """Columns of rows before Spark reduces them to totals: number of the hashed column (0: none), and the hash."""

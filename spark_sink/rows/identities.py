@@ -28,7 +28,7 @@ class Identities:
     """Set of row identities, to find these rows in batches.
 
     Args:
-        found: the identities, each once, with a column for each part. Null counts as a value.
+        found: table with each identity once, in the columns of the identity. Null counts as a value.
     """
 
     def __init__(self, found: pa.Table) -> None:

@@ -22,10 +22,10 @@ INFER = "infer"
 """Setting for columns inferred from the values."""
 
 SAMPLE_OFFSETS = 100_000
-"""Offsets of a first sample; more offsets are read only if these have no values."""
+"""Offsets of one sample. The next offsets are read only if no sampled field can be a column."""
 
 SAMPLE_OBJECTS = 10_000
-"""Number of objects that each task samples: the first ones it reads."""
+"""Number of objects that each task samples: the first objects of its records."""
 
 MAX_NAMES = 10_000
 """Number of names that each task remembers: each object may have new ones."""

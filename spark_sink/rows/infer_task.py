@@ -17,7 +17,7 @@ class Fields:
     Args:
         illegal: pattern of characters that a column's name must not have.
         max_names: highest number of names to remember.
-        max_name_bytes: length of the longest name that can be a column.
+        max_name_bytes: length in bytes of the longest name that can be a column.
     """
 
     def __init__(self, illegal: str, max_names: int, max_name_bytes: int) -> None:
@@ -40,7 +40,7 @@ class Fields:
             self.seen[name] += 1
 
     def _refusal(self, name: str) -> str:
-        """Return why a name cannot be a column; "" if it can."""
+        """Return the reason why a name cannot be a column; "" if the name can."""
         try:
             size = len(name.encode())
         except UnicodeEncodeError:

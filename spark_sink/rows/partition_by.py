@@ -41,7 +41,7 @@ def partition_fields(texts: Sequence[str]) -> tuple[PartitionField, ...]:
     """Parse the texts of `partition_by`: names of columns, `day(column)`, `hour(column)`.
 
     Raises:
-        OptionRefused: there are too many, or two fields of one column.
+        OptionRefused: there are too many fields, two fields of one column, or a field without a column.
     """
     fields = []
     for text in texts:

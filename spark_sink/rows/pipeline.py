@@ -94,7 +94,7 @@ class RowPipeline:
             )
         if self.parses and not self.rejects and self.transform is None and self.write_mode.kind != "append":
             raise OptionRefused(
-                f"a result of kind {self.write_mode.kind} has no place for values that do not parse. Switch rejects "
+                f"a result of kind {self.write_mode.kind} cannot keep values that do not parse. Switch rejects "
                 "on, or handle them in sql (WHERE _kafka_value IS NULL leaves them out)"
             )
 
@@ -108,7 +108,7 @@ class RowPipeline:
         """Return the values' columns, once they are known; None: values are kept as bytes.
 
         Raises:
-            OptionRefused: they cannot be columns of a table.
+            OptionRefused: a field cannot be a column of a table.
         """
         if self.avro is not None:
             return self.avro.columns
@@ -190,9 +190,10 @@ class RowPipeline:
 
     @contextmanager
     def read(self, records: DataFrame, *, restricted_values: int) -> Iterator[tuple[DataFrame, DataFrame | None]]:
-        """Yield one row for each record, before the user's transform, and the rejects.
+        """Yield the rows before the user's transform, and the rejects.
 
-        With `deletes`, the rows have a last column `DELETED`.
+        Each record is one row or one reject. The rejects are None if no value can be rejected. With `deletes`, the rows
+        have a last column `DELETED`.
         """
         from pyspark import StorageLevel
         from pyspark.sql import functions as F
@@ -311,7 +312,7 @@ def function_transform(name: str) -> Transform:
             f"transform {name!r}: importing {module} failed ({described(error)}). Correct the module"
         ) from error
     if not callable(found):
-        raise OptionRefused(f"transform {name!r}: module {module} has no function {function}")
+        raise OptionRefused(f"transform {name!r}: module {module} has no function {function}. Correct the name")
 
     def apply(rows: DataFrame) -> DataFrame:
         from pyspark.sql import DataFrame

@@ -1,7 +1,7 @@
 """Timestamps of records as in Kafka, restored from the timestamps of Spark's Kafka source.
 
 The source reads each timestamp as a `java.sql.Timestamp`. That class uses the Julian calendar before 1582-10-15 and,
-unless the JVM's time zone is UTC, other offsets before 1900, so that Spark's moment differs from the record's.
+unless the JVM's time zone is UTC, other offsets from UTC before 1900. So Spark's moment differs from the record's.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MOST_MS: Final = 9_200_000_000_000_000
 """Maximum milliseconds before or after 1970 that Spark's source can represent: it counts microseconds in 64 bits."""
 
 _SAME_SINCE_US: Final = -2_200_000_000_000_000
-"""Moment in 1900, in microseconds: from then on both calendars and all offsets agree, and Spark's tables of differences
-have no entries.
+"""Moment in 1900, in microseconds since 1970. From this moment on, both calendars and all offsets from UTC agree, and
+Spark's tables of differences have no entries.
 """
 
 _DAY_US: Final = 86_400_000_000
@@ -39,7 +39,7 @@ _CALENDARS: Final = "org.apache.spark.sql.catalyst.util.RebaseDateTime"
 
 
 def is_representable(timestamp_ms: int) -> bool:
-    """Return True if every store can hold this timestamp."""
+    """Return True if every store can hold this timestamp; False also for `NO_TIMESTAMP_MS`."""
     return FIRST_MS <= timestamp_ms < END_MS and timestamp_ms != NO_TIMESTAMP_MS
 
 
@@ -65,8 +65,8 @@ def _days_between_calendars(year: int) -> int:
 def with_exact_timestamps(records: DataFrame) -> DataFrame:
     """Replace Spark's `timestamp` by the record's timestamp in Kafka.
 
-    It is null if Kafka has none, or if it lies outside the years 1 to 9999. It is also null on days that Spark
-    confuses: each 29 February that only the Julian calendar has, and the 1 March after it.
+    The new timestamp is null if the record has none, or one outside the years 1 to 9999. It is also null on days that
+    Spark confuses: each 29 February that only the Julian calendar has, and the 1 March after it.
 
     Args:
         records: read by Spark's Kafka source.

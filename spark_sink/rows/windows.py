@@ -17,7 +17,7 @@ WINDOW_COLUMN: Final = "_window"
 """Column of a table of totals with windows: the start of the window, in UTC."""
 
 RECORD_TIME: Final = "_kafka_timestamp"
-"""Column with the record's own time in Kafka, null if it has none: the event time unless another column is named."""
+"""Column with the record's own time in Kafka, or null: the event time unless the settings name another column."""
 
 UNITS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
 """Seconds of each unit. A month or a year has no fixed length, and a week begins on another day in each country."""
@@ -29,7 +29,7 @@ MAX_OVERLAP: Final = 1_000
 """Maximum number of windows of one record, which becomes as many rows before the totals."""
 
 FIRST_US: Final = -62_135_596_800_000_000
-"""0001-01-01T00:00:00Z in microseconds since 1970: stores and their readers need not support earlier times."""
+"""0001-01-01T00:00:00Z in microseconds since 1970. Some stores and readers do not support earlier times."""
 
 US: Final = 1_000_000
 """Microseconds of a second."""
@@ -92,7 +92,7 @@ def _seconds(name: str, text: str) -> int:
 
 
 def require_time(name: str, data_type: DataType) -> None:
-    """Check that a column is an event time.
+    """Check that a column's type can be an event time.
 
     Raises:
         OptionRefused: the column has another type.
@@ -109,11 +109,11 @@ def require_time(name: str, data_type: DataType) -> None:
 def windowed(dataframe: DataFrame, windows: Windows) -> DataFrame:
     """Add `WINDOW_COLUMN`, and repeat each row for every window that it lies in.
 
-    A row appears once, with null, if it has no time, or if its time or windows lie outside the years 1 to 9999.
+    A row without a time, or with a time or windows outside the years 1 to 9999, appears once, with null as window.
 
     Args:
-        dataframe: rows whose column `windows.time` is a timestamp, one without a time zone (taken as UTC), or a date
-            (taken as its midnight).
+        dataframe: rows with a column `windows.time`: a timestamp, a timestamp without a time zone (taken as UTC), or a
+            date (taken as midnight).
         windows: the windows.
     """
     from pyspark.sql import functions as F

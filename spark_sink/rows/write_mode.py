@@ -60,7 +60,7 @@ class WriteMode:
             if self.kind != "totals" and names:
                 raise OptionRefused(f"a result of kind {self.kind} has no {name}. Choose kind totals")
             if len(set(names)) < len(names):
-                raise OptionRefused(f"{name} name a column twice ({', '.join(names)}). Name each column once")
+                raise OptionRefused(f"{name}: a column is named twice ({', '.join(names)}). Name each column once")
         if self.kind != "totals" and self.windows is not None:
             raise OptionRefused(f"a result of kind {self.kind} has no windows. Choose kind totals, or leave window out")
         named = [*self.key, *self.sums]
@@ -70,7 +70,7 @@ class WriteMode:
             self._require_names()
 
     def _require_names(self) -> None:
-        """Refuse column names that differ only in case, because Delta and DuckDB ignore it."""
+        """Refuse column names that differ only in case, because Delta and DuckDB ignore the case."""
         of = [*self.key, *(name for names in self.lists.values() for name in names)]
         for reserved, what in ((COUNT_COLUMN, "the count"), (WINDOW_COLUMN, "the window's beginning")):
             if reserved in map(str.lower, of):
@@ -132,7 +132,7 @@ def table_schema(write_mode: WriteMode, rows: StructType) -> StructType:
     needed += [] if windows is None else [windows.time]
     for name in needed:
         if name not in fields:
-            why = " (it says which row of a key is the last)" if name in {"_kafka_partition", "_kafka_offset"} else ""
+            why = " (to find the last row of a key)" if name in {"_kafka_partition", "_kafka_offset"} else ""
             why = " (the event time of the windows)" if windows is not None and name == windows.time else why
             raise OptionRefused(
                 f"a result of kind {write_mode.kind} needs column {name!r}{why}; the rows have: {', '.join(fields)}"

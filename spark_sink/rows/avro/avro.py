@@ -46,7 +46,7 @@ class AvroValues:
     schema: str
     """Schema that every value was written with, as JSON text (.avsc); a record."""
     id: int | None = None
-    """Number of the schema in a registry: values begin with a zero byte and this number in four bytes, and a value with
+    """Number of the schema in a registry. Values begin with a zero byte and this number in four bytes; a value with
     another number does not parse. None: values are plain Avro without a prefix."""
     plan: Plan = field(init=False, repr=False, compare=False)
     columns: StructType = field(init=False, repr=False, compare=False)
@@ -99,7 +99,7 @@ def avro_values(schema: str, schema_id: int | None = None) -> AvroValues:
     try:
         return AvroValues(Path(schema).read_text("utf-8"), schema_id)
     except (OSError, ValueError) as error:
-        raise OptionRefused(f"avro schema {schema!r}: the file cannot be read ({error})") from None
+        raise OptionRefused(f"avro schema {schema!r}: the file cannot be read ({error}). Correct the path") from None
 
 
 def rows(records: DataFrame, values: AvroValues, *, restricted_values: int, keep_value: bool = False) -> DataFrame:
@@ -223,7 +223,7 @@ class _SchemaReader:
                 )
             if name.lower() in taken:
                 raise OptionRefused(
-                    f"avro schema: field {_shown(name)} is there twice (names that differ in case only are one "
+                    f"avro schema: field {_shown(name)} occurs twice (names that differ in case only are one "
                     "column). Rename one"
                 )
             taken.add(name.lower())
@@ -263,7 +263,7 @@ def _primitive(name: str) -> tuple[Plan, DataType]:
 
 
 def _logical(schema: Mapping[str, Any]) -> tuple[Plan, DataType] | None:
-    """Return plan and column type for a logical type; None if it is unknown, so that the underlying type counts."""
+    """Return plan and column type for a logical type; None: the type is unknown, and the underlying type counts."""
     from pyspark.sql.types import DateType, DecimalType, TimestampNTZType, TimestampType
 
     logical, kind = schema.get("logicalType"), schema["type"]

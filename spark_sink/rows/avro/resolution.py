@@ -1,8 +1,8 @@
 """Plans for `task`: how to read values of a writer's schema into a table's columns.
 
-The rule is Avro's schema resolution, with the columns in the reader's place. Fields go into the columns of their names;
-with a reader's schema its aliases, defaults and symbols count too. A number goes into any column that holds it
-unchanged, also where Avro's rules would not promote it. A value that a column cannot hold unchanged does not parse.
+The rule is Avro's schema resolution, with the columns as the reader. A field goes into the column of its name. A
+reader's schema adds aliases, defaults and symbols. A number goes into any column that holds the number unchanged, also
+where Avro's rules would not promote the type. A value that a column cannot hold unchanged does not parse.
 """
 
 from __future__ import annotations

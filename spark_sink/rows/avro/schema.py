@@ -1,7 +1,7 @@
 """Tree of an Avro schema, for comparing a writer's schema with a reader's.
 
-Unlike `avro`, it takes every schema of Avro's specification: unions of any types, and types that contain themselves.
-Whether a column can hold the values shows only in the comparison, see `resolution`.
+Unlike module `avro`, this module takes every schema of Avro's specification: unions of any types, and types that
+contain themselves. Module `resolution` finds out if a column can hold the values.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ MAX_DECIMAL_BYTES = 64
 """Maximum bytes of a decimal: 38 digits need 16. More bytes could only repeat the sign."""
 
 EXACT = Context(prec=38)
-"""Context for decimals; Decimal's own would round to 28 digits."""
+"""Context for decimals; the default context would round to 28 digits."""
 
 
 def decoding(
@@ -51,8 +51,8 @@ def decoding(
         schema: `pyarrow.Schema` of the rows: the record's fields, then `RECORD_COLUMNS` and `columns.STATE`.
 
     Returns:
-        A function from Arrow batches with the columns of `RECORD_COLUMNS` to batches of rows. If the fields of a row
-        hold its whole value, `_kafka_value` is null, unless `keep_value`. If the fields cannot hold it, they are null.
+        A function from Arrow batches with the columns of `RECORD_COLUMNS` to batches of rows. All fields are null for a
+        value that does not parse. For other values `_kafka_value` is null, unless `keep_value` is set.
     """
 
     def rows(batches: Iterable[Any]) -> Iterator[Any]:
@@ -82,7 +82,7 @@ def to_end(value: bytes, at: int, read: Read) -> Any:
 
 
 def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
-    """Return a decoder for a plan; its arguments are a value and a position, its result is that of `to_end`."""
+    """Return the function that decodes a value from a position on, by a plan; see `to_end` for the result."""
     read = reader(plan, restricted_values)
     return lambda value, at: to_end(value, at, read)
 
@@ -220,7 +220,7 @@ def _string(restricted_values: int) -> Read:
 def _decimal(read_bytes: Read, precision: int, scale: int, written: int | None = None) -> Read:
     """Return a reader of decimals for a column with `scale` decimal places.
 
-    The bytes have `written` decimal places, at most `scale`; None: they have `scale`.
+    The bytes have `written` decimal places, at most `scale`. With None, the bytes have `scale` decimal places.
     """
     bound, factor = 10**precision, 10 ** (scale - (scale if written is None else written))
 

@@ -29,8 +29,8 @@ class DeduplicatedSlice(NamedTuple):
     rejected: DataFrame
     """Records that cannot be judged, and re-sent dead letters that are not new, with their `REASON`."""
     sequences: DataFrame
-    """Last sequences of the identities with a new record, see `sequences_schema`. All of a Kafka partition are in one
-    partition of the frame."""
+    """Last sequences of the identities with a new record, see `sequences_schema`. All rows of a Kafka partition are in
+    one partition of the frame."""
 
 
 def sequences_schema(rule: JudgeRule) -> StructType:
@@ -44,7 +44,7 @@ def sequences_schema(rule: JudgeRule) -> StructType:
 
 @contextmanager
 def judged(records: DataFrame, rule: JudgeRule, known: Known | None) -> Iterator[DeduplicatedSlice]:
-    """Deduplicate a slice. The result is cached while the block runs.
+    """Deduplicate a slice, and cache the result while the block runs.
 
     Args:
         records: records of Spark's Kafka source, with headers: the whole slice. All records of a Kafka partition are in
@@ -73,7 +73,7 @@ def judged(records: DataFrame, rule: JudgeRule, known: Known | None) -> Iterator
 
 
 def merged(sequences: DataFrame, rule: JudgeRule) -> DataFrame:
-    """Merge several rows of last sequences into one per identity: the highest, with the seen sequences below it."""
+    """Merge the rows of each identity into one, with the highest last sequence and the seen sequences below it."""
     from pyspark.sql import functions as F
 
     last = F.max(LAST).alias(LAST)

@@ -1,6 +1,6 @@
 """Identity and sequence of each record, read by Spark's own functions; records without them have a reason.
 
-The reasons, and which of several comes first, are those of a worker's dead letters (`ratchet-reason`).
+The reason is the reason of a worker's dead letter (`ratchet-reason`), also if several reasons apply.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Rule for the records of a raw topic.
-
-It lacks the parts of a worker's rule that Spark does not support.
-"""
+"""Rule for the records of a raw topic: a worker's rule without the settings that Spark does not support."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from kafka_ratchet.rule.settings import DEFAULTS, Late, RuleSettings
 from kafka_ratchet.spark_sink.errors import OptionRefused
 
 REPLAYS_HEADER: Final = "ratchet-replays"
-"""Header of a record that `ratchet dead-letters replay` has sent again: if it is not new, it becomes a reject."""
+"""Header of a record that `ratchet dead-letters replay` has sent again. Unless new, such a record becomes a reject."""
 
 IDENTITIES: Final = "producer, key, partition or header:NAME, or a list of key and header:NAME"
 SEQUENCES: Final = "header:NAME or none"

@@ -119,9 +119,9 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
             self.watch = new_watch()
 
         def judge(self, table: pa.Table) -> tuple[list[bool], list[str | None]]:
-            """Judge the records: return whether each is kept, and the reason for each reject.
+            """Judge the records: return whether each is kept, and a reason for each kept record.
 
-            The reason of a new record is None.
+            The reason is None for a new record, and names the cause for a reject.
             """
             import pyarrow.compute as pc
 

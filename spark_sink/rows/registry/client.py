@@ -19,7 +19,7 @@ from kafka_ratchet.spark_sink.errors import OptionRefused, RegistryRefused, Regi
 T = TypeVar("T")
 
 TIMEOUT_S = 10.0
-"""Seconds to wait for one answer without an option `timeout`: the client's own default is to wait for ever."""
+"""Default of option `timeout`: seconds to wait for one answer. By its own default, the client waits for ever."""
 
 NUMBERS = frozenset(
     {"timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity", "cache.latest.ttl.sec"}
@@ -27,17 +27,17 @@ NUMBERS = frozenset(
 """Options of the client with numbers as values; settings and environment have them as text."""
 
 NOT_FOUND = frozenset({40401, 40402, 40403})
-"""Error codes of the registry's API for a missing subject, version or schema. A 404 without a code is from another
-server."""
+"""Error codes of the registry's API for a missing subject, version or schema. A 404 without such a code is from another
+kind of server, or from a registry that does not know the request."""
 
 MAX_ID = 2**31 - 1
-"""Greatest id of a schema: registries count them in a signed number of 32 bits."""
+"""Greatest id of a schema: registries count schemas in a signed number of 32 bits."""
 
 MAX_REFERENCES = 1_000
 """Maximum number of schemas that one schema may need, itself included."""
 
 READING = frozenset({"READ", "WRITEREAD"})
-"""Modes of a schema's rules (data contracts) that a deserializer would have to run."""
+"""Modes of the rules of a schema (data contracts) that a deserializer would have to run."""
 
 
 class SchemaUnusable(Exception):
@@ -146,7 +146,7 @@ class SchemaRegistry:
         def whole(schema: Any, within: tuple[str, ...]) -> Schema:
             left[0] -= 1
             if left[0] < 0:
-                raise SchemaUnusable(f"it refers to more than {MAX_REFERENCES} other schemas")
+                raise SchemaUnusable(f"it needs more than {MAX_REFERENCES} schemas, itself included")
             found_kind = (schema.schema_type or "AVRO").upper()
             if found_kind != kind:
                 raise SchemaUnusable(f"it is {found_kind}, not {kind}")

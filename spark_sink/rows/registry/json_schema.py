@@ -17,7 +17,7 @@ MAX_DEPTH = 32
 
 
 def columns_of(schema: Any, named: Mapping[str, Any]) -> StructType:
-    """Return a column for each property of an object in a JSON Schema.
+    """Return the columns of a JSON Schema: one for each property of the described object.
 
     A property is `boolean`, `bigint` (integer), `double` (number), `string`, a struct (object with properties) or an
     array. A property that may be of several types, or contains itself, is a string, which keeps objects and arrays as
@@ -64,7 +64,7 @@ def _type(schema: Any, root: Any, named: Mapping[str, Any], within: tuple[int, .
 
 
 def _referred(schema: Any, root: Any, named: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the schema that `schema` refers to, else `schema` itself, and the document with the result."""
+    """Return the schema that `schema` refers to, and its document; without a reference, `schema` and `root`."""
     for _ in range(MAX_DEPTH):
         target = schema.get("$ref") if isinstance(schema, dict) else None
         if not isinstance(target, str):

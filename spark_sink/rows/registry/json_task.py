@@ -12,7 +12,7 @@ from typing import Any
 
 
 def validators(schemas: Mapping[Any, tuple[Any, Mapping[str, Any]]]) -> dict[Any, Callable[[bytes], bool]]:
-    """Return validators like those of confluent-kafka's deserializer, by key; they fetch no references.
+    """Return validators by schema key, which work like confluent-kafka's deserializer but fetch no references.
 
     Args:
         schemas: schemas by key, each with the schemas it refers to, by name.

@@ -49,7 +49,7 @@ def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
     """Return the function that reads a value; see `task.Decode`.
 
     Args:
-        plan: see `protobuf.message_plan`.
+        plan: see `protobuf.Reading`.
         restricted_values: if set, text with NUL counts as malformed; if 2, NaN and infinity do too.
     """
     read = message(plan, restricted_values)
@@ -64,7 +64,10 @@ def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
 
 
 def message(plan: Any, restricted_values: int) -> Read:
-    """Return a message's decoder. plan: ("message", plans of fields by number, values of absent fields by column)."""
+    """Return a message's decoder.
+
+    The plan is ("message", plans of fields by number, values of absent fields by column).
+    """
     fields = {
         number: (name, many, others, _kind(kind, restricted_values), WIRE.get(kind[0], VARINT))
         for number, (name, many, others, kind) in plan[1].items()

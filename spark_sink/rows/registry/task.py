@@ -1,4 +1,4 @@
-"""Decoding of a registry's values in the executors: the schema that a value names, and reading the value.
+"""Decoding of a registry's values in the executors, by the schema that each value names.
 
 pyspark sends this module by value; executors need pyarrow and nothing of this package, and for JSON Schema jsonschema.
 No executor makes requests to the registry: the task contains the plans of all schemas that the records name.

@@ -41,7 +41,7 @@ CONTEXT = ":."
 """Start of a subject's name outside the registry's default context; each context has its own ids."""
 
 MAX_KEYS = 10_000
-"""Maximum number of schemas that the records of one commit name. More would be bytes that only look like schema
+"""Maximum number of schemas that the records of one commit name. More names would be bytes that only look like schema
 keys."""
 
 SHOWN = 10
@@ -62,8 +62,8 @@ class RegistryValues:
     topic: str = ""
     """Name of the topic, for messages and for the subject."""
     subject: str | None = None
-    """Subject with the columns in its newest schema; its context (":.staging:orders-value") has the ids. None:
-    `topic`-value."""
+    """Subject with the columns in its newest schema; None: `topic`-value. Schema ids belong to the subject's context,
+    such as ".staging" of ":.staging:orders-value"."""
     record: str | None = None
     """Only accepted record (Avro), message (Protobuf) or title (JSON Schema); None: any."""
     reader: str | None = None
@@ -186,8 +186,8 @@ class RegistryValues:
         if len(seen) > MAX_KEYS:
             raise OptionRefused(
                 f"topic {self.topic}: the records of one commit name more than {MAX_KEYS} schemas, so their values "
-                "are probably not in the registry's format. Read fewer in one commit (--max-records), or choose "
-                "another format"
+                "are probably not in the registry's format. Read fewer records in one commit (--max-records), "
+                "or choose another format"
             )
         plans: dict[Any, Any] = {}
         lost: list[str] = []

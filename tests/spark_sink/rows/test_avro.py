@@ -296,7 +296,7 @@ for _ in range(DEEP):
         (one(7), "7 is not a type"),
         (one(NESTED), "nested more than 32 deep"),
         (record({"name": "a b", "type": "int"}), "is not a field"),
-        (record({"name": "a", "type": "int"}, {"name": "A", "type": "int"}), '"A" is there twice'),
+        (record({"name": "a", "type": "int"}, {"name": "A", "type": "int"}), '"A" occurs twice'),
         (record({"name": "_kafka_offset", "type": "int"}), "one of Ratchet's own"),
         ("no/such.avsc", "the file cannot be read"),
         ("\0", "the file cannot be read"),

@@ -95,7 +95,7 @@ def test_rejects_and_totals_of_a_real_topic(
     ("pipeline", "sentence"),
     [
         (lambda: RowPipeline(rejects=True), "no value can be rejected"),
-        (lambda: RowPipeline("who string", WriteMode("upsert", ("who",))), "no place for values that do not parse"),
+        (lambda: RowPipeline("who string", WriteMode("upsert", ("who",))), "cannot keep values that do not parse"),
         (lambda: RowPipeline(None, WriteMode("upsert")), "needs a key"),
         (lambda: RowPipeline(None, WriteMode("append", ("who",))), "has no key"),
         (lambda: RowPipeline(None, WriteMode("upsert", ("who",), ("n",))), "has no sums"),
@@ -103,7 +103,7 @@ def test_rejects_and_totals_of_a_real_topic(
         (lambda: RowPipeline(None, WriteMode("totals", ("_records",))), "is the count"),
         (lambda: RowPipeline(None, WriteMode("upsert", ("who",), mins=("n",))), "has no mins. Choose kind totals"),
         (lambda: RowPipeline(None, WriteMode("append", (), windows=HOURS)), "has no windows. Choose kind totals"),
-        (lambda: RowPipeline(None, WriteMode("totals", ("who",), maxes=("n", "n"))), "maxes name a column twice"),
+        (lambda: RowPipeline(None, WriteMode("totals", ("who",), maxes=("n", "n"))), "maxes: a column is named twice"),
         (lambda: RowPipeline(None, WriteMode("totals", ("N_min",), mins=("n",))), "the name 'n_min'"),
         (lambda: RowPipeline(None, WriteMode("totals", ("_Window",), windows=HOURS)), "is the window's beginning"),
         (
@@ -114,9 +114,9 @@ def test_rejects_and_totals_of_a_real_topic(
             lambda: RowPipeline("infer", transform=sql_transform("SELECT 1")),
             "cannot be combined with sql, transform or totals",
         ),
-        (lambda: RowPipeline("infer", WriteMode("upsert", ("who",))), "no place for values that do not parse"),
+        (lambda: RowPipeline("infer", WriteMode("upsert", ("who",))), "cannot keep values that do not parse"),
         (lambda: RowPipeline("who string", avro=AVRO), "Remove columns"),
-        (lambda: RowPipeline(None, WriteMode("upsert", ("who",)), avro=AVRO), "no place for values that do not parse"),
+        (lambda: RowPipeline(None, WriteMode("upsert", ("who",)), avro=AVRO), "cannot keep values that do not parse"),
         (lambda: RowPipeline(transform=function_transform("nonsense")), "Write module:function"),
         (lambda: RowPipeline(transform=function_transform("no_such_module:f")), "No module named 'no_such_module'"),
         (lambda: RowPipeline(transform=function_transform("json:no_such")), "has no function no_such"),
@@ -134,7 +134,7 @@ def test_contradicting_row_pipelines_are_refused(pipeline: Callable[[], RowPipel
         (
             WriteMode("upsert", ("_kafka_key",)),
             "SELECT _kafka_key FROM records",
-            "'_kafka_partition' \\(it says which row",
+            "'_kafka_partition' \\(to find the last row",
         ),
         (
             WriteMode("totals", ("_kafka_key",), ("x",)),
