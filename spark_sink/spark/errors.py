@@ -36,10 +36,7 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 
 def messages_of(error: Exception) -> Iterator[str]:
-    """Yield the messages of a Spark error and of its causes in Java.
-
-    A full stop stands in front of each Java message.
-    """
+    """Yield the messages of a Spark error and of its causes in Java, each Java message after a full stop."""
     cause = getattr(error, "java_exception", None)
     while cause is not None:
         yield f".{cause.toString()}"

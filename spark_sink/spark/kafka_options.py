@@ -99,7 +99,9 @@ def _pem(name: str, value: str) -> dict[str, str]:
         try:
             value = Path(value).read_text("ascii")
         except (OSError, UnicodeDecodeError) as error:
-            raise OptionRefused(f"Kafka option {name}: {value} is not a readable PEM file ({error})") from None
+            raise OptionRefused(
+                f"Kafka option {name}: {value} is not a readable PEM file ({error}). Correct the path or the file"
+            ) from None
     store = "ssl.truststore.type" if prefix == "ssl.ca" else "ssl.keystore.type"
     return {PEM_TEXTS[prefix]: value, store: "PEM"}
 

@@ -31,7 +31,7 @@ REQUEST_TIMEOUT_MS: Final = 30_000
 
 
 ISOLATION: Final = "isolation.level"
-"""Option of a Kafka client: whether it reads records of open and aborted transactions."""
+"""Option of a Kafka client that decides if records of open and aborted transactions are read."""
 
 UNCOMMITTED: Final = (
     f"the query has no {KAFKA_PREFIX}{ISOLATION}. By default Spark's Kafka source also reads records of open and "
@@ -46,7 +46,7 @@ PRODUCER_EXPIRY: Final = "producer.id.expiration.ms"
 """Broker's setting for how long Kafka knows a producer, and its transactions, after its last record."""
 
 FAIL_ON_LOSS: Final = "failOnDataLoss"
-"""Option of Spark's Kafka source: false makes it leave out records that Kafka has removed."""
+"""Option of Spark's Kafka source. With false, the source leaves out records that Kafka has removed."""
 
 SKIPS_LOSS: Final = (
     f"the query has {FAIL_ON_LOSS}=false, with which Spark leaves out records that retention has removed. The table "
@@ -195,11 +195,12 @@ class SourceClient:
             reason = reason_of(error)
             if "UnknownTopicOrPartition" in reason:
                 raise TopicMissing(
-                    f"topic {self._topic} does not exist any more. Create it, or end the query"
+                    f"topic {self._topic} does not exist any more. End the query; to the table, a new topic of this "
+                    "name is another topic"
                 ) from None
             raise KafkaUnavailable(
-                f"topic {self._topic}: Kafka does not answer about the topic ({reason}). Start the query again once it "
-                "does"
+                f"topic {self._topic}: Kafka does not answer about the topic ({reason}). Start the query again once "
+                "Kafka answers"
             ) from None
 
 
@@ -270,7 +271,7 @@ def micro_batch(dataframe: DataFrame) -> MicroBatch | None:
     if not is_one or not isinstance(next(iter(found[0][1].values())), dict):
         raise OptionRefused(
             "the query does not read exactly one Kafka topic, and the table has the offsets of one topic. Use a query "
-            "for each topic, and read the others as tables"
+            "for each topic, and read other sources as tables"
         )
     first, last, options, source = found[0]
     ((topic, end),) = last.items()
@@ -367,7 +368,10 @@ def _stream_execution(dataframe: DataFrame) -> Any:
     context: Any = getattr(dataframe.sparkSession, "_sc", None)
     query_id = None if context is None else context.getLocalProperty(QUERY_ID)
     if not query_id:
-        raise OptionRefused("sink.batch is a function for foreachBatch, and Spark runs no micro-batch in this thread")
+        raise OptionRefused(
+            "sink.batch is a function for foreachBatch, and Spark runs no micro-batch in this thread. Pass "
+            "sink.batch to writeStream.foreachBatch"
+        )
     sessions = context._jvm.org.apache.spark.sql.SparkSession  # noqa: SLF001 - pyspark has no public way to it
     found = []
     for each in (sessions.getDefaultSession(), sessions.getActiveSession()):
@@ -375,5 +379,8 @@ def _stream_execution(dataframe: DataFrame) -> Any:
             found.append(each.get().streams().get(query_id))
     query = next((each for each in found if each is not None), None)
     if query is None:
-        raise OptionRefused("the query of this micro-batch was started by another session than Spark's default one")
+        raise OptionRefused(
+            "neither Spark's default session nor the active one runs the query of this micro-batch. Start the query in "
+            "one of these sessions"
+        )
     return query.streamingQuery()

@@ -52,8 +52,8 @@ REMOTE = "SPARK_REMOTE"
 def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]") -> Iterator[SparkSession]:
     """Start Spark and stop it at the end; use a running session if the program has one.
 
-    Under spark-submit, or with a Spark Connect server, master, jars and memory are set there, and the job makes only
-    its own settings.
+    Under spark-submit, or with a Spark Connect server, the submit command or the server sets master, jars and memory.
+    The job then makes only its own settings.
 
     Args:
         name: name of the Spark application.
@@ -131,7 +131,7 @@ def require_release(spark: SparkSession) -> SparkRelease:
     """Return the release of a running Spark session.
 
     Raises:
-        OptionRefused: Ratchet was not tested on it, or not by way of Spark Connect.
+        OptionRefused: Ratchet was not tested on this release, or not on this release's Spark Connect.
     """
     release = release_of(spark.version)
     if release is RELEASES["3.5"] and is_connect():
@@ -143,10 +143,7 @@ def require_release(spark: SparkSession) -> SparkRelease:
 
 
 def is_connect() -> bool:
-    """Return whether this process uses Spark Connect.
-
-    It may be a client, or a server's process for `foreachBatch`.
-    """
+    """Return True if this process is a client of Spark Connect, or a server's process for `foreachBatch`."""
     from pyspark.sql.utils import is_remote
 
     return REMOTE in os.environ or is_remote()
@@ -176,5 +173,5 @@ def _paths(jars: Sequence[str]) -> list[str]:
     paths = [Path(jar).absolute() for jar in jars]
     for path in paths:
         if not path.is_file():
-            raise OptionRefused(f"jar {path} does not exist")
+            raise OptionRefused(f"jar {path} does not exist. Correct the path")
     return [str(path) for path in paths]

@@ -1,4 +1,4 @@
-"""Releases of Spark that the job runs on, with the Kafka connector of each; no other list exists."""
+"""Releases of Spark that the job runs on, with the Kafka connector of each."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def release_of(spark_version: str) -> SparkRelease:
 
 
 def installed_release() -> SparkRelease:
-    """Return the release of the installed pyspark; without an installed pyspark, the release of the lock files.
+    """Return the release of the present pyspark; without pyspark, the release of the lock files.
 
-    The pyspark inside a distribution of Spark can be imported, but is not an installed package.
+    A distribution of Spark contains a pyspark that can be imported, but is not an installed package.
 
     Raises:
         OptionRefused: see `release_of`.
