@@ -156,6 +156,6 @@ def refuse(where: object, error: Exception, look_at: str) -> NoReturn:
     Args:
         where: the store, for the message.
         error: the raised error.
-        look_at: place where the operator finds the reason, for the message.
+        look_at: noun phrase for the message: the component that the operator should check.
     """
     raise StoreError(f"{where}: {first_line(error)}. Look at {look_at}, then run again") from None

@@ -80,8 +80,8 @@ DRIVERS: Final = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", 
 CATALOG_NAME: Final = re.compile(r"[\w`-]+(?:\.[\w`-]+)+\Z")
 
 NOT_ON_CONNECT: Final = (
-    "sink.batch: Spark Connect runs foreachBatch in its server and tells it no offsets. Loop over sink.batches, with "
-    "follow=True for a run without an end, or start the query by classic Spark"
+    "sink.batch: Spark Connect runs foreachBatch in its server, without the micro-batch's offsets. Loop over "
+    "sink.batches, with follow=True for a run without an end, or start the query by classic Spark"
 )
 
 SENDS_LATER: Final = (

@@ -25,7 +25,7 @@ class FileInfo:
 class LocalFolder:
     """Folder on a local or mounted disk.
 
-    No method that lists, reads or removes files follows a symbolic link below the folder.
+    The methods follow no symbolic link below the folder, except `make` and `remove_folder`.
 
     Args:
         path: absolute path.

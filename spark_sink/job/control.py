@@ -52,7 +52,7 @@ class BoundedJob(Protocol):
 
 
 AskTime = Callable[[int], Mapping[int, int | None]]
-"""Function that looks up the first offset of a time, see `TopicPlanner.offsets_at`."""
+"""Function that looks up the first offset of each partition at a time, see `TopicPlanner.offsets_at`."""
 
 
 def read_place(option: str, text: str, *ends: str) -> TopicPosition:

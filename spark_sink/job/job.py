@@ -189,7 +189,7 @@ class _Stream:
             run.note_failure(error)
             return
         if limit.is_reached:
-            log.info("%s: the table has all records before it; the run ends", self._job.until)
+            log.info("%s: the table has all records before this end; the run ends", self._job.until)
             self._stop.set()
             return
         if not self._known:

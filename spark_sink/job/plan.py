@@ -99,7 +99,7 @@ class TopicPlanner:
         self._refused = ""
         self._first_id: int | None = None
         self._consumers: dict[bool, Consumer] = {}
-        """Clients that look up offsets, by whether they read only committed records."""
+        """Clients that look up offsets. The key is True for the client that sees only committed records."""
         try:
             self._admin = AdminClient(
                 {"bootstrap.servers": bootstrap, "error_cb": self._hear, **options},

@@ -33,7 +33,7 @@ the 22nd on, when Spark's pool of 64 consumers is full. Commits of ranges that e
 
 @dataclass(frozen=True)
 class Job:
-    """Kafka, topic and pipeline of a job, as Spark needs them to read records and convert them into rows."""
+    """Kafka, topic and pipeline of a job, for Spark to read records and make rows."""
 
     bootstrap: str
     topic: str

@@ -76,9 +76,9 @@ class RunState:
         self._commits_fail = False
         self._offset_range: OffsetRange | None = None
         self._stalls_since: float | None = None
-        """Start of a standstill by the clock of `_began`, see `stalled_s`; None: nothing waits."""
+        """Start of a standstill by `time.monotonic`, see `stalled_s`; None: nothing waits."""
         self._blocked_since: dict[int, tuple[int, float]] = {}
-        """Last stable offset of each partition with an open transaction, and when the run first read it."""
+        """Last stable offset of each partition with an open transaction, and the time of its first reading."""
         self.failures = 0
         """Number of failed attempts."""
         self.step: Step = "starting"

@@ -123,7 +123,7 @@ class JobSpec:
     second_job: bool = False
     """True: start even if a job of another name has committed the topic to the table."""
     kafka_options: Mapping[str, str] = field(default_factory=dict)
-    """Client options in addition to those of `Access`, in librdkafka's names."""
+    """Client options in librdkafka's names, which replace or complete the options of `Access`."""
     spark_kafka_options: Mapping[str, str] = field(default_factory=dict)
     jars: tuple[str, ...] = ()
     """Jars of Spark's Kafka connector; unused under spark-submit."""

@@ -59,7 +59,7 @@ class UnreadableRanges:
     known: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def within(self, partition: int, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the unreadable ranges within a range of offsets, cut at its ends."""
+        """Return the unreadable ranges within the offsets from `start` up to `end`, cut at both."""
         found = self.known.get(partition, ())
         return [(max(start, first), min(end, last)) for first, last in found if first < end and last > start]
 
