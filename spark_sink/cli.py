@@ -40,7 +40,8 @@ EXIT_REFUSED = 2
 """Exit code for any other error with a remedy, which the message on standard error names. argparse uses the same
 number."""
 EXIT_FENCED = 3
-"""Exit code after a newer run of the job has taken the table over. A scheduler that lets runs overlap can ignore it."""
+"""Exit code after a newer run of the job has taken the table over. A scheduler that lets runs overlap can ignore
+this code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

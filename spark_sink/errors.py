@@ -63,7 +63,10 @@ class SchemaDiffers(SinkError):
 
 
 class SecondJob(SinkError):
-    """Error for a second job that reads the same topic into one table: every row would be added twice."""
+    """Error for a second job that reads the same topic, or the same events, into one table.
+
+    To continue would add every row twice.
+    """
 
 
 class WriteModeDiffers(SinkError):

@@ -566,7 +566,7 @@ def with_producer(read: DataFrame) -> DataFrame:
 
 
 def _require_none_missing(given: MicroBatch, number: int, stored: Mapping[int, int], client: SourceClient) -> None:
-    """Check that a micro-batch begins at the table's offsets or before them.
+    """Check that a micro-batch does not begin after the table's offsets.
 
     Raises:
         OffsetsLost: the table would miss the offsets before the micro-batch.

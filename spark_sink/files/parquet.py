@@ -1,4 +1,4 @@
-"""Parquet files written in the executors: each task writes its rows to one file and reports it."""
+"""Parquet files written in the executors: each task writes its rows to one file, and reports the file."""
 
 from __future__ import annotations
 

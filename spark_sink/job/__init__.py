@@ -13,10 +13,10 @@ A record goes from Kafka to the commit through these files, in this order:
 6. `commit.commit_slices`: runs steps 7 to 10 for each slice of that range. A query of Structured Streaming makes
    micro-batches in place of slices, and passes each to `commit.commit_records`.
 7. `reading.records`: exactly the committed records of the slice, as a DataFrame of Spark's Kafka source.
-8. `rows.pipeline.RowPipeline.frames`: parses the records, separates the rejects, transforms the rest, and reduces it to
-   one row per key.
+8. `rows.pipeline.RowPipeline.frames`: parses the records, separates the rejects, transforms the rest, and reduces the
+   rows to one per key.
 9. `ResultStore.commit`, in the store's folder: tasks stage the rows, and one action of the store makes rows and offsets
    visible.
-10. `run_state.RunState.note_commit`: notes the commit. `run_log` reads it for log lines and the bar, `metrics` for
-    Prometheus.
+10. `run_state.RunState.note_commit`: notes the commit. `run_log` reads the state for log lines and the bar, `metrics`
+    for Prometheus.
 """

@@ -75,7 +75,7 @@ def commit_records(
 def replace_records(
     spark: SparkSession, job: Job, first: dict[int, int], last: dict[int, int], store: ResultStore
 ) -> tuple[int, int]:
-    """Compute the rows of a range of offsets again, and replace the table's rows by them.
+    """Replace the table's rows of a range of offsets by newly computed rows.
 
     Args:
         spark: a running Spark.

@@ -14,7 +14,7 @@ from kafka_ratchet.spark_sink.stores.judging_store import JudgingStore
 from kafka_ratchet.spark_sink.stores.store import NAME_OFFSETS, ResultStore
 
 MAX_REASON = 1000
-"""Maximum characters of a reason. It is stored with the offsets, in space that all jobs share."""
+"""Maximum characters of a reason. Reasons are stored with the offsets, in space that all jobs share."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """State of one run of the job.
 
-The run reports each of its steps to a `RunState`, which alone keeps count. Log lines (`run_log`), Prometheus
-(`metrics`) and the last line of JSON only read it.
+The run reports each step to a `RunState`, which alone keeps count. Log lines (`run_log`), Prometheus (`metrics`) and
+the last line of JSON only read this object.
 """
 
 from __future__ import annotations

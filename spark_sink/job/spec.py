@@ -104,8 +104,8 @@ class JobSpec:
     max_records: int = MAX_RECORDS
     """Maximum offsets per commit."""
     from_input: bool = False
-    """True: the topic is a raw one, and the job deduplicates it; records that it cannot judge become rejects. False:
-    workers have deduplicated the topic, and the job uses none of the five fields below."""
+    """True: the topic is a raw one, and the job deduplicates it; records that the job cannot judge become rejects.
+    False: workers have deduplicated the topic, and the job uses none of the five fields below."""
     identity: str = str(DEFAULTS["identity"])
     """Setting of the stream's deduplication, like the next four fields; see
     `kafka_ratchet.rule.settings.RuleSettings`."""

@@ -39,7 +39,7 @@ RANGE_BYTES: Final = 32 * 1024 * 1024
 """Maximum bytes of one range: the driver holds its records, and passes them to Spark."""
 
 OVERFLOWS: Final = ("long overflow", "overflows when converting")
-"""Texts of Spark's errors for a timestamp that it cannot represent: before Spark 4.2, and since."""
+"""Texts of the errors for a timestamp that Spark cannot represent: before Spark 4.2, and since."""
 
 AT_A_TIME: Final = 1_000
 LOOK_S: Final = 0.2

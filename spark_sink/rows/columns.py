@@ -72,8 +72,8 @@ MISREAD = {
     # Spark takes the comma in "1,5" for a thousands mark, and the whole for 15.
     "decimal": (r",", r'"(?=[^"]*\p{Nd})[-+.eE\p{Nd}]*,[-+.,eE\p{Nd}]*"|\\u'),
 }
-"""Patterns of values that Spark misreads, by type. The first matches a misread value. The second matches every JSON
-text with such a value, and few others."""
+"""Two patterns for each type with values that Spark misreads. The first matches a misread value. The second matches
+every JSON text with such a value, and few other texts."""
 
 FIRST_YEAR, LAST_YEAR = 1, 9999
 """Years that every store supports, and every reader of a store."""

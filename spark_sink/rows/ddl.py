@@ -1,6 +1,6 @@
 """Parser of columns in Spark's DDL, without Spark: a mistake is reported before a JVM starts.
 
-Spark itself never sees the text. It receives the parsed schema, so that the two cannot read it differently.
+Spark receives only the parsed schema, so that Ratchet and Spark cannot read the text differently.
 """
 
 from __future__ import annotations

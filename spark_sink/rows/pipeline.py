@@ -156,7 +156,7 @@ class RowPipeline:
         return set(self.write_mode.key) <= OF_TOMBSTONES and (windows is None or windows.time == RECORD_TIME)
 
     def known_schema(self) -> StructType | None:
-        """Return the columns of the result table without Spark; None: they depend on Spark or the values.
+        """Return the columns of the result table without Spark; None: the columns depend on Spark or the values.
 
         Raises:
             OptionRefused: columns and kind of result do not fit together, or a field cannot be a column of a table.

@@ -22,7 +22,7 @@ NO_TIMESTAMP_MS: Final = -1
 """Value in Kafka of a record without a timestamp."""
 
 MOST_MS: Final = 9_200_000_000_000_000
-"""Maximum milliseconds before or after 1970 that Spark's source can represent: it counts microseconds in 64 bits."""
+"""Maximum milliseconds before or after 1970 that Spark's source can represent, in microseconds of 64 bits."""
 
 _SAME_SINCE_US: Final = -2_200_000_000_000_000
 """Moment in 1900, in microseconds since 1970. From this moment on, both calendars and all offsets from UTC agree, and

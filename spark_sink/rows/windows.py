@@ -43,7 +43,7 @@ class Windows:
     """Column of the rows with the event time."""
     length_s: int
     slide_s: int
-    """Seconds from the start of one window to the next; `length_s` if they do not overlap."""
+    """Seconds from the start of one window to the next; `length_s` if windows do not overlap."""
 
     @property
     def overlap(self) -> int:

@@ -14,7 +14,7 @@ MAX_REASON = 500
 
 @contextmanager
 def spark_errors_named(topic: str, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[None]:
-    """Convert Spark's errors to `SparkFailed`; Spark has already logged them in full."""
+    """Convert Spark's errors in the block to `SparkFailed`; Spark has already logged these errors in full."""
     try:
         yield
     except spark_errors() as error:

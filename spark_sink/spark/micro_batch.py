@@ -1,7 +1,7 @@
 """Offsets and topic of the micro-batch that Spark runs in this thread, for foreachBatch.
 
 Structured Streaming calls the function of foreachBatch with rows and a number. The first and last offsets of the rows
-are in the query's last plan, and pyspark has no public access to it.
+are in the query's last plan, and pyspark has no public access to this plan.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ STATE_ONLY: Final = ("StreamingDeduplicate", "StreamingGlobalLimit")
 """Beginnings of class names of stateful operators that emit each row in its record's own micro-batch."""
 
 AGGREGATES: Final = "StateStoreSaveExec"
-"""End of the class names of aggregations. They emit rows in later micro-batches only in the mode `append`."""
+"""End of the class names of aggregations, which emit rows in later micro-batches only in the mode `append`."""
 
 FAR_WATERMARK: Final = 2**62
 """Watermark in milliseconds that is later than any real one."""

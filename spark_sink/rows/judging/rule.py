@@ -29,7 +29,7 @@ class JudgeRule:
     """
 
     topic: str
-    """Raw topic. It is part of the rule: last sequences of one topic mean nothing for another."""
+    """Raw topic, as part of the rule: last sequences of one topic mean nothing for another topic."""
     identity: tuple[str, ...] = (str(DEFAULTS["identity"]),)
     sequence: str = str(DEFAULTS["sequence"])
     sequence_form: str = DEFAULTS["sequence_form"].value

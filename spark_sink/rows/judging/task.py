@@ -208,10 +208,7 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
 
 
 def _form_watch_class() -> Callable[[], Any]:
-    """Return the class that detects a wrong sequence format in a Kafka partition.
-
-    It works like `FormWatch` in a worker.
-    """
+    """Return the class that detects a wrong sequence format in a Kafka partition, like a worker's `FormWatch`."""
     form_of, dismisses = number_look()
     letters, hexadecimal_form, neighbours = forms.LETTERS, forms.HEXADECIMAL, forms.NEIGHBOURS
     space, tilde, least, share = forms.SPACE, forms.TILDE, forms.HEX_LEAST, forms.HEX_SHARE
@@ -238,7 +235,8 @@ def _form_watch_class() -> Callable[[], Any]:
         def form_at(self, at: int, last: int) -> int:
             """Return the number of the format that a record's sequence header seems to have.
 
-            It is 0 if the guessed format seems right. at: index of the record; last: last sequence of its identity.
+            The number is 0 if the guessed format seems right. at: index of the record; last: last sequence of the
+            record's identity.
             """
             text = self.texts[at] or b""
             if len(text) != 8:

@@ -1,7 +1,7 @@
 """Judging of a whole topic at once by window functions, for an independent count.
 
-The job itself judges by module `task`, slice by slice. This module implements the same rule a second time. It holds no
-identities in memory, because window functions spill to disk.
+The job itself judges by module `task`, slice by slice. This module implements the same rule a second time, and holds
+no identities in memory, because window functions spill to disk.
 """
 
 from __future__ import annotations
