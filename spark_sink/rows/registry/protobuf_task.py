@@ -64,10 +64,7 @@ def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
 
 
 def message(plan: Any, restricted_values: int) -> Read:
-    """Return a message's decoder.
-
-    The plan is ("message", plans of fields by number, values of absent fields by column).
-    """
+    """Return the decoder for a plan ("message", plans of fields by number, values of absent fields by column)."""
     fields = {
         number: (name, many, others, _kind(kind, restricted_values), WIRE.get(kind[0], VARINT))
         for number, (name, many, others, kind) in plan[1].items()
