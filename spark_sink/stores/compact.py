@@ -1,11 +1,11 @@
 """Compaction of a table's small files into larger ones, while jobs commit to the table.
 
-A run first writes the new files. Their names contain a job name and a generation. By these two, `vacuum` tells the
+A run first writes the new files. Their names contain a job name and a generation, so that `vacuum` distinguishes the
 files of a killed run from those of a running one. Then the run adds the new files and removes the old ones in one
 commit. That commit fails if the table has a version that the run has not read; the run then reads the newest version
-and tries again. If a merge, a deletion or another compaction has removed one of a group's old files, the run leaves
-that group alone and deletes its new file. Compaction changes no rows, offsets or generations of jobs. A job that
-commits second compares its state with the new version and commits again, as after any other writer.
+and tries again. If another writer has removed an old file of a group, the run deletes the group's new file and commits
+only the other groups. Compaction changes no rows, offsets or generations of jobs. If a compaction commits before a
+job does, the job's commit fails; the job then checks the new version and commits again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ TARGET_BYTES = 128 * 1024 * 1024
 """Target size of a file: Spark reads this many bytes in one task (`spark.sql.files.maxPartitionBytes`)."""
 
 GROUPS_PER_COMMIT = 32
-"""Maximum groups of files that one commit replaces. A killed run loses the work of at most this many groups, and each
-such commit makes a running job repeat its own."""
+"""Maximum number of groups of files that one commit replaces. A killed run loses the work on at most this many groups.
+A job that commits at the same time has to repeat its commit after each commit of the run."""
 
 
 @dataclass(frozen=True)
 class Compaction:
-    """Files of one table before a compaction, and its finished or planned replacements."""
+    """Files of one table before a compaction, and the groups of files that the run replaced or would replace."""
 
     table: str
     files: int
@@ -43,7 +43,7 @@ class Compaction:
     written: int = 0
     """Number of new files that replaced them."""
     given_up: int = 0
-    """Groups that the run left alone because another writer changed their files; the next run reads them again."""
+    """Number of groups that the run left alone, because another writer had removed some of their files."""
 
 
 def compact(location: TableLocation, target_bytes: int = TARGET_BYTES, *, execute: bool = False) -> list[Compaction]:
@@ -126,7 +126,7 @@ def _rewritten(compactor: Compactor, groups: Sequence[tuple[DataFile, ...]], gen
             compactor.remove(new)
             raise StoreError(
                 f"{group[0].name} and {len(group) - 1} more files have {new.rows:,} rows, but the table's metadata "
-                f"says {rows:,}. Nothing was replaced; find out which program has changed the files"
+                f"says {rows:,}. These files were not replaced; find out which program has changed them"
             )
         yield Replacement(group, new)
 
@@ -148,6 +148,6 @@ def _replaced(compactor: Compactor, ready: Sequence[Replacement], generation: in
         if not ready or compactor.replace(ready, generation):
             return list(ready)
     raise StoreError(
-        f"other writers of the table committed first {ATTEMPTS} times in a row. Run the compaction again when they "
-        "commit less often"
+        f"other writers committed to the table first {ATTEMPTS} times in a row. Earlier commits of this run stay. Run "
+        "the compaction again when the other writers commit less often"
     )

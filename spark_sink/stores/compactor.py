@@ -87,6 +87,6 @@ def require_newest(where: object, newest: int, generation: int) -> None:
     """
     if newest != generation:
         raise Fenced(
-            f"{where}: another compaction (generation {newest}) has begun after this one ({generation}). This one has "
-            "stopped; its finished replacements stay"
+            f"{where}: another compaction (generation {newest}) has begun after this one (generation {generation}). "
+            "Earlier commits of this run stay. Let the other compaction finish"
         )

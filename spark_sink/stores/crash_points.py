@@ -6,8 +6,8 @@ import os
 import signal
 
 VARIABLE = "SPARK_SINK_CRASH_AT"
-"""Environment variable with `POINT`, or `POINT:N` to kill at the N-th passing (from 1). POINT is an argument of
-`passing`."""
+"""Environment variable with the name of a point. With `NAME:N`, the job is killed when it reaches the point for the
+N-th time."""
 
 _point, _, _count = os.environ.get(VARIABLE, "").partition(":")
 _left = int(_count or 1)

@@ -1,4 +1,4 @@
-"""Operators' decisions about a table, with their records: a job's next offsets, and replaced rows."""
+"""Decisions of operators about a table, and the records of them: next offsets of a job, or repaired rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StoreCheck:
     is_other_topic: bool = False
     """True if the stored offsets belong to a topic of the same name with another id."""
     rows_ahead: bool = False
-    """True if the table may have rows after the stored offsets. These were removed, or restored alone."""
+    """True if the table may have rows after the stored offsets, which were removed, or restored without the rows."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def first_after(first: Mapping[int, int], before: Mapping[int, int], after: Mapp
     """Return the first offset of the table's records by partition, after a decision.
 
     Args:
-        first: first offsets before the decision; a missing partition begins with the topic.
+        first: first offsets before the decision; without an offset, a partition's records begin with the topic.
         before: stored offsets before the decision; empty: the decision is the start of a first run.
         after: stored offsets after the decision.
     """

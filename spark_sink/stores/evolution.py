@@ -31,7 +31,7 @@ def changes(
     widens: Callable[[str, str], bool],
     why_not: str,
 ) -> list[ColumnChange]:
-    """Return the changes that give the table the job's columns, in the columns' order.
+    """Return the changes that give the table the job's columns, in the order of these columns.
 
     Args:
         where: the table, as messages name it.

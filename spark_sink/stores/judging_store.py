@@ -19,7 +19,7 @@ class JudgingStore(ResultStore, Protocol):
         """Require that the last sequences belong to the stored offsets; check nothing else.
 
         Raises:
-            SequencesLost: they belong to other offsets, or are missing.
+            SequencesLost: the last sequences belong to other offsets, or are missing.
             StoreError: the store cannot be read.
         """
         ...

@@ -38,7 +38,7 @@ class Dialect(Generic[Sql]):
     size: LiteralString
     """SQL template for the length of the list {hashes}."""
     last: LiteralString
-    """SQL template for element number `HASHES` of the list {hashes}; null if the list has fewer."""
+    """SQL template for element number `HASHES` of the list {hashes}; null if the list is shorter."""
 
     def compose(self, template: LiteralString, **parts: Sql) -> Sql:
         """Return a template with its named placeholders replaced by SQL."""

@@ -51,7 +51,7 @@ def make_store(
         can = [name for name in STORES if store_class(name).partitions]
         raise OptionRefused(
             f"store {location.kind} cannot divide a table into partitions: partition_by is for {' and '.join(can)}. "
-            "Leave it out (a database finds rows by its own statistics and indexes), or choose one of them"
+            "Leave partition_by out (a database finds rows by its own statistics and indexes), or choose one of them"
         )
     if partition_by and pipeline.write_mode.kind != "append":
         raise OptionRefused(
@@ -79,9 +79,9 @@ def make_store(
 
 
 def _let_coalesce(store: TableStore, pipeline: RowPipeline) -> None:
-    """Allow a store of files to write few large files.
+    """Allow a store of files to write few large files, unless the tasks run a user's function.
 
-    Nothing changes if a user's function depends on the number of tasks.
+    The result of such a function may depend on the number of tasks.
     """
     if isinstance(store, OptimisticStore):
         store.may_coalesce = pipeline.transform is None

@@ -39,8 +39,8 @@ COMMIT_ATTEMPTS = 100
 compaction succeeded, so this many in a row point to a fault."""
 
 REFUSALS = 3
-"""Number of conflicts that the table's library may report although no newer version exists. After that, the commit is
-refused."""
+"""Number of failures without a newer version after which a commit ends with an error. Such a failure comes from the
+table's library itself, and not from another writer."""
 
 FILE_BYTES = 8 * 1024 * 1024
 """Approximate minimum size of a file in bytes, if the commit has so many bytes. Small files make readers slow; large
@@ -177,7 +177,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _stage(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
-        """Write the rows of a commit to a place where no reader sees them."""
+        """Write the rows of a commit so that no reader sees them yet."""
         raise NotImplementedError
 
     def _write(self, table: Table, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
@@ -185,7 +185,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _stage_replacement(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
-        """Write rows to a place where no reader sees them, for `_write_replacement`."""
+        """Write rows for `_write_replacement`, so that no reader sees them yet."""
         raise self._replaces_nothing()
 
     def _write_replacement(
@@ -202,7 +202,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise self._repairs_nothing()
 
     def _stage_repair(self, table: Table, rows: Replacement, generation: int) -> Staged:
-        """Write the rows of a repair to a place where no reader sees them."""
+        """Write the rows of a repair so that no reader sees them yet."""
         raise NotImplementedError
 
     def _write_repair(self, table: Table, rows: Replacement, staged: Staged, generation: int, note: RepairNote) -> None:
@@ -387,10 +387,10 @@ class OptimisticStore(TableStore, Generic[Table]):
         Args:
             table: the table.
             staged: rows to write.
-            write: function that commits them as the version after the newest one.
+            write: function that commits the rows as the version after the newest one.
             start: expected stored offsets.
-            end: offsets that this version stores; after a failure these show whether the version was committed
-                nevertheless.
+            end: offsets that this version stores; after a failure they show whether the version was committed
+                nevertheless. None: the version stores no offsets, and can be written twice without harm.
         """
         refused, generation = 0, self._generation
         for _ in range(COMMIT_ATTEMPTS):
@@ -477,7 +477,7 @@ class OptimisticStore(TableStore, Generic[Table]):
             return taken
         raise self._others_were_faster()
 
-    def _existing(self, remedy: str = "Look at the path") -> Table:
+    def _existing(self, remedy: str = "Check the path") -> Table:
         table = self._find()
         if table is None:
             raise StoreError(f"{self._where}: there is no result table. {remedy}")
@@ -495,5 +495,6 @@ class OptimisticStore(TableStore, Generic[Table]):
 
     def _others_were_faster(self) -> StoreError:
         return StoreError(
-            f"{self._where}: other writers committed first {COMMIT_ATTEMPTS} times in a row. Run the job again"
+            f"{self._where}: other writers committed first {COMMIT_ATTEMPTS} times in a row. Run the job or command "
+            "again"
         )

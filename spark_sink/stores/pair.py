@@ -2,8 +2,8 @@
 
 The rejects table has its own generation and offsets, and is committed first. If a job ends between the two commits, the
 rejects table is ahead. The next run reads that range of records again for the result table, and leaves out the rejects
-already stored. Committed records of Kafka do not change, but their parsing may. If one of these records has become a
-reject only in the meantime, the commit is refused.
+already stored. Committed records of Kafka do not change, but their parsing may. If a record of that range was a row at
+the first reading and is a reject at the second, the commit is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.rows.judging.task import Known
 
 TAKE_OVER_ATTEMPTS = 100
-"""Attempts of a take-over while other jobs take over first; each failure is the start of a whole job."""
+"""Attempts of a take-over while other runs take over first; each failure means that another run has started."""
 
 
 class NumberedStore(ResultStore, Protocol):
@@ -103,8 +103,8 @@ class PairedStore:
         if reached and not self._rows.generation():
             raise StoreError(
                 f"the table of rejects has rejects up to offsets {reached}, and no job of this name has ever opened "
-                "the result table: the result table was removed, or moved. Put it back; or, to begin again, remove "
-                "both tables; or choose another path or table"
+                "the result table: the result table was removed or moved. Put the result table back. To begin again, "
+                "remove both tables, or choose another path or table"
             )
 
     def check_before_commit(self, check: Callable[[], object]) -> None:
@@ -192,8 +192,9 @@ class PairedStore:
         """Commit the rejects, then the rows with their last sequences; each commit stores its end offsets.
 
         Raises:
-            Fenced: another job has taken over; no row of this call is visible, but its rejects may be, each once.
-            StoreError: a table cannot be written; no row of this call is visible, but its rejects may be, each once.
+            Fenced: another job has taken over. No row of this call is visible; rejects of the call may be, each once.
+            StoreError: a table cannot be written. No row of this call is visible; rejects of the call may be, each
+                once.
         """
         self._commit_rejects(start, end, rejects)
         return self._rows.commit(dataframe, start, end, None, sequences)
@@ -210,15 +211,14 @@ class PairedStore:
         crash_points.passing("between-commits")
 
     def _require_rejects_again(self, start: Mapping[int, int], rejects: DataFrame) -> None:
-        """Refuse a record that has become a reject between two readings.
+        """Refuse a record that was a row at its first reading and is a reject now.
 
-        The store must already have each reject among the records read again.
-
-        A value that one run has parsed may not parse in the next, because its schema was deleted or a setting changed.
-        Its record would then be in neither table (decision 0061).
+        Each reject among the records read again must already be stored as a reject. A value that one run has parsed may
+        not parse in the next run, because a schema was deleted or a setting changed. The record would then be in
+        neither table (decision 0061).
 
         Raises:
-            StoreError: a stored reject is missing; nothing of this commit is visible.
+            StoreError: a reject of this reading is not stored; nothing of this commit is visible.
         """
         if not any(offset > start.get(partition, 0) for partition, offset in self._reached.items()):
             return
@@ -231,9 +231,9 @@ class PairedStore:
                 raise StoreError(
                     f"partition {partition}, offset {min(missing)} ({len(missing)} such records): the record was a "
                     "row when the rejects of its commit were stored, and does not parse now, so that neither table "
-                    "would have it. Find the change since then, such as a deleted schema or other options of the "
-                    "format. Undo it and run the job again. Without from_input, 'ratchet sink resume' can set other "
-                    "offsets"
+                    "would have the record. Find and undo the change since then, such as a deleted schema or other "
+                    "options of the format, and run the job again. Without from_input, 'ratchet sink resume' can set "
+                    "other offsets"
                 )
 
     def _stored_rejects(self, partition: int, first: int, last: int) -> set[int]:
@@ -282,7 +282,7 @@ class PairedStore:
 
 
 def _from(offsets: Mapping[int, int]) -> Column:
-    """Return the condition for records from `offsets` on, and for every record of another partition."""
+    """Return the condition for records not below `offsets`, including all records of other partitions."""
     from pyspark.sql import functions as F
 
     below = [(F.col("_kafka_partition") == p) & (F.col("_kafka_offset") < offset) for p, offset in offsets.items()]

@@ -1,7 +1,7 @@
 """Kinds of stores by name. A new kind is a folder next to this module and a line below; see docs/guide/own-store.md.
 
-Settings and command lines need only the names, so this module imports no store: its packages are imported when the
-store is used.
+Settings and command lines need only the names, so this module imports no store. The packages of a store are imported
+when the store is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STORES = {
     "duckdb": "kafka_ratchet.spark_sink.stores.duckdb.store:DuckDBStore",
     "iceberg": "kafka_ratchet.spark_sink.stores.iceberg.store:IcebergStore",
 }
-"""Class of each kind of store, written module:class; it is a `TableStore`."""
+"""Class of each kind of store, a subclass of `TableStore`, written module:class."""
 
 
 def store_class(kind: str) -> type[TableStore]:

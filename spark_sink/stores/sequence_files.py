@@ -337,9 +337,9 @@ class SequenceFiles:
 
     def _lost(self, what: str) -> SequencesLost:
         return SequencesLost(
-            f"{self.where}: the last sequences of job {self._job} are not those of its rows: {what}. Without them, "
-            "known records would be added once more. Put the folder back as it was together with the table, or begin "
-            "with another table or path"
+            f"{self.where}: the last sequences of job {self._job} are not those of its rows: {what}. Without these "
+            "sequences, known records would be added once more. Restore this folder and the table to the same moment, "
+            "or begin with another table or path"
         )
 
 

@@ -347,10 +347,9 @@ class SqlJobState(Generic[Database]):
         return same[0][0]
 
     def gone_table(self, database: Database) -> str:
-        """Return a possible former name of the result table, in case it was renamed; empty: there is none.
+        """Return the name of a missing table that may be the former name of the result table; empty: there is none.
 
-        It is the name of a missing table with stored offsets. The result table must have rows, and no job may be known
-        to fill it.
+        The missing table has stored offsets of the topic. The result table has rows, but no job with a stored state.
         """
         name = self.table_of(self.result)
         if not self.is_there(database) or self.generations(database) or not self.is_filled(database, name):
@@ -380,12 +379,15 @@ class SqlJobState(Generic[Database]):
         if self._has_lost_offsets(database) and self.is_filled(database, name):
             return OFFSETS, (
                 f"table {name} has rows, and {OFFSETS} has no offsets of job {self._name}, which has "
-                "committed: they were removed, or restored without them"
+                f"committed: the offsets were removed, or {OFFSETS} was restored without them"
             )
         return "", ""
 
     def _has_lost_offsets(self, database: Database) -> bool:
-        """Return whether the job has committed, and has no offset of any topic, without an operator's decision."""
+        """Return whether the job's offsets were lost.
+
+        The job has committed, no offset of any topic is stored, and no operator has removed the offsets.
+        """
         if not self.write_mode(database):
             return False
         of_job = "WHERE result = {result} AND job = {job}"

@@ -119,7 +119,7 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
     def _in_transaction(self, generation: int, change: Callable[[Database], None]) -> None:
         """Run and commit a change in a transaction that a take-over can end.
 
-        A database may run the change again after a rollback that it demands.
+        The change may run several times: again after each rollback by the database, such as after a deadlock.
         """
         raise NotImplementedError
 
@@ -378,13 +378,16 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
             return StoreCheck(stored, row_offsets, trouble, is_other, relation == OFFSETS)
 
     def _row_offsets(self, database: Database, changed: str) -> dict[int, int] | None:
-        """Return each partition's next offset as rows and rejects show it; None if they do not show it.
-
-        The result is None, too, if a table changed and rows or rejects are left: the job would add these again.
+        """Return each partition's next offset as rows and rejects show it; None: they do not show it.
 
         Args:
             database: connection.
             changed: name of the table that changed after the last commit; empty: no table changed.
+
+        Returns:
+            None if the stored offsets belong to another topic of the same name. Else the stored offsets if no table
+            changed, and no offsets if the result table changed and both tables are empty. After any other change None,
+            because the job would add the remaining rows again.
         """
         if self._state.known_topic(database).is_other(self._topic_id):
             return None

@@ -56,10 +56,10 @@ def type_of(name: str, data_type: DataType, types: DatabaseTypes) -> str:
 
 
 def spark_schema(columns: Sequence[Column], types: DatabaseTypes) -> StructType:
-    """Return the columns of a table in Spark's types; it is the inverse of `type_of`.
+    """Return the columns of a table in Spark's types.
 
     Raises:
-        OptionRefused: a column's type stands for several types of Spark.
+        OptionRefused: a column's type does not stand for exactly one type of Spark.
     """
     from pyspark.sql.types import DecimalType, StructField, StructType
 
@@ -74,7 +74,7 @@ def spark_schema(columns: Sequence[Column], types: DatabaseTypes) -> StructType:
             fields.append(StructField.fromJson(field))
         else:
             raise OptionRefused(
-                f"columns: the table has column {column.name!r} of type {column.type}, which stands for several types "
-                "of Spark. Set `columns` to the names and types of all columns"
+                f"columns: the table has column {column.name!r} of type {column.type}, which does not stand for "
+                "exactly one type of Spark. Set `columns` to the names and types of all columns"
             )
     return StructType(fields)

@@ -70,9 +70,10 @@ class ResultStore(Protocol):
         ...
 
     def first_offsets(self) -> dict[int, int]:
-        """Return the offsets where `--start` began the first run; a missing partition begins with the topic.
+        """Return the offsets where `--start` began the first run.
 
-        An operator's later decision for lower offsets lowers these offsets.
+        A partition without an offset began with the topic. An operator's later decision for lower offsets lowers these
+        offsets.
 
         Raises:
             StoreError: the store cannot be read.
@@ -82,9 +83,9 @@ class ResultStore(Protocol):
     def check_before_commit(self, check: Callable[[], object]) -> None:
         """Set a check for `commit`, `replace` and `repair`, to call between staging and commit.
 
-        Spark reads a topic by its name, and reads it while the rows are staged. The check finds out whether the topic
-        was created again until then. Its error ends the commit, and no staged row becomes visible. Commits by tasks
-        (`in_tasks`) do not call it.
+        Spark reads a topic by its name while the rows are staged. The check finds out whether the topic was created
+        again during this time. An error of the check ends the commit, and no staged row becomes visible. Commits by
+        tasks (`in_tasks`) do not call the check.
         """
         ...
 
@@ -273,7 +274,9 @@ def require_names(name: str, topic: str) -> None:
         OptionRefused: a name contains a forbidden character, is too long, or is reserved.
     """
     if name == COMPACTION:
-        raise OptionRefused(f"job name {name!r}: `ratchet sink compact` uses it for its files. Choose another name")
+        raise OptionRefused(
+            f"job name {name!r} is reserved for the files of `ratchet sink compact`. Choose another name"
+        )
     if not JOB_NAME.fullmatch(name):
         raise OptionRefused(f"job name {name!r}: use a lower-case letter, then at most 62 of a-z, 0-9, '_' and '-'")
     if not TOPIC_NAME.fullmatch(topic) or topic in {".", ".."}:
@@ -301,16 +304,16 @@ def next_generation(newest: int, wanted: int | None, who: str) -> int:
     """
     if wanted is not None and newest >= wanted:
         raise Fenced(
-            f"{who}: generation {newest} has taken over from {wanted}. Let the other job run on, or give this job "
-            "another name"
+            f"{who}: generation {newest} has taken over from {wanted}. Let the other run continue, or choose another "
+            "table for this one"
         )
     return newest + 1 if wanted is None else wanted
 
 
 NEW_TOPIC = (
     "The stored offsets mean nothing in the new topic. `ratchet sink resume --from earliest` reads it from its "
-    "beginning into the same table; records of both topics then have two rows. For a mirrored topic, name the offsets "
-    "at which to continue (--from 0:OFFSET,1:OFFSET)"
+    "beginning into the same table; a record that both topics contain then has two rows. For a mirrored topic, name "
+    "the offsets at which to continue (--from 0:OFFSET,1:OFFSET)"
 )
 
 

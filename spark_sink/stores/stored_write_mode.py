@@ -66,9 +66,9 @@ def require_write_mode(where: object, job: str, stored: str, write_mode: WriteMo
         )
     raise WriteModeDiffers(
         f"{where}: job {job} has committed by {_described(stored)}, and is set to {_described(wanted)}. Existing rows "
-        "would count twice or be overwritten. Restore the former setting, or choose another table or another "
-        "`sink.name` (both read the topic from its beginning). `ratchet sink resume --from stored --reason TEXT "
-        "--execute` lets the job continue in this table with the new setting"
+        "would count twice or be overwritten. Restore the former setting, or choose another table, for which the job "
+        "reads the topic from its beginning. `ratchet sink resume --from stored --reason TEXT --execute` lets the job "
+        "continue in this table with the new setting"
     )
 
 

@@ -58,9 +58,9 @@ class TableStore(ResultStore):
     """True if lists, maps and structs keep their types; False: they are stored as text."""
 
     rejects_apart: bool = False
-    """True if a commit changes one table only. Rejects then go to a second store of this class at `rejects_at`, one
-    commit ahead of the rows (see `pair`), and `open`, `make` and `reset_offsets` are those of
-    `pair.NumberedStore`. False: one commit changes rows and rejects."""
+    """True if a commit changes one table only. A second store of this class, at `rejects_at`, then keeps the rejects,
+    one commit ahead of the rows (see `pair`). Such a store implements `pair.NumberedStore`. False: one commit changes
+    rows and rejects."""
 
     splits: bool = False
     """True if several tasks may read one Kafka partition for a commit."""
@@ -157,7 +157,7 @@ class TableStore(ResultStore):
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the columns of `schema` in batches, as of one commit.
 
-        Their types can be cast to the schema's.
+        The types in a batch can be cast to the types in `schema`.
 
         Raises:
             Exception: there is no such table or column; `results.scan` converts the error to a `StoreError`.
@@ -220,10 +220,10 @@ class TableStore(ResultStore):
         return False
 
     def compactor(self) -> Compactor:
-        """Return the compactor of a store made of files, for `compact`.
+        """Return the steps of a compaction for a store made of files; see `compact.compact`.
 
         Raises:
-            OptionRefused: the store is not made of files.
+            OptionRefused: the store is not made of files, or the table cannot be compacted.
             StoreError: there is no such table.
         """
         raise OptionRefused(
@@ -297,8 +297,8 @@ class TableStore(ResultStore):
         if newest != generation:
             raise Fenced(
                 f"job {self._name} on {self._where}: generation {newest} has taken over from {generation} (topic "
-                f"{self._topic} is read up to {dict(stored)}). Nothing of this commit was added. Let the other job run "
-                "on, or give this job another name"
+                f"{self._topic} is read up to {dict(stored)}). Nothing of this commit was added. Let the other run "
+                "continue, or choose another table for this one"
             )
 
     def _require_topic_id(self, known: StoredTopicId, stored: Mapping[int, int]) -> None:
@@ -311,5 +311,5 @@ class TableStore(ResultStore):
             )
 
     def _refuse(self, error: Exception, look_at: str = "the folder and its rights") -> NoReturn:
-        """Raise an error of this package for one of the store's library or the disk."""
+        """Convert an error of the store's library or of the disk to one of this package, and raise it."""
         refuse(self._where, error, look_at)
