@@ -56,12 +56,12 @@ def test_what_the_engine_cannot_do_is_refused(target: str, options: dict[str, An
         (
             "/lake/t",
             {"kind": "upsert", "key": "id", "partition_by": ["town"]},
-            "upserts into tables without partition_by",
+            "cannot upsert into tables with partition_by",
         ),
         (
             "/lake/t",
             {"kind": "totals", "key": "id", "partition_by": ["town"]},
-            "adds totals to tables without partition_by",
+            "cannot add totals to tables with partition_by",
         ),
         ("/lake/t", {"partition_by": ["day(at)"]}, "by plain columns, and not by days or hours"),
     ],

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 UNKNOWN_ROWS = 2**62
-"""Row count stored by an entry with a merge: the real count is unknown before the merge. No table has as many rows."""
+"""Row count stored by an entry that merges, replaces or repairs rows: the real count is unknown before the commit. No
+table has as many rows."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def _properties(table: DeltaTable, entry: JobEntry, rows: int) -> CommitProperti
     Args:
         table: the table at the preceding version.
         entry: the job's part of the entry.
-        rows: number of rows in the table after the commit.
+        rows: number of rows in the table after the commit, or `UNKNOWN_ROWS`.
     """
     from deltalake import CommitProperties
     from deltalake.transaction import Transaction

@@ -137,7 +137,8 @@ class DeltaCompactor:
     def _commit(self, actions: list[Any], generation: int) -> None:
         """Commit the actions as the version after the one that `look` read.
 
-        It raises an error if another writer has committed that version first.
+        Raises:
+            CommitFailedError: another writer has committed that version first.
         """
         from deltalake import CommitProperties
         from deltalake.transaction import Transaction
@@ -174,5 +175,6 @@ def require_plain_files(table: DeltaTable, folder: Folder) -> None:
         what = ", ".join(sorted(named)) or f"writer version {protocol.min_writer_version}"
         raise OptionRefused(
             f"{folder}: the table has {what}, which Ratchet would lose when it rewrites files. Nothing was "
-            "changed. Remove this with the engine that switched it on. To compact the table, its OPTIMIZE is enough"
+            "changed. Remove this property of the table with the engine that set it. To compact the table, run "
+            "OPTIMIZE of that engine instead"
         )

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 FORGETTING = "delta.setTransactionRetentionDuration"
-"""Table property with the time after which Delta's writers drop `txn` actions. With them, generation and offsets would
-be lost."""
+"""Table property with the time after which Delta's writers drop `txn` actions, and so generation and offsets."""
 
 MAPPING = "delta.columnMapping.mode"
 """Table property that gives columns other names in the files; the job's files use the table's names."""
@@ -129,8 +128,8 @@ class ConsistencyCheck:
         ):
             raise RowsLost(
                 f"{self._folder}: the table was removed or recreated while job {self._name} wrote to it. Nothing more "
-                "was added. Run the job again, a streaming query without its checkpoint: it begins at the offsets "
-                "that the present table stores"
+                "was added. Run the job again; start a streaming query with a new checkpoint. The job then begins at "
+                "the offsets that the present table stores"
             )
 
     def row_offsets(self, table: DeltaTable) -> dict[int, int] | None:

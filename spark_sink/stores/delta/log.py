@@ -1,8 +1,9 @@
 """Changes to a Delta table since a job's last entry in its log.
 
 RESTORE, REPLACE and overwriting remove rows but keep the `txn` actions with the offsets. So each log entry of a job
-stores its own version number. The next run of the job follows the log back from the newest entry: it has to arrive at
-that version. After an entry that restored version N, it continues at N.
+stores its own version number. The next run of the job follows the log from the newest entry back to the stored version,
+and jumps from an entry that restored version N to version N. If the run does not arrive at the stored version, the
+table has lost the job's rows.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 LOG = "_delta_log"
 
-KEYED = "the number of rows proves nothing where rows change"
+KEYED = "the number of rows proves nothing because the job changes rows"
 
 FIRST_KEY = b'{"commitInfo"'
 """Start of the log line that names writer and operation. By Delta's protocol each line is an object with one key."""
@@ -39,7 +40,7 @@ class Entry:
     def replaces_all(self) -> bool:
         """Return whether the entry may remove all earlier rows of the table.
 
-        The entry's operation and its parameters show this, in the forms of Delta's own writers and of delta-rs.
+        The entry's operation and parameters show this. The names are those that Delta's own writers and delta-rs write.
         """
         everything = str(self.parameters.get("predicate") or "") in {"", "[]", '["true"]', "true"}
         if self.operation == "WRITE":
@@ -79,8 +80,8 @@ class HistoryBreak:
             )
         count = self.operation or "the table has another number of rows than after that commit"
         return (
-            f"its log has been cleaned up to version {self.version} since this job's last commit, {count}, and no "
-            "entry shows any more whether it was restored since"
+            f"the log was cleaned up to version {self.version} since this job's last commit, so that no entry shows "
+            f"whether the table was restored, and {count}"
         )
 
 
@@ -130,7 +131,7 @@ class Log:
     def last_of_job(self) -> int | None:
         """Return the version of the job's newest log entry; None: no entry is left.
 
-        It is for a table without a `txn` action that stores this version.
+        In a table of an earlier version of the job, no `txn` action stores this version.
         """
         for version in range(self._table.version(), -1, -1):
             entry = read_entry(self._folder, version)
@@ -146,7 +147,7 @@ class Log:
             may_be_emptied: True accepts an entry that deletes all rows, as an operator may do.
 
         Returns:
-            None if the table still contains the version's rows, apart from single deleted rows.
+            None if no entry since has removed all of these rows; single rows may be deleted.
         """
         at = self._table.version()
         while at > version:
@@ -198,8 +199,8 @@ class Log:
     def _restored(self, version: int, entry: Entry) -> int | None:
         """Return the version that a RESTORE entry has restored; None: unknown.
 
-        An entry of a restore by time contains the time in its writer's time zone. So this method compares the lists of
-        files to find the version.
+        After a restore by time, the entry contains only a time in the writer's time zone. The version is then the
+        newest earlier one with the same list of files.
         """
         named = entry.parameters.get("version")
         if named is not None and str(named).isdecimal():

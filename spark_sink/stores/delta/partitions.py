@@ -98,8 +98,8 @@ def partition_values(folder: Folder, table: DeltaTable, fields: Fields, values: 
             what = "a date outside the years 1 to 9999" if text is None else "an empty text"
             raise StoreError(
                 f"{folder}: column {field.column} is {what} in a row, and no partition of a Delta table can have that "
-                f"value. Nothing was committed. Replace it in sql, such as nullif({field.column}, ''), or partition "
-                "another table by other columns"
+                f"value. Nothing was committed. Replace it in sql (an empty text by nullif({field.column}, '')), "
+                "or choose another table and other partition columns"
             )
         found[field.name] = text
     return found

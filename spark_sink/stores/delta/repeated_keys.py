@@ -1,6 +1,6 @@
-"""Check before a merge by delta-rs: the table has at most one row of each key of the commit.
+"""Check before a merge by delta-rs that the table has at most one row of each key in the commit.
 
-delta-rs changes each matching row, so that records would count once more for each further row of their key.
+delta-rs changes each matching row. If a key had two rows, the key's new records would count twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEAST_ROWS = 256 * 1024
 
 
 def require_one_row(table: DeltaTable, keys: pa.Table, where: object) -> None:
-    """Refuse a commit if a key of it has several rows in the table.
+    """Refuse a commit with a key that has several rows in the table.
 
     Only the key columns are read, by DataFusion, as in the merge itself.
 
@@ -54,7 +54,7 @@ def _has_several(batches: Iterable[pa.RecordBatch], keys: pa.Table) -> bool:
     import pyarrow.compute as pc
 
     def plain(rows: pa.Table) -> pa.Table:
-        """Return the rows with 0.0 for -0.0, which delta-rs takes for equal."""
+        """Replace -0.0 by 0.0 in the rows, because the two are equal to delta-rs."""
         columns = [pc.add(each, 0.0) if pa.types.is_floating(each.type) else each for each in rows.columns]
         return pa.table(columns, rows.column_names)
 

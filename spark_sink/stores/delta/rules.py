@@ -21,7 +21,7 @@ INVARIANT = "delta.invariants"
 """Metadata key of a column with the column's invariant."""
 
 COMPUTED = ("delta.generationExpression", "delta.identity.")
-"""Prefixes of metadata keys; the writer has to compute the values of such columns."""
+"""Prefixes of metadata keys of columns with values that the writer has to compute."""
 
 APPEND_ONLY = "delta.appendOnly"
 """Table property that forbids changing and deleting rows."""
@@ -43,7 +43,7 @@ FOLLOWED = frozenset(
         "changeDataFeed",
     }
 )
-"""Writer features that the job supports, or that another check refuses if a table uses them."""
+"""Writer features that this check admits: the job supports them, or other checks refuse the use of them."""
 
 
 GENERATED = "delta.generationExpression"

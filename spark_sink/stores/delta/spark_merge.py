@@ -53,7 +53,7 @@ class SparkMerge:
         paths: staged Parquet files with at most one row per key in all of them together. A row with true in a column
             `DELETED` removes the table's row with that key.
         names: columns of the staged rows.
-        added: columns of the staged rows that are added to the table's; the other columns replace the table's values.
+        added: columns with values to add to the table's values; empty: the staged rows replace the table's values.
     """
 
     writer: SparkWriter
@@ -75,7 +75,8 @@ class SparkMerge:
 
         Raises:
             RuleBroken: a row breaks a rule of the table.
-            StoreError: a file of the table cannot be replaced, or rows of it are missing; or a sum overflows.
+            StoreError: the table has several rows of one key; a file of the table cannot be replaced, or has lost rows;
+                or a sum overflows.
             OptionRefused: a setting of the session makes Spark leave out rows.
         """
         for name in OMITTING:
@@ -116,7 +117,7 @@ class SparkMerge:
         The files are from the version that the transaction reads.
 
         Raises:
-            StoreError: the table has several rows of such a key, or one of the files is outside its folder.
+            StoreError: the table has several rows of such a key, or one of the files is outside the table's folder.
         """
         from pyspark.sql import functions as F
 
@@ -150,7 +151,7 @@ class SparkMerge:
         return list(all_files.filter(F.col("path").isin(paths)._jc).collectAsList())  # noqa: SLF001
 
     def _bounds(self, keys: DataFrame) -> Column:
-        """Return a condition that each row with one of the keys fulfills; Delta skips files by it."""
+        """Return a condition that is true for each row with one of the keys, so that Delta can skip files."""
         from pyspark.sql import functions as F
 
         kinds = {field.name: field.dataType.simpleString() for field in keys.schema.fields}
@@ -223,7 +224,7 @@ class SparkMerge:
             yield value.alias(name)
 
     def _refuse_sum(self, error: Exception) -> None:
-        """Raise `StoreError` if the error's cause is a sum that Spark refused."""
+        """Raise `StoreError` if `with_sums` has refused a row; see `spark_sums.refused_sum`."""
         if reason := refused_sum(messages_of(error)):
             raise StoreError(
                 f"{self.writer.folder}: {reason}. Nothing was added and no offset moved. Correct the table's rows and "

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 KEY: Final = "key"
 ADDENDS: Final = "addends"
 OLD: Final = "old"
-"""Column with the table's whole row, null for a row of the commit. The constants above name the columns with the key
-and with the values to add up."""
+"""Column with the table's whole row; null for a row of the commit. `KEY` is the column with the key, and `ADDENDS` the
+column with the values to add up."""
 
 ADDED: Final = "added"
 ROWS: Final = "rows"
-"""Column with the number of the table's rows of a key. `ADDED` is the column with the number of the commit's rows, 0 or
-1."""
+"""Column with the number of rows that the table has for a key. `ADDED` is the column with the commit's number of such
+rows, 0 or 1."""
 
 MARK: Final = "sums|"
 """Prefix of the message about a refused row; `|` ends the message."""
@@ -34,7 +34,7 @@ REFUSAL: Final = re.compile(rf"{re.escape(MARK)}(?P<reason>[^|\n]*)\|")
 
 
 def with_sums(target: DataFrame, source: DataFrame, key: Sequence[str], names: Sequence[str]) -> DataFrame:
-    """Add the values of a commit to rows of the table; keys that the rows lack become new rows.
+    """Add the values of a commit to rows of the table, and append rows for new keys.
 
     Null plus a number is null. Spark's tasks fail if a sum overflows, or if several rows of the table have one key of
     the commit; `refused_sum` then finds the reason.

@@ -87,8 +87,8 @@ def require_delta_spark(spark: SparkSession) -> None:
     found = spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]  # noqa: SLF001
     if not isinstance(found, JavaClass):
         raise OptionRefused(
-            f"engine {ENGINE}: this Spark {spark.version} has no delta-spark. Start it with --packages "
-            f"{PACKAGE}_... of its release, or leave engine out"
+            f"engine {ENGINE}: this Spark {spark.version} has no delta-spark. Start Spark with --packages "
+            f"{PACKAGE}_... for this Spark release, or leave engine out"
         )
     for name, value in SETTINGS.items():
         if value not in (spark.conf.get(name, None) or ""):
@@ -134,7 +134,8 @@ class SparkWriter:
 
         Raises:
             RuleBroken: a row breaks a rule of the table.
-            StoreError: delta-spark did not count the rows, or a partition value cannot be stored in the log.
+            StoreError: see `begin`; or delta-spark did not count the rows, or a partition value cannot be stored in the
+                log.
         """
         return self.write_in(self.begin(dataframe.sparkSession, table, look_again), table, dataframe)
 
@@ -177,12 +178,16 @@ class SparkWriter:
         """
         if not rules_of(table).admit(written.rules):
             raise StoreError(
-                f"{self.folder}: the table was altered while Spark wrote rows for it, and they may break its new "
+                f"{self.folder}: the table was altered while Spark wrote rows for it, and the rows may break the new "
                 "rules. Nothing was added and no offset moved. Run the job again"
             )
 
     def begin(self, spark: SparkSession, table: DeltaTable, look_again: Callable[[], None]) -> Any:
-        """Start a transaction of delta-spark at the version of `table`, and return it."""
+        """Start a transaction of delta-spark at the version of `table`, and return the transaction.
+
+        Raises:
+            StoreError: Spark finds another table in the folder, or other writers always committed first.
+        """
         jvm: Any = spark._jvm  # noqa: SLF001
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self.path)  # noqa: SLF001
         for _ in range(COMMIT_ATTEMPTS):
@@ -244,8 +249,8 @@ def _without_empty_texts(dataframe: DataFrame, fields: Sequence[PartitionField])
     def checked(rows: DataFrame, name: str) -> DataFrame:
         column = F.col("`" + name.replace("`", "``") + "`")
         empty = F.raise_error(
-            f"column {name} is an empty text in a row, which a partition of a Delta table cannot be: replace it, such "
-            f"as by nullif({name}, '')"
+            f"column {name} is an empty text in a row, and no partition of a Delta table can have that value: replace "
+            f"the value in sql by nullif({name}, '')"
         ).cast("string")
         return rows.withColumn(name, F.when(column == "", empty).otherwise(column))
 

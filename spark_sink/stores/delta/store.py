@@ -109,8 +109,10 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
                 "maxima or distinct values. Leave engine out: delta-rs then merges the rows in the driver"
             )
         if location.engine and self._write_mode.row_key and self._partition_by:
-            merges = "upserts into" if self._write_mode.kind == "upsert" else "adds totals to"
-            raise OptionRefused(f"engine {location.engine} {merges} tables without partition_by. Leave engine out")
+            merges = "upsert into" if self._write_mode.kind == "upsert" else "add totals to"
+            raise OptionRefused(
+                f"engine {location.engine} cannot {merges} tables with partition_by. Leave partition_by out"
+            )
         if location.engine:
             self._spark_writer = SparkWriter(self._folder, self._partition_by)
         self._by_spark: SparkFiles | None = None
@@ -321,7 +323,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         return super().commit(dataframe, start, end, rejects, sequences)
 
     def _staging(self, generation: int) -> list[str]:
-        """Return the path of the staging folder for rows of a merge; empty: files go into the table's own folder."""
+        """Return the nested folders for staged rows of a merge; empty: files go into the table's own folder."""
         return [STAGING, f"{self._name}.{generation}"] if self._write_mode.row_key else []
 
     def _stage(self, table: DeltaTable, dataframe: DataFrame, generation: int) -> Staged:
@@ -373,12 +375,12 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         return Staged(sum(file.rows for file in files), files, partitions={file.name: values for file, values in found})
 
     def _require_own_engine(self) -> None:
-        """Refuse to replace rows in a job with `engine`.
+        """Refuse to repair or replace rows in a job with `engine`.
 
         delta-rs would write the new rows without checking the table's rules.
         """
         if self._spark_writer is not None:
-            raise OptionRefused(f"{self._folder}: engine spark only appends, and cannot replace rows. Leave engine out")
+            raise OptionRefused(f"{self._folder}: engine spark cannot repair or replace rows. Leave engine out")
 
     def _require_repairable(self, table: DeltaTable) -> None:
         self._require_own_engine()

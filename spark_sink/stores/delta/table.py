@@ -20,7 +20,7 @@ ADD_ATTEMPTS = 100
 """Attempts to add columns while other writers commit first."""
 
 NO_WIDENING = "delta-rs, which writes the table, has no type widening"
-"""Sentence for errors about column types that `evolve` cannot widen. Delta's table feature for it is `typeWidening`."""
+"""Sentence for errors about column types that `evolve` cannot widen. Delta's own table feature is `typeWidening`."""
 
 
 def table_folder(path: str, storage_options: Mapping[str, str] | None = None) -> Folder:

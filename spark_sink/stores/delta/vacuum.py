@@ -50,7 +50,7 @@ def orphans(folder: Folder, *, needed: bool) -> Iterator[Orphan]:
 
 
 def _without_a_reader(table: DeltaTable) -> tuple[set[str], set[str]]:
-    """Return names of files removed longer ago than the retention time, and of files in no version.
+    """Return the names of files removed longer ago than the retention time, and those of files in no version.
 
     delta-rs only lists the files here. If it removed them itself, it would follow symbolic links and check no names.
     """

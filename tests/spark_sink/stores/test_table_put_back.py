@@ -131,7 +131,7 @@ def test_as_many_rows_prove_nothing_of_totals_without_history(lake: Site, frame:
     forget_history(lake)
     assert len(lake.rows()) == 1
     for store in (lake.make(write_mode=write_mode), lake.make()):  # the second as `sink status` makes it
-        refused(store.offsets, match="the number of rows proves nothing where rows change|does not show which")
+        refused(store.offsets, match="the number of rows proves nothing|does not show which")
     check = lake.make(write_mode=write_mode).check()
     assert (check.stored, check.row_offsets) == ({0: 2}, None)
     lake.make(write_mode=write_mode).reset_offsets({0: 2}, decide("stored", "looked at by hand"))
