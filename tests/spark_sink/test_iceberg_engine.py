@@ -33,7 +33,7 @@ NewTopic = Callable[..., str]
     [
         (WriteMode("upsert", ("id",)), "`prod`.`ns`.`t`", r"kind upsert needs a merge\. Leave engine out"),
         (WriteMode("totals", ("id",)), "`prod`.`ns`.`t`", r"kind totals needs a merge\. Leave engine out"),
-        (WriteMode("append"), "", r"by their names in Spark's catalog\. Name the table so"),
+        (WriteMode("append"), "", r"by their names in Spark's catalog\. Give the table's name there"),
     ],
 )
 def test_what_the_engine_cannot_do_is_refused(mode: WriteMode, named: str, match: str, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_session_without_iceberg_and_spark_connect(
 ) -> None:
     options: dict[str, Any] = {"catalog": {"path": str(tmp_path)}, "engine": "spark"}
     sink, topic = exactly_once("iceberg:ns.t", job="orders", **options), new_topic(1)
-    with pytest.raises(OptionRefused, match=r"no Iceberg runtime. Start it with --packages org\.apache\.iceberg:"):
+    with pytest.raises(OptionRefused, match=r"no Iceberg runtime. Start Spark with --packages org\.apache\.iceberg:"):
         next(sink.batches(spark, bootstrap=broker, topic=topic))
     monkeypatch.setattr(spark_writer, "is_connect", lambda: True)
     with pytest.raises(OptionRefused, match="by classic Spark"):

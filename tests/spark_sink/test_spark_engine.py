@@ -93,7 +93,7 @@ def test_a_session_without_delta_spark_and_spark_connect(
     spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink, topic = exactly_once(str(tmp_path / "t"), job="orders", engine="spark"), new_topic(1)
-    with pytest.raises(OptionRefused, match=r"has no delta-spark. Start it with --packages io\.delta:delta-spark"):
+    with pytest.raises(OptionRefused, match=r"has no delta-spark. Start Spark with --packages io\.delta:delta-spark"):
         next(sink.batches(spark, bootstrap=broker, topic=topic))
     monkeypatch.setattr(spark_writer, "is_connect", lambda: True)
     with pytest.raises(OptionRefused, match="by classic Spark"):

@@ -44,8 +44,8 @@ class IcebergCatalog:
         if "://" in path:
             if not catalog:
                 raise OptionRefused(
-                    f"path {path!r}: a bucket cannot contain the SQLite file of the default catalog. Name another "
-                    "catalog"
+                    f"path {path!r}: a bucket cannot contain the SQLite file of the default catalog. Set catalog to "
+                    "the properties of another one"
                 )
             self._path = BucketFolder(path, storage_options).uri
             return
@@ -53,7 +53,8 @@ class IcebergCatalog:
         folder = Path(path).absolute()
         if any(character in str(folder) for character in "%?#;\0"):
             raise OptionRefused(
-                f"path {path!r}: without a catalog, the path must be a folder on this machine, without any of % ? # ;"
+                f"path {path!r}: a folder's path must not contain any of % ? # ; or NUL, because it becomes part of "
+                "URLs. Choose another path"
             )
         self._path = str(folder)
         if not catalog:
@@ -103,7 +104,10 @@ class IcebergCatalog:
             return BucketFolder(location, self._bucket.options)
         parts = urlsplit(location)
         if parts.scheme not in {"", "file"}:
-            raise OptionRefused(f"{location}: the job writes to folders and s3:// only. Choose another warehouse")
+            raise OptionRefused(
+                f"the table's files are in {location}, but the job writes only to folders and to s3://. Choose another "
+                "warehouse"
+            )
         return LocalFolder(Path(unquote(parts.path)))
 
 

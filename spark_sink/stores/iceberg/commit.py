@@ -87,7 +87,7 @@ class Commit:
         partitions: Mapping[str, Values] | None = None,
         sort_order: int | None = None,
     ) -> None:
-        """Commit rows; fail if the catalog has a newer snapshot than `table`.
+        """Commit rows on top of the snapshot of `table`.
 
         Args:
             table: the table.
@@ -95,9 +95,10 @@ class Commit:
             properties: table properties to set in the same commit.
             added: number of rows in the files.
             partitions: partition values of each file by path, if the table has partitions.
-            sort_order: id of the order of the files' rows; None: they have none.
+            sort_order: id of the sort order of the files' rows; None: the rows are not sorted.
 
         Raises:
+            CommitFailedException: the catalog has a newer snapshot than `table`.
             StoreError: the files have another number of rows than `added`, or the table has several rows of a key of
                 `rows`.
         """
@@ -161,10 +162,11 @@ class Commit:
             table: the table.
             files: partition values of each Parquet file with new rows, by path.
             properties: table properties to set in the same commit.
-            first: first replaced offset of each partition.
-            last: offset after the last replaced one of each partition.
+            first: first offset of the range in each partition.
+            last: offset after the range in each partition.
 
         Raises:
+            CommitFailedException: see `write`.
             OptionRefused: a file to rewrite has other partitions than the table has now.
         """
         from pyiceberg.typedef import Record
@@ -199,7 +201,7 @@ class Commit:
             self._note(table, transaction, properties, mark, total)
 
     def _merge(self, table: Table, transaction: Transaction, rows: pa.Table, summary: dict[str, str]) -> int:
-        """Merge `rows` into the table in one snapshot: rewrite the files that contain their keys.
+        """Merge `rows` into the table: rewrite the files that `touched` returns.
 
         The driver holds `rows` and one group of these files at a time, see `touched.GROUP_BYTES`.
 
@@ -237,7 +239,7 @@ class Commit:
         return self._replace_files(table, transaction, old, new, summary)
 
     def repair(self, table: Table, old: list[FileScanTask], new: list[DataFile], properties: Mapping[str, str]) -> None:
-        """Replace files in one commit; see `write` for its conditions.
+        """Replace files in one commit; see `write` for the errors.
 
         Args:
             table: the table.
@@ -259,6 +261,8 @@ class Commit:
         summary: dict[str, str],
     ) -> int:
         """Remove some files and add others, in one snapshot.
+
+        A snapshot without files ends the commit if the table has more than `MANIFESTS` manifests, or no file changes.
 
         Returns:
             Number of rows in the table's files afterwards.
@@ -334,7 +338,10 @@ def _write_nothing(transaction: Transaction, summary: dict[str, str]) -> None:
 
 
 def _expired(table: Table) -> list[int]:
-    """Return the ids of the snapshots to expire: old ones without a branch or tag, except the newest."""
+    """Return the ids of the snapshots to expire: old ones without a branch or tag, except the newest ones.
+
+    The list is empty until it would have at least `EXPIRED_AT_ONCE` ids, or as many as the table keeps, if fewer.
+    """
     keep = max(1, int(table.properties.get(KEEP_KEY, KEEP_SNAPSHOTS)))
     since_ms = time.time() * 1000 - int(table.properties.get(AGE_KEY, MAX_AGE_MS))
     snapshots = sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)[:-keep]

@@ -46,7 +46,7 @@ class IcebergCompactor:
             )
 
     def look(self) -> list[DataFile]:
-        """List the files without deleted rows that use the table's current partition spec."""
+        """List the files with the table's current partition spec and without delete files."""
         self._table.refresh()
         self._tasks = live_files(self._table)
         spec = self._table.metadata.default_spec_id
@@ -90,7 +90,7 @@ class IcebergCompactor:
         return DataFile(written.file_path, written.file_size_in_bytes, written.record_count, entry=written)
 
     def replace(self, replacements: Sequence[Replacement], generation: int) -> bool:
-        """Commit a snapshot with the new files in place of the old ones; its rows are the same."""
+        """Commit a snapshot with the new files in place of the old ones and with the same rows."""
         from pyiceberg.exceptions import CommitFailedException
 
         require_newest(self._where, newest_generation(self._table, COMPACTION), generation)
@@ -108,7 +108,11 @@ class IcebergCompactor:
         self._folder.remove(file_name(file.name))
 
     def _commit(self, replacements: Sequence[Replacement], generation: int) -> None:
-        """Commit a snapshot on top of the one that `look` read; raise an error if another writer was first."""
+        """Commit a snapshot on top of the one that `look` read.
+
+        Raises:
+            CommitFailedException: another writer was first.
+        """
         passed_on = marks(self._table)
         summary = {} if passed_on is None else {MARKS_KEY: json.dumps(passed_on)}
         with begin(self._table) as transaction:

@@ -41,7 +41,7 @@ def arrow_schema_of(schema: Schema, *, with_ids: bool) -> pa.Schema:
 
     Args:
         schema: the table's schema.
-        with_ids: True includes the id of each field; readers find a renamed column in the file by its id.
+        with_ids: True includes the id of each field, so that readers find a renamed column in the file.
     """
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -99,9 +99,9 @@ def data_file(
     Args:
         table: the table.
         path: path of the file.
-        partition: partition values of all its rows.
-        sort_order: id of the order of its rows, if the table has one.
-        by_ids: True finds the columns by the field ids in the file, which may have other names for them.
+        partition: partition values of all rows in the file.
+        sort_order: id of the rows' sort order; None: the rows are not sorted.
+        by_ids: True finds the columns by the field ids in the file, because the file may name them differently.
     """
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import (
@@ -134,7 +134,7 @@ def data_file(
 
 
 def schema_of(footer: pq.FileMetaData) -> Schema:
-    """Return the columns of a Parquet file by its own names, with their field ids."""
+    """Return the columns of a Parquet file with the names and field ids in the file."""
     from pyiceberg.io.pyarrow import pyarrow_to_schema
 
     return pyarrow_to_schema(footer.schema.to_arrow_schema())

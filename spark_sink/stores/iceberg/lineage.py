@@ -95,10 +95,10 @@ def _emptied(table: Table, mark: str) -> bool:
 
 
 def replacement(table: Table, job: str, *, may_be_emptied: bool = False) -> str:
-    """Describe a snapshot of another writer that kept no earlier row; empty text: there is none.
+    """Describe a snapshot of another writer that removed all earlier files; empty text: there is none.
 
-    If the table is a single file, a writer that changes one row makes such a snapshot too. The caller distinguishes the
-    two cases by the rows left in the table.
+    A writer that changes one row in a table of a single file makes such a snapshot too. The caller has to find out from
+    the table's rows whether all earlier rows were removed.
     """
     mark = table.properties.get(mark_key(job), "")
     for snapshot in _ancestors(table):
@@ -133,13 +133,13 @@ def inconsistency(table: Table, job: str, *, has_key: bool, may_be_emptied: bool
         if (total_rows(table) == noted and not has_key) or (may_be_emptied and not total_rows(table)):
             return ""
         count = (
-            "the number of rows proves nothing where rows change"
+            "the number of rows proves nothing because the job changes rows"
             if total_rows(table) == noted
             else "the table has another number of rows than after that commit"
         )
         return (
-            f"the snapshots since this job's last commit have expired, {count}, and no snapshot shows any more "
-            "whether it was rolled back since"
+            "the snapshots since this job's last commit have expired, so that no snapshot shows whether the table was "
+            f"rolled back, and {count}"
         )
     if job not in found and _may_have_expired(table):
         return (

@@ -72,7 +72,7 @@ def _with_totals(
     Args:
         rows: new row of each key.
         both: rows of the table, then those of the commit.
-        first: index in `both` of each key's row in the table; that of its new row if the table has none.
+        first: index in `both` of each key's row in the table, or of the key's new row if the table has none.
         last: index in `both` of each key's new row.
         write_mode: the totals.
     """

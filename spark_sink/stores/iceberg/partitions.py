@@ -56,7 +56,7 @@ def require_partitions(where: object, table: Table, fields: Sequence[PartitionFi
 def require_partitions_of(where: object, table: Table, task: FileScanTask, undone: str) -> None:
     """Refuse to rewrite a file with other partitions than the table's present ones.
 
-    Its rows may belong to several of the present partitions, and a new file has the values of one.
+    The file's rows may belong to several of the present partitions, but all rows of a new file belong to one.
 
     Args:
         where: the table, as messages name it.
@@ -77,8 +77,9 @@ def require_partitions_of(where: object, table: Table, task: FileScanTask, undon
 def sorted_by(table: Table, dataframe: DataFrame) -> tuple[int | None, list[Column]]:
     """Return id and expressions of the table's sort order, for the rows of a task.
 
-    The id is None, and there are no expressions, if the table has no order or one with a transform that Spark cannot
-    compute without Iceberg's functions (`bucket`, `truncate`).
+    Returns:
+        None and no expressions if the table has no sort order, or if Spark cannot compute the order without Iceberg's
+        functions: it has a transform such as `bucket` or `truncate`, or a nested field.
     """
     order = table.sort_order()
     found = [_expression(table, field, dataframe) for field in order.fields]
@@ -88,7 +89,7 @@ def sorted_by(table: Table, dataframe: DataFrame) -> tuple[int | None, list[Colu
 
 
 def _expression(table: Table, field: SortField, dataframe: DataFrame) -> list[Column] | None:
-    """Return the sort expressions of a field; empty: the rows lack the column; None: unknown transform."""
+    """Return the sort expressions of a field; empty: the rows lack the column; None: see `sorted_by`."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import DateType, TimestampType
 

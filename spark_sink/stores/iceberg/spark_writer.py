@@ -2,8 +2,8 @@
 
 Iceberg's writer follows the table's distribution, sort order, file sizes and compression, and its tasks run no Python.
 The job declares the files to be part of a rewrite, so that Iceberg hands them to the driver instead of committing them.
-The writer's own commit is not used: that commit cannot set the job's properties in the same version, and Iceberg
-repeats it on a newer snapshot. See docs/decisions/0103.
+Iceberg's own commit is not used: it cannot set the job's properties in the same version, and after a conflict Iceberg
+repeats the commit on a newer snapshot. See docs/decisions/0103.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SparkFiles:
     partitions: dict[str, Values]
     """Partition values of each file by path, if the table has partitions."""
     sort_order: int | None
-    """Id of the order of each file's rows; None: they have none."""
+    """Id of the sort order of all files' rows; None: the files have no common sort order."""
     spec: int
     """Id of the partition spec of all files."""
     fields: frozenset[int]
@@ -85,8 +85,8 @@ def require_iceberg_spark(spark: SparkSession) -> None:
     found = spark._jvm.org.apache.iceberg.spark.FileRewriteCoordinator  # type: ignore[union-attr]  # noqa: SLF001
     if not isinstance(found, JavaClass):
         raise OptionRefused(
-            f"engine {ENGINE}: this Spark {spark.version} has no Iceberg runtime. Start it with --packages "
-            f"{PACKAGE}-... of its release, or leave engine out"
+            f"engine {ENGINE}: this Spark {spark.version} has no Iceberg runtime. Start Spark with --packages "
+            f"{PACKAGE}-... for this Spark release, or leave engine out"
         )
 
 
@@ -134,7 +134,7 @@ class SparkWriter:
         return self._written(jvm, table, found)
 
     def require_same_fields(self, table: Table, written: SparkFiles) -> None:
-        """Refuse to commit files with a column that the table lacks by now, or with another partition spec.
+        """Refuse to commit files with a column that the table no longer has, or with another partition spec.
 
         Raises:
             StoreError: the table was altered after `write`.
@@ -217,7 +217,8 @@ class SparkWriter:
         except OSError as error:
             raise StoreError(
                 f"{self._where}: Spark wrote {path}, and the driver cannot read it ({first_line(error)}). Nothing was "
-                "added and no offset moved. Check that driver and executors share the folder, or storage_options"
+                "added and no offset moved. Check that driver and executors share the folder; for a bucket, check "
+                "storage_options"
             ) from None
 
     def _refuse_null(self, error: Exception) -> None:

@@ -2,8 +2,8 @@
 
 Tasks write Parquet files into the table's folder; readers do not see them until the driver commits a snapshot that
 names them. Offsets and generation are properties of the table, set in the same commit. The catalog accepts a commit
-only if the newest snapshot is still the one that the job has checked. Every commit makes a snapshot, even that of a
-take-over, so a commit of a fenced job fails.
+only if the newest snapshot is still the one that the job has checked. A take-over makes a snapshot too, so that every
+later commit of the fenced job fails.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ TABLE_NAME = re.compile(r"(?:[A-Za-z0-9_]{1,100}\.){0,3}[A-Za-z0-9_]{1,100}")
 begin with a namespace."""
 
 DECISIONS_KEPT = 20
-"""Number of operators' decisions that the table's properties keep, the newest ones."""
+"""Number of the newest decisions of operators that the table's properties keep."""
 
 LOCAL_CATALOG = "store iceberg keeps its catalog in one SQLite file on the driver's machine, unless you name another"
 
@@ -157,7 +157,7 @@ class IcebergStore(OptimisticStore["Table"]):
         if not location.spark_name:
             raise OptionRefused(
                 f"table {location.table}: engine {location.engine} writes Iceberg tables by their names in Spark's "
-                "catalog. Name the table so, as in prod.sales.orders, or leave engine out"
+                "catalog. Give the table's name there, such as prod.sales.orders, or leave engine out"
             )
         return SparkWriter(self._catalog, location.spark_name)
 
@@ -294,19 +294,19 @@ class IcebergStore(OptimisticStore["Table"]):
         except Exception as error:
             self._refuse(error)
         if any(found and found["job"] == self._name for found in map(FILE_NAME.fullmatch, files)):
-            what = f"the table has rows that job {self._name} wrote, and no offsets: they were removed, or it is a copy"
+            what = f"the table has rows but no offsets of job {self._name}: they were removed, or the table is a copy"
             raise rows_lost(self._catalog, what, self._row_offsets(table) is not None)
 
     def _replaced(self, table: Table) -> str:
-        """Describe how another writer replaced all rows of the job; return "" if one of its rows remains."""
+        """Describe how another writer replaced all rows of the job; empty text: a row of the job remains."""
         found = replacement(table, self._name, may_be_emptied=self.may_be_emptied)
         return found if found and not self._has_own_row(table) else ""
 
     def _has_own_row(self, table: Table) -> bool:
-        """Return True if the table still has a row from below the stored offsets.
+        """Return whether the table still has a row from below the stored offsets.
 
-        Return True, too, if no offset above 0 is stored. If one is stored, return False for a table with rows that do
-        not name their records.
+        Returns:
+            True if no offset above 0 is stored. Otherwise False if the rows do not name their records.
         """
         stored = [(partition, offset) for partition, offset in self._stored(table).items() if offset > 0]
         if not stored or not _names_records(table):

@@ -43,7 +43,7 @@ ADD_ATTEMPTS = 100
 """Attempts to add columns while other writers commit first."""
 
 INTEGERS = ("byte", "short", "integer", "long")
-WIDENINGS = "whole numbers become larger ones, float double, and decimals get more digits with as many places"
+WIDENINGS = "integers become larger integers, float becomes double, and decimals get more digits with as many places"
 
 NAMES = {"int": "integer", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
 """Spark's names of types, by Iceberg's names, for types with two different names."""
@@ -170,7 +170,7 @@ def add_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> No
 def _types(table: Table) -> dict[str, str]:
     """Return the type of each column by name.
 
-    It is Spark's type if a job created the column and its type was not changed since, else Iceberg's.
+    The type is Spark's if a job created the column and its type was not changed since, else Iceberg's.
     """
     stored = _made(table)
     found = {}
@@ -239,7 +239,7 @@ def _wanted(schema: StructType) -> dict[str, str]:
 
 
 def _widens(before: str, after: str) -> bool:
-    """Return whether Iceberg can change one type into the other; decimals keep their number of places."""
+    """Return whether Iceberg can change the first type into the second; decimals must keep their decimal places."""
     old, new = DECIMAL.fullmatch(before), DECIMAL.fullmatch(after)
     if old and new and old[2] != new[2]:
         return False

@@ -32,8 +32,8 @@ LEAST_BYTES = 8 * 1024 * 1024
 MOST_BYTES = 128 * 1024 * 1024
 
 FILES = 256
-"""Approximate number of files in a table while their size is between the minimum and the maximum. A commit of one key
-then rewrites one of 256 parts of the table, and planning the commit is quick."""
+"""Approximate number of files in a table, as long as a file of that size is between `LEAST_BYTES` and `MOST_BYTES`. A
+commit of one key then rewrites one of 256 parts of the table, and planning the commit is quick."""
 
 
 GROUP_BYTES = 64 * 1024 * 1024
@@ -141,7 +141,7 @@ def without_records(
 
 
 def sorted_values(column: pa.ChunkedArray) -> list[Any] | None:
-    """Return the distinct values in order, without null; None: Iceberg's bounds of their type cannot be compared."""
+    """Return the distinct values in order, without null; None: Iceberg's bounds of this type cannot be compared."""
     import pyarrow as pa
 
     comparable = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)
