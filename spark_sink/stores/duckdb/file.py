@@ -36,9 +36,7 @@ The handler's exception is lost: the RuntimeError has no `__cause__`.
 """
 
 INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
-WIDENINGS = (
-    "TINYINT, SMALLINT, INTEGER and BIGINT become larger ones of these, FLOAT DOUBLE, and DECIMAL gets more digits"
-)
+WIDENINGS = "TINYINT, SMALLINT and INTEGER become larger integers, FLOAT becomes DOUBLE, and DECIMAL gets more digits"
 
 
 class DatabaseFile:
@@ -121,7 +119,7 @@ class DatabaseFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(
-                f"{self.path}: its folder cannot be made ({error.strerror}). Choose another path"
+                f"{self.path}: the folder of this file cannot be made ({error.strerror}). Choose another path"
             ) from None
 
     def create_table(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:

@@ -28,8 +28,9 @@ CREATE TABLE IF NOT EXISTS ratchet_sink_sequences
 CREATE TABLE IF NOT EXISTS ratchet_sink_decisions
     (result VARCHAR, job VARCHAR, topic VARCHAR, decided TIMESTAMP NOT NULL, decision VARCHAR NOT NULL);
 """
-"""Tables for the state of all jobs. `ratchet_sink_marks` stores for each result or rejects table whether the last
-commit left rows in it. If such a table is empty or missing later, it was restored in an older state, or emptied.
+"""Tables for the state of all jobs. `ratchet_sink_marks` stores for each result or rejects table whether the table had
+rows after the last commit. If a table with such a mark is empty or missing later, it was emptied, dropped, or restored
+in an older state.
 """
 
 STATEMENTS = Statements(

@@ -84,8 +84,8 @@ def add(
         table_name: the table.
         write_mode: effect of the rows on the table.
         deletes: True if the view has a column `DELETED`.
-        columns: columns of the rows, if the table has further columns, which keep their values; empty: the table has no
-            further columns.
+        columns: columns of the rows, if the table has further columns; the values in these stay. Empty: the table has
+            no further columns.
 
     Returns:
         Number of inserted and updated rows, as DuckDB counts them.
@@ -185,7 +185,7 @@ class _Staged:
 class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema", _Staged]):
     """Result store in one table of a DuckDB file on a disk of this machine.
 
-    Network disks are unsuitable, because DuckDB relies on file locks that they do not keep.
+    Network disks are unsuitable: DuckDB relies on file locks, which such disks do not keep.
     """
 
     all_totals = True
@@ -197,7 +197,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema", _Staged]):
         require_package("duckdb", "store duckdb needs duckdb")
         path, table = location.path, location.table
         if not table or "\0" in table:
-            raise OptionRefused(f"table {table!r} contains a NUL character. Choose a name without it")
+            raise OptionRefused(f"table {table!r}: a table's name must not be empty or contain NUL. Choose another")
         if "://" in path or path.startswith(":") or "\0" in path:
             raise OptionRefused(f"path {path!r}: a DuckDB result is a file on this machine. Give the path of a file")
         self._where = self._path = Path(path).absolute()
@@ -386,8 +386,8 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema", _Staged]):
     def _require_stored(self, table: str, given: int, stored: int) -> None:
         if stored != given:
             raise StoreError(
-                f"{self._path}: {table} has stored {stored} of {given} rows. Nothing was added and no offset moved. "
-                "Look for keys with several rows in the table, then run the job again"
+                f"{self._path}: table {table} stored {stored} rows instead of {given}. Nothing was added and no offset "
+                "moved. Look for keys with several rows in the table, then run the job again"
             )
 
     def _remove_staged(self, before: int) -> None:

@@ -32,7 +32,7 @@ GIVEN = (
     "INSERT INTO {marks} SELECT {result}, {job}, {topic}, {relation}, '', {table_id}, 0 FROM DUAL "  # noqa: S608
     f"WHERE NOT EXISTS (SELECT 1 FROM {{offsets}} {OF_JOB}) ON DUPLICATE KEY UPDATE table_id = {{table_id}}"
 )
-"""Statement that marks an id before the table gets it, for a job without offsets; `note` replaces the mark."""
+"""Statement that stores a mark with a table's new id, for a job without offsets; `note` replaces the mark later."""
 
 
 class State(Protocol):
@@ -89,7 +89,7 @@ class Marks:
                 comment = f"{found[1]} [ratchet {table_id}]".strip()
                 if len(comment) > MAX_COMMENT:
                     raise StoreError(
-                        f"{self._state.where}: the comment of {relation} leaves no room for an id. Shorten it"
+                        f"{self._state.where}: the comment of {relation} leaves no room for an id. Shorten the comment"
                     )
                 if relation == self._relations[0]:  # if this start is killed, the next one knows the id by its mark
                     self._state.run(database, GIVEN, relation=literal(relation), table_id=literal(table_id))
@@ -155,10 +155,14 @@ class Marks:
         return TableState(True, match[1] if match else "", bool(rows))
 
     def require_engine(self, relation: str, engine: str) -> None:
-        """Refuse a table with an engine that keeps rows of a rolled back transaction."""
+        """Refuse a view, and a table of an engine without transactions.
+
+        Raises:
+            StoreError: the engine is not InnoDB.
+        """
         if engine.lower() != "innodb":
             raise StoreError(
                 f"{self._state.where}: {relation} is {f'a table of engine {engine}' if engine else 'no table'}, and "
-                f"only InnoDB commits rows and offsets together. ALTER TABLE {self._state.table(relation)} ENGINE = "
-                "InnoDB, or choose another table"
+                f"only InnoDB commits rows and offsets together. Convert a table (ALTER TABLE "
+                f"{self._state.table(relation)} ENGINE = InnoDB), or choose another table"
             )

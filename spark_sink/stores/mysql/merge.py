@@ -31,14 +31,14 @@ def deletion(table: str, staging: str, tokens: Iterable[str], write_mode: WriteM
 
 
 def replacement(table: str, staging: str, tokens: Iterable[str], identity: tuple[str, ...], *, keyed: bool) -> str:
-    """Return the statement that deletes the rows with staged identities; table names are already quoted.
+    """Return the statement that deletes the rows with identities marked as deleted; table names are already quoted.
 
     Args:
         table: the table.
         staging: the staging table.
         tokens: tokens of the tasks; only their staged rows belong to the commit.
         identity: names of the identity columns.
-        keyed: True if the identity is the table's key.
+        keyed: True if the identity is the table's key, so that the index over the key finds the rows.
     """
     if keyed:
         return deletion(table, staging, tokens, WriteMode("upsert", identity))

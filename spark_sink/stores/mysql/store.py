@@ -133,9 +133,10 @@ class MysqlStore(SqlStore["Database", list[Column], _Staged]):
         if self._state.is_moved(database):
             raise StoreError(
                 f"{self._where}: the table has rows and the id of a table of another database in its comment "
-                "([ratchet ...]), and no job of this database has filled it. After a rename or a copy, the job would "
-                "add the whole topic to its rows once more. Nothing was added. Bring the tables ratchet_sink_* along, "
-                "or rename the table back; if its rows are of another origin, remove the id from the comment"
+                "([ratchet ...]), and no job of this database has filled it. If the table was renamed or copied, the "
+                "job would add the whole topic to its rows once more. Nothing was added. Move the tables "
+                "ratchet_sink_* to this database too, or rename the table back. If no job wrote the rows, remove the "
+                "id from the comment"
             )
 
     # -- holders

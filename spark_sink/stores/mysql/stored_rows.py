@@ -58,25 +58,25 @@ class StoredRows:
         self._total = self._sum() if write_mode.kind == "totals" else 0
 
     def require(self, inserted: int) -> None:
-        """Raise unless the table contains every staged row.
+        """Raise unless the table contains every staged row unchanged.
 
         Args:
             inserted: number of inserted rows, as the server counted them.
 
         Raises:
-            StoreError: a row is missing; the transaction has to be rolled back.
+            StoreError: a row is missing or was changed; the transaction has to be rolled back.
         """
         kind = self._write_mode.kind
         stored = inserted if kind == "append" else self._search()
         if self._searched:
             stored = min(stored, self._search() - self._present)
         if stored != self._given:
-            self._refuse(f"has stored {stored} of {self._given} rows as given")
+            self._refuse(f"has stored {stored} of {self._given} rows as given by the job")
         if kind == "totals":
             added = self._sum() - self._total
             given = self._number(f"COALESCE(SUM(source.{quoted(COUNT_COLUMN)}), 0)", f"{self._staging} AS source")
             if added != given:
-                self._refuse(f"has totals with {added} of {given} records added")
+                self._refuse(f"has totals that grew by {added} records instead of {given}")
 
     def refuse_signal(self, reason: str) -> None:
         """Raise the error of a trigger that refused a row; the message names the table's triggers."""
@@ -124,6 +124,6 @@ class StoredRows:
 
 
 def _is_same(column: Column) -> str:
-    """Return the SQL condition that both tables have the same value in a column; texts are compared by UTF-8 bytes."""
+    """Return the SQL condition that source and target have one value in a column; texts are compared by UTF-8 bytes."""
     form = "CAST(CONVERT({}.{} USING utf8mb4) AS BINARY)" if column.type.startswith("longtext") else "{}.{}"
     return " <=> ".join(form.format(side, quoted(column.name)) for side in ("target", "source"))

@@ -57,8 +57,8 @@ def column_types(schema: StructType) -> list[Column]:
     columns = [Column(_column_name(field.name), type_of(field.name, field.dataType, TYPES)) for field in schema.fields]
     if len({column.name.lower() for column in columns}) < len(columns):
         raise OptionRefused(
-            f"two columns have the same name ({', '.join(column.name for column in columns)}), as MySQL ignores "
-            "upper and lower case. Rename one"
+            f"two of the columns {', '.join(column.name for column in columns)} have the same name: MySQL ignores "
+            "upper and lower case. Rename one of them"
         )
     return columns
 
@@ -80,7 +80,7 @@ def definition(column: Column, collation: str) -> str:
 
 
 INTEGERS = ("smallint", "int", "bigint")
-WIDENINGS = "smallint, int and bigint become larger ones of these, and decimal gets more digits"
+WIDENINGS = "smallint and int become larger integers, and decimal gets more digits"
 
 
 def widens(before: str, after: str) -> bool:
@@ -101,8 +101,8 @@ def names(columns: Iterable[str], of: str = "") -> str:
 def key_expression(key: tuple[str, ...], of: str = "") -> str:
     """Return the SQL expression that identifies the values of a key: 32 bytes, equal for equal values including null.
 
-    An index cannot contain texts of any length, and allows several rows with null. Each column is hashed alone, as
-    bytes, so that no collation matters and different lists of values cannot look the same.
+    A unique index over the columns themselves would limit the length of texts and allow several rows with null. Each
+    column is hashed alone, as bytes, so that no collation matters and different lists of values cannot look the same.
     """
     each = [
         f"IFNULL(CONCAT(X'76', SHA2(CAST({(of and f'{of}.') + quoted(name)} AS BINARY), 256)), X'6e')" for name in key

@@ -318,6 +318,6 @@ class JobState(SqlJobState["Database"]):
 
 
 def _raised_by(error: psycopg.Error) -> str:
-    """Return the place where a trigger function raised the error; empty: a constraint is the cause."""
+    """Return PostgreSQL's context line of the trigger function that raised the error; empty: a constraint did."""
     context = (error.diag.context or "").partition("\n")[0]
     return context if error.sqlstate == RAISED else ""

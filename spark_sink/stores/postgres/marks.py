@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 SERVER = ""
-"""Name in place of a table's for the mark of the server. No table has it."""
+"""Value in place of a table's name for the mark of the server; no table has an empty name."""
 
 
 class Marks:

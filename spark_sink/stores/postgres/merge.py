@@ -23,8 +23,7 @@ def deletions(
 ) -> list[sql.Composed]:
     """Return the statements that delete the rows of keys marked as deleted.
 
-    One statement is for keys without null, which PostgreSQL finds by the index; the other is for the few keys with
-    null.
+    The first statement is for keys without null, which PostgreSQL finds by the index. The second is for keys with null.
 
     Args:
         state: state of the job.

@@ -66,7 +66,7 @@ class SequenceTable:
     def require_none(self, database: Database) -> None:
         """Refuse stored sequences of a job without stored offsets.
 
-        They would make the job leave out new records as already known.
+        The job would take new records for known ones, and leave them out.
 
         Raises:
             SequencesLost: the table has sequences of the job.
@@ -83,7 +83,7 @@ class SequenceTable:
                 f"{self._state.where}: table {self.name} has last sequences of job {self._job}, but the job's stored "
                 "offsets are missing. The job would silently leave out records, because it would take them for known "
                 "ones. Restore the whole database, or begin with another result table. If the job's rows are lost for "
-                f"good, drop table {self.name} too"
+                f"good, delete the rows with this job in column {JOB} from table {self.name} too"
             )
 
     def of_job(self, changes: DataFrame) -> DataFrame:
@@ -116,7 +116,8 @@ class SequenceTable:
         """Return the error for the loss of committed sequences, with the sentence `what` about it."""
         return SequencesLost(
             f"{self._state.where}: the last sequences of job {self._job} are not those of its rows: {what}. Without "
-            "them, known records would be added once more. Restore the whole database, or begin with another table"
+            "these sequences, known records would be added once more. Restore the whole database, or begin with "
+            "another table"
         )
 
 

@@ -1,7 +1,7 @@
 """Results in PostgreSQL: rows, offsets and generation are in one database, and change in one transaction.
 
-Appended rows are committed by the tasks that read them, in one transaction per Kafka partition. All other rows are
-staged by the tasks, and one transaction of the driver moves them into the table.
+Tasks write rows to staging tables, and one transaction of the driver moves the rows into their tables and stores the
+offsets. With `in_tasks`, each task instead commits appended rows and the offset of one Kafka partition itself.
 """
 
 from __future__ import annotations

@@ -129,14 +129,14 @@ def count_records(
 def require_stored(
     state: SqlJobState[Database], database: Database, table: str, where: str, given: int, stored: int
 ) -> None:
-    """Raise unless the table has stored every row.
+    """Raise unless the table has stored every row unchanged.
 
     Raises:
-        StoreError: a row is missing; the caller's transaction has to be rolled back.
+        StoreError: a row is missing or was changed; the caller's transaction has to be rolled back.
     """
     if stored != given:
         raise StoreError(
-            f"{where}: {table} has stored {stored} of {given} rows as given. "
+            f"{where}: {table} has stored {stored} of {given} rows as given by the job. "
             f"{_remedy(state, database, table)}, then start the job again"
         )
 

@@ -127,7 +127,7 @@ class Tables(SqlTables["Database"]):
         return [(table, size) for table, size in found if staged_before(table, self._state.staging, newest)]
 
     def drop_staged(self, table: str, newest: int) -> None:
-        """Drop a staging table that no job uses any more, on a separate connection."""
+        """Drop a staging table on a separate connection, after ending the job's sessions up to generation `newest`."""
         with self._state.database() as database:
             self._state.end_sessions(database, newest)  # a task frozen during a COPY would keep the table
             self._state.run(database, "DROP TABLE IF EXISTS {table}", table=self._state.table(table))
@@ -202,8 +202,8 @@ class Tables(SqlTables["Database"]):
             if column in key:
                 at, name = (each.as_string(None) for each in (self._state.table(table), sql.Identifier(str(column))))
                 raise StoreError(
-                    f"{self._where}: column {column} of {table} has the collation {collation}, to which different "
-                    "texts are equal, so that the row of one key would replace that of another. Nothing was added. "
+                    f"{self._where}: column {column} of {table} has the collation {collation}, which treats different "
+                    "texts as equal, so that the row of one key would replace that of another. Nothing was added. "
                     f'ALTER TABLE {at} ALTER COLUMN {name} TYPE text COLLATE "C", or choose another table'
                 )
 

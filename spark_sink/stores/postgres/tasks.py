@@ -93,7 +93,7 @@ def commit_partitions(
         end: the offsets to store.
 
     Returns:
-        Number of rows of each partition that had any.
+        Number of rows by partition, without partitions that had none.
     """
     task = _committing(connection, dict(statements), generation, table, position, dict(start), dict(end))
     return {row.partition: row.rows for row in map_batches(dataframe, task, WRITTEN).collect()}
@@ -203,9 +203,9 @@ def _committing(
                     if stored_rows != rows:  # a trigger or rule removed rows, without an error
                         names = cursor.execute(statements["takers"]).fetchone()
                         raise RuntimeError(
-                            f"the table has stored {stored_rows} of {rows} rows of partition {partition}. It has: "
-                            f"{names[0] if names else 'no trigger or rule'}. Nothing of the partition was committed. "
-                            "Drop or change the one that takes rows away"
+                            f"the table has stored {stored_rows} of {rows} rows of partition {partition}. The table "
+                            f"has: {names[0] if names else 'no trigger or rule'}. Nothing of the partition was "
+                            "committed. Drop or change the one that removes rows"
                         )
                 else:
                     rows = first.num_rows + sum(batch.num_rows for batch in filled)
@@ -213,7 +213,8 @@ def _committing(
                 now = cursor.execute(statements["table"]).fetchone()
                 if now != table:
                     raise RuntimeError(
-                        f"the table was emptied, rewritten or recreated during the task ({table}, {now})"
+                        f"the table was emptied, rewritten or recreated during the task (oid and file number were "
+                        f"{table}, and are {now}). Nothing of the task was committed. Run the job again"
                     )
                 cursor.execute(statements["move"], (end[partition], partition))
                 if cursor.rowcount != 1:

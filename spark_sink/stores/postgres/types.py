@@ -53,15 +53,13 @@ def column_types(schema: StructType) -> list[Column]:
     columns = [Column(_column_name(field.name), type_of(field.name, field.dataType, TYPES)) for field in schema.fields]
     if len({column.name for column in columns}) < len(columns):
         raise OptionRefused(
-            f"two columns have the same name ({', '.join(column.name for column in columns)}). Rename one"
+            f"two of the columns {', '.join(column.name for column in columns)} have the same name. Rename one of them"
         )
     return columns
 
 
 INTEGERS = ("smallint", "integer", "bigint")
-WIDENINGS = (
-    "smallint, integer and bigint become larger ones of these, real double precision, and numeric gets more digits"
-)
+WIDENINGS = "smallint and integer become larger integers, real becomes double precision, and numeric gets more digits"
 
 
 def widens(before: str, after: str) -> bool:
@@ -93,7 +91,7 @@ def table_parts(table: str) -> list[str]:
 
 
 def conninfo(url: str, password: str | None) -> tuple[str, str]:
-    """Return the url as an address for libpq, and its part for messages.
+    """Return the url as an address for libpq, and the host and database in it for messages.
 
     Raises:
         OptionRefused: the url cannot be read, or psycopg is not installed. The message does not contain the url, which

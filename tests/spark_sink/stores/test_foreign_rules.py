@@ -294,7 +294,7 @@ def test_several_rows_of_one_key_in_duckdb_are_an_error(tmp_path: Path, spark: S
     store.commit(reduced(spark.createDataFrame([(0, 0, "a", 1)], SCHEMA), write_mode), {0: 0}, {0: 1})
     with duckdb.connect(str(tmp_path / "x.duckdb")) as database:
         database.execute("INSERT INTO results SELECT * FROM results")
-    with pytest.raises(StoreError, match=r"stored 2 of 1 rows.*keys with several rows"):
+    with pytest.raises(StoreError, match=r"stored 2 rows instead of 1.*keys with several rows"):
         store.commit(reduced(spark.createDataFrame([(0, 1, "a", 1)], SCHEMA), write_mode), {0: 1}, {0: 2})
     assert store.offsets() == {0: 1}
 
