@@ -372,7 +372,10 @@ class SqlJobState(Generic[Database]):
         return StoredTopicId(str(noted or ""), int(first_bits or 0))
 
     def inconsistency(self, database: Database) -> tuple[str, str]:
-        """Return a table replaced since the offsets were committed, and a sentence about it; else two empty texts."""
+        """Return a table changed since the last commit, and a sentence about the change; else two empty texts.
+
+        If the job has lost its offsets, the table is that of the offsets.
+        """
         if self.stored(database):
             return self.marks.inconsistency(database)
         name = self.table_of(self.result)

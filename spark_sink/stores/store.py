@@ -425,8 +425,8 @@ def require_columns(
         if column not in expected:
             raise SchemaDiffers(
                 f"{where}: column {column}{of_table} is {present[column]} in the table and absent in this job, but the "
-                "table requires a value in it. Let it be null or give it a default in the table, add it to columns, "
-                f"or choose another {another}"
+                "table requires a value in it. Allow null in the column or give it a default, add the column to the "
+                f"job, or choose another {another}"
             )
         if present.get(column) != expected[column]:
             raise SchemaDiffers(

@@ -44,8 +44,8 @@ def require_write_mode(where: object, job: str, stored: str, write_mode: WriteMo
         write_mode: write mode of the job.
 
     Raises:
-        RuleDiffers: the existing rows were judged by another rule; or workers judged them and the sink is to judge new
-            records, or the reverse.
+        RuleDiffers: the rules for judging records differ; or workers judged the existing rows and the sink is to judge
+            new records, or the reverse.
         WriteModeDiffers: the write modes differ in another way.
         StoreError: a newer version of Ratchet has committed.
     """

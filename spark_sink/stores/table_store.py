@@ -284,15 +284,15 @@ class TableStore(ResultStore):
             start: expected stored offsets; None: they are not compared.
 
         Raises:
-            Fenced: another job has taken over.
+            Fenced: another run has taken over, or the table has an earlier generation or other offsets than expected.
         """
         moved = start is not None and any(start.get(partition) != offset for partition, offset in stored.items())
         if generation is not None and newest <= generation and (newest != generation or moved):
             raise Fenced(
                 f"job {self._name} on {self._where}: the table was put back to an earlier state, or changed under "
-                f"this run's name: it has generation {newest} and topic {self._topic} up to {dict(stored)}, where "
-                f"generation {generation} and {dict(start or {})} were expected. This commit was not added; run the "
-                "job again, and it goes on from the table's offsets"
+                f"this run's name: the table has generation {newest} and topic {self._topic} up to {dict(stored)}, and "
+                f"this run expects generation {generation} and {dict(start or {})}. This commit was not added. Run the "
+                "job again, to continue from the table's offsets"
             )
         if newest != generation:
             raise Fenced(

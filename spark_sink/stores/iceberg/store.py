@@ -306,7 +306,7 @@ class IcebergStore(OptimisticStore["Table"]):
         """Return whether the table still has a row from below the stored offsets.
 
         Returns:
-            True if no offset above 0 is stored. Otherwise False if the rows do not name their records.
+            True if no offset above 0 is stored. Otherwise False if rows do not contain partition and offset.
         """
         stored = [(partition, offset) for partition, offset in self._stored(table).items() if offset > 0]
         if not stored or not _names_records(table):
@@ -320,7 +320,7 @@ class IcebergStore(OptimisticStore["Table"]):
     def _row_offsets(self, table: Table) -> dict[int, int] | None:
         if not self._replaced(table):
             return offsets_of_rows(table, self._name, self._topic)
-        # Where rows name no records, a change of a single file may look like a replacement of all rows.
+        # Without partition and offset in the rows, a change of a single file may look like a replacement of all rows.
         return {} if _names_records(table) or not total_rows(table) else None
 
     # -- what changes it
@@ -506,5 +506,5 @@ class IcebergStore(OptimisticStore["Table"]):
 
 
 def _names_records(table: Table) -> bool:
-    """Return whether rows name their records; rows of totals do not."""
+    """Return whether each row contains partition and offset of its record; rows of totals do not."""
     return {"_kafka_partition", "_kafka_offset"} <= {field.name for field in table.schema().fields}

@@ -1,8 +1,8 @@
-"""Files of an Iceberg table that a commit of rows with a key has to rewrite: those that contain one of its keys.
+"""Files of an Iceberg table that a commit of rows with a key rewrites: small files, and files with one of the keys.
 
-A file is excluded first by its entry in the snapshot, which states the least and greatest value of the first key
-column. From the remaining files only the key columns are read, one file after the other. Whole rows are read only from
-files that contain a key.
+A file's entry in the snapshot states the least and greatest value of the first key column, and so excludes most files.
+From the remaining files only the key columns are read, one file after the other. Whole rows are read only from the
+files to rewrite.
 """
 
 from __future__ import annotations
