@@ -306,8 +306,8 @@ class TableStore(ResultStore):
         if known.is_other(self._topic_id):
             raise TopicRecreated(
                 f"topic {self._topic} is not the one that {self._where} has read (up to {dict(stored)}): its id is "
-                f"{text(self._topic_id)}, and the id of the topic read so far was {known}. It was deleted and created "
-                f"again, or this is another cluster. {NEW_TOPIC}"
+                f"{text(self._topic_id)}, and the id of the topic read so far was {known}. The topic was deleted and "
+                f"created again, or this is another cluster. {NEW_TOPIC}"
             )
 
     def _refuse(self, error: Exception, look_at: str = "the folder and its rights") -> NoReturn:

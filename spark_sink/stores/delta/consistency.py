@@ -99,8 +99,8 @@ class ConsistencyCheck:
         if found:
             raise rows_ahead(
                 self._folder,
-                f"the table has rows that job {self._name} wrote, but its log has no offsets of that job: they were "
-                "erased, or the table is a clone",
+                f"the table has rows that job {self._name} wrote, but its log has no offsets of that job: the offsets "
+                "were erased, or the table is a clone",
                 self.row_offsets(table) is not None,
             )
 

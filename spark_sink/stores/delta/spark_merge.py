@@ -82,8 +82,8 @@ class SparkMerge:
         for name in OMITTING:
             if (self.spark.conf.get(name, None) or "").lower() == "true":
                 raise OptionRefused(
-                    f"engine {ENGINE}: with {name}=true Spark leaves out rows of files that it cannot read, and a "
-                    "merge would remove them from the table. Set it to false"
+                    f"engine {ENGINE}: with {name}=true Spark leaves out files that it cannot read, and a merge would "
+                    f"remove the rows of such files from the table. Set {name} to false"
                 )
         transaction = self.writer.begin(self.spark, table, look_again)
         source = self._source(table)

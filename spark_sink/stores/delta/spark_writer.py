@@ -92,7 +92,10 @@ def require_delta_spark(spark: SparkSession) -> None:
         )
     for name, value in SETTINGS.items():
         if value not in (spark.conf.get(name, None) or ""):
-            raise OptionRefused(f"engine {ENGINE}: delta-spark needs the setting {name}={value} at the start of Spark")
+            raise OptionRefused(
+                f"engine {ENGINE}: Spark was started without the setting {name}={value}, which delta-spark needs. "
+                f"Start Spark with --conf {name}={value}, or leave engine out"
+            )
 
 
 class SparkWriter:

@@ -294,7 +294,7 @@ class IcebergStore(OptimisticStore["Table"]):
         except Exception as error:
             self._refuse(error)
         if any(found and found["job"] == self._name for found in map(FILE_NAME.fullmatch, files)):
-            what = f"the table has rows but no offsets of job {self._name}: they were removed, or the table is a copy"
+            what = f"the table has rows of job {self._name} without offsets: these were removed, or the table is a copy"
             raise rows_lost(self._catalog, what, self._row_offsets(table) is not None)
 
     def _replaced(self, table: Table) -> str:
@@ -406,9 +406,9 @@ class IcebergStore(OptimisticStore["Table"]):
         self._require_holder(table, None)
 
     def _require_own_engine(self) -> None:
-        """Refuse to replace rows in a job with `engine`."""
+        """Refuse to repair or replace rows in a job with `engine`."""
         if self._spark_writer is not None:
-            raise OptionRefused(f"{self._catalog}: engine {ENGINE} only appends. Leave engine out to replace rows")
+            raise OptionRefused(f"{self._catalog}: engine {ENGINE} cannot repair or replace rows. Leave engine out")
 
     def _stage_files(self, table: Table, dataframe: DataFrame, folder: Folder, generation: int) -> Staged:
         """Write the rows into new files of the table, in Spark's tasks."""
