@@ -92,9 +92,8 @@ class PairedStore:
     def _require_rejects_of_these_rows(self) -> None:
         """Refuse a table of rejects if no job has ever opened the result table.
 
-        A job opens the result table first, so such rejects belong to another result table. They would count as rejects
-        of this result table: a record rejected by other columns or another rule, which is a row today, would be in both
-        tables.
+        A job opens the result table first, so such rejects belong to another result table. With these rejects, a record
+        would be in both tables if it was rejected by other columns or another rule, and is a row today.
 
         Raises:
             StoreError: the rejects have offsets, and the result table has no generation.

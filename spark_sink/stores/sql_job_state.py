@@ -44,7 +44,7 @@ class Statements(NamedTuple):
 
 
 class Marks(Protocol[DatabaseIn]):
-    """Marks of the tables that the offsets belong to; they reveal a replaced table."""
+    """Marks of the tables that the offsets belong to; the marks reveal a replaced table."""
 
     cleared: str
     """Name of the rejects table; an operator may delete all of its rows. Empty text: there is no such table."""
@@ -179,9 +179,9 @@ class SqlJobState(Generic[Database]):
         taken = self.generation(database)
         if taken <= before:
             raise StoreError(
-                f"the generation of job {self._name} was not stored: it is {taken} and was {before}. A trigger or rule "
-                "of table ratchet_sink_jobs has refused or changed it. Nothing was committed. Drop that trigger or "
-                "rule, then start the job again"
+                f"the new generation of job {self._name} was not stored: the table has {taken}, and had {before} "
+                "before. A trigger or rule of table ratchet_sink_jobs has refused or changed the generation. Nothing "
+                "was committed. Drop that trigger or rule, then start the job again"
             )
         return taken
 

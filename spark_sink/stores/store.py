@@ -175,8 +175,8 @@ class ResultStore(Protocol):
             rejects: rows for the rejects table, which become visible in the same action or, with `PairedStore`, in an
                 earlier one. A store with `rejects` requires them in every commit; another store refuses them.
             sequences: changed last sequences, one row per identity; all those of a Kafka partition are in one partition
-                of the frame. They become valid in the same action. A store that `judges` requires them in every commit;
-                another store refuses them.
+                of the frame. The sequences become valid in the same action. A store that `judges` requires them in
+                every commit; another store refuses them.
 
         Returns:
             Number of committed rows, without rejects.

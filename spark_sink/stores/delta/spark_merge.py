@@ -1,8 +1,8 @@
 """Merge of keyed rows into a Delta table by Spark: no row passes through the driver.
 
-Spark joins the keys of a commit with the table at one version, which finds the files that contain such keys. It merges
-the rows of these files with the new ones, and delta-spark writes the result into new files. A log entry by delta-rs
-replaces the files. See docs/decisions/0098.
+Spark joins the keys of a commit with one version of the table, to find the files that contain such keys. Then Spark
+merges the rows of these files with the new rows, and delta-spark writes the result into new files. A log entry by
+delta-rs replaces the files. See docs/decisions/0098.
 """
 
 from __future__ import annotations

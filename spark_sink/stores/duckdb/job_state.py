@@ -88,7 +88,7 @@ class Marks:
 class JobState(SqlJobState["DuckDBPyConnection"]):
     """State of a job in the tables of a DuckDB file, see `SqlJobState`.
 
-    It takes no locks: no other process has the file open during a call.
+    No call takes a lock, because no other process has the file open during the call.
 
     Args:
         table: the result table.

@@ -78,8 +78,8 @@ def sorted_by(table: Table, dataframe: DataFrame) -> tuple[int | None, list[Colu
     """Return id and expressions of the table's sort order, for the rows of a task.
 
     Returns:
-        None and no expressions if the table has no sort order, or if Spark cannot compute the order without Iceberg's
-        functions: it has a transform such as `bucket` or `truncate`, or a nested field.
+        None and no expressions if the table has no sort order, or one that Spark cannot compute without Iceberg's
+        functions. Such an order has a transform such as `bucket` or `truncate`, or a nested field.
     """
     order = table.sort_order()
     found = [_expression(table, field, dataframe) for field in order.fields]

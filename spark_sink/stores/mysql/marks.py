@@ -1,4 +1,4 @@
-"""Marks of the tables that the offsets in a MySQL database belong to; they reveal a replaced table.
+"""Marks of the tables that the offsets in a MySQL database belong to; the marks reveal a replaced table.
 
 Rows and offsets are in one database, so a backup restored as a whole is consistent. But the result table alone may be
 dropped, created again, or emptied. MySQL reveals no lasting number of a table, so the store writes an id into the

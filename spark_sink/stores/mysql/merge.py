@@ -21,7 +21,7 @@ def staging_columns(defined: Iterable[str]) -> list[str]:
 def deletion(table: str, staging: str, tokens: Iterable[str], write_mode: WriteMode) -> str:
     """Return the statement that deletes the rows of keys marked as deleted; table names are already quoted.
 
-    It uses no aliases, because MySQL would look for an alias in the session's database.
+    The statement uses no aliases, because MySQL would look for an alias in the session's database.
     """
     same = f"{table}.{quoted(key_column(write_mode.key))} = {key_expression(tuple(sorted(write_mode.key)), staging)}"
     return (

@@ -1,4 +1,4 @@
-"""Staging of rows in Spark's tasks: they INSERT many rows at a time into a staging table.
+"""Staging of rows in Spark's tasks: the tasks INSERT many rows at a time into a staging table.
 
 The tasks are nested functions with their own imports: cloudpickle sends them by value, so executors need PyMySQL and
 pyarrow, but not this package.

@@ -1,4 +1,4 @@
-"""Marks of the tables that the offsets in a PostgreSQL database belong to; they reveal a replaced table.
+"""Marks of the tables that the offsets in a PostgreSQL database belong to; the marks reveal a replaced table.
 
 Rows and offsets are in one database, so a backup restored as a whole, or to a point in time, is consistent. But the
 result table alone may be dropped, created again, restored, or truncated. Each commit stores the server's number (oid)
