@@ -324,7 +324,7 @@ class IdentityReader(Protocol):
 
 
 def computed_identity_reader(identity: Identity) -> IdentityReader | None:
-    """Return the reader of identities that are computed; None: the batch has columns for the identities.
+    """Return the reader of computed identities; None: the batch has columns for the identities.
 
     Raises:
         SettingsError: the user's function cannot be imported.

@@ -138,12 +138,12 @@ def is_of_matrix(item: pytest.Item) -> bool:
 
 
 def share_of(group: Callable[[pytest.Item], bool], share: str) -> Callable[[pytest.Item], bool]:
-    """Return a function that is True for each test outside a group, and for a share of the tests in the group.
+    """Return a function: True for each test outside a group, and for a share of the group.
 
     All cases of a test function are in one share. Its name decides, so that a share is the same on every machine.
 
     Args:
-        group: function that is True for the tests of the group.
+        group: function, True for the tests of the group.
         share: number of the share, and how many there are: 3/8.
 
     Raises:

@@ -49,7 +49,7 @@ class Job:
     second_job: bool = False
     """True: start even if a job of another name has committed the topic to the table."""
     jobs_of_other_topic: Callable[[], list[str]] = list
-    """Function that lists the other jobs that have committed records of `JobSpec.other_topic` to the table."""
+    """Function that lists the other jobs with committed records of `JobSpec.other_topic` in the table."""
     with_headers: bool = False
     """True: headers are read, even if no step of the pipeline needs them."""
     splits: bool = False

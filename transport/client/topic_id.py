@@ -1,6 +1,6 @@
 """Requests with topic ids and leader epochs (KIP-516, KIP-320, KIP-595).
 
-A topic that was deleted and created again has the old name, but another id. A log that lost its end and has grown since
+A topic created again after its deletion has the old name, but another id. A log that lost its end and has grown since
 has another leader epoch at the old offset. A fetch names the topic id, and the leader epoch of the last batch read. So
 the broker itself refuses to answer from another topic, or from a log that lost records already read.
 

@@ -21,7 +21,7 @@ LEAST_ROWS = 256 * 1024
 
 
 def require_one_row(table: DeltaTable, keys: pa.Table, where: object) -> None:
-    """Refuse a commit with a key that has several rows in the table.
+    """Refuse a commit with a key of several rows in the table.
 
     Only the key columns are read, by DataFusion, as in the merge itself.
 
