@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -177,3 +178,33 @@ def test_a_dead_worker_a_halted_partition_and_a_stuck_sink_fire(tmp_path: Path) 
     cases = tmp_path / "cases.yml"
     cases.write_text(CASES.format(rules=FOLDER / "alerts.yml"), "utf-8")
     run("test", "rules", cases)
+
+
+def check(folder: Path, alert: str, series: Mapping[str, str], at: Mapping[str, str | None], **labels: str) -> None:
+    """Check an alert at some times. series: samples of every 30 s; at: the summary by time, None where it is silent.
+
+    labels: those of the alert where it fires.
+    """
+    fires = [{"exp_labels": labels, "exp_annotations": {"summary": summary}} for summary in at.values()]
+    cases = [
+        {"alertname": alert, "eval_time": time, "exp_alerts": [] if summary is None else [firing]}
+        for (time, summary), firing in zip(at.items(), fires, strict=True)
+    ]
+    samples = [{"series": name, "values": values} for name, values in series.items()]
+    tests = [{"interval": "30s", "input_series": samples, "alert_rule_test": cases}]
+    given = {"rule_files": [str(FOLDER / "alerts.yml")], "evaluation_interval": "30s", "tests": tests}
+    (folder / "cases.yml").write_text(yaml.safe_dump(given), "utf-8")
+    run("test", "rules", folder / "cases.yml")
+
+
+@promtool
+def test_a_process_that_hangs_under_a_parent_that_answers_fires(tmp_path: Path) -> None:
+    series = {
+        'up{job="ratchet-worker",instance="a"}': "1x40",
+        'ratchet_process_up{job="ratchet-worker",instance="a",process="0"}': "1x6 0x34",
+        'ratchet_process_up{job="ratchet-worker",instance="a",process="1"}': "1x40",
+    }
+    summary = "Process 0 of worker a does not answer; its partitions stand still."
+    at = {"3m": None, "10m": summary}
+    labels = {"job": "ratchet-worker", "instance": "a", "process": "0"}
+    check(tmp_path, "RatchetProcessDown", series, at, severity="critical", **labels)

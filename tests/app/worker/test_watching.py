@@ -15,7 +15,7 @@ from tests.app.worker.test_worker import publish, site
 from tests.app.worker_process import ROOT, WorkerProcess
 
 NAME = re.compile(r"\b(?:ratchet|process)_\w+")
-OF_PROCESSES = {"ratchet_process_replaced"}
+OF_PROCESSES = {"ratchet_process_replaced", "ratchet_process_up"}
 """Metrics of a worker with several processes; tests/deploy/test_alerts_fire.py has one such."""
 SUFFIX = re.compile(r"_(?:bucket|count|sum|total)$")
 
