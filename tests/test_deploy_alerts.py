@@ -208,3 +208,30 @@ def test_a_process_that_hangs_under_a_parent_that_answers_fires(tmp_path: Path) 
     at = {"3m": None, "10m": summary}
     labels = {"job": "ratchet-worker", "instance": "a", "process": "0"}
     check(tmp_path, "RatchetProcessDown", series, at, severity="critical", **labels)
+
+
+@promtool
+def test_a_sink_that_dies_again_and_again_fires(tmp_path: Path) -> None:
+    starts = "0x10 _x3 600x10 _x3 1200x10 _x3 1800x10 _x3 2400x10"
+    finished = starts.replace("0x", "9x")
+    at_port, in_file = (f'job="{job}",instance="{job}:1",sink="r",topic="t"' for job in ("ratchet-sink", "node"))
+    series = {
+        f"ratchet_sink_started_timestamp_seconds{{{at_port}}}": starts,
+        # A batch run of every ten minutes, by its metrics_file: it has ended, and not died.
+        f"ratchet_sink_started_timestamp_seconds{{{in_file}}}": starts,
+        f"ratchet_sink_finished_timestamp_seconds{{{in_file}}}": finished,
+    }
+    at = {"20m": None, "31m": "Sink r ends and starts again and again."}
+    labels = {"job": "ratchet-sink", "instance": "ratchet-sink:1", "sink": "r", "topic": "t"}
+    check(tmp_path, "RatchetSinkRestarts", series, at, severity="critical", **labels)
+
+
+@promtool
+def test_a_worker_that_dies_again_and_again_fires(tmp_path: Path) -> None:
+    series = {
+        'process_start_time_seconds{job="ratchet-worker",instance="a"}': "0x10 _x3 600x10 _x3 1200x10 1800x10 2400x10",
+        'process_start_time_seconds{job="ratchet-worker",instance="b"}': "0x10 _x3 600x50",
+        'process_start_time_seconds{job="other",instance="c"}': "0+60x60",
+    }
+    at = {"20m": None, "30m": "Worker a ends and starts again and again."}
+    check(tmp_path, "RatchetWorkerRestarts", series, at, severity="critical", job="ratchet-worker", instance="a")

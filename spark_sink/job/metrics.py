@@ -33,6 +33,7 @@ PER_PARTITION = {
     "lag_seconds": ("lag_s", "Age of the oldest record missing in the table; read twice a minute."),
 }
 MOMENTS = {
+    "started_timestamp_seconds": ("started_at", "Time of this run's start, in seconds since 1970."),
     "last_commit_timestamp_seconds": ("committed_at", "Time of this run's last commit, in seconds since 1970."),
     "finished_timestamp_seconds": ("finished_at", "Time of this run's end without an error, in seconds since 1970."),
 }

@@ -106,6 +106,8 @@ class RunState:
         self.lag_s: dict[int, float] = {}
         self.age_s: float | None = None
         """Age of the oldest missing record in seconds; None: the last check of the topic did not read it."""
+        self.started_at = time.time()
+        """Time of the run's start in seconds since 1970."""
         self.committed_at: float | None = None
         """Time of the last commit in seconds since 1970; None: none in this run."""
         self.finished_at: float | None = None

@@ -110,6 +110,7 @@ def test_what_is_killed_is_replaced_and_every_event_counts_once(broker: str, wor
     assert 'ratchet_process_replaced_total{process="1"} 1\n' in metrics
     for number in "01":
         assert f'ratchet_process_up{{process="{number}"}} 1\n' in metrics
+        assert f'process_start_time_seconds{{process="{number}"}} ' in metrics  # for RatchetWorkerRestarts
         assert f'ratchet_records_total{{process="{number}",partition=' in metrics
     assert metrics.count("# TYPE ratchet_records_total counter") == 1
     assert json.loads(fetched("/processes/")[1]).keys() == {"0", "1"}

@@ -51,8 +51,9 @@ def of_comparisons() -> set[str]:
 
 
 def of_sinks() -> set[str]:
-    found = RunCollector(RunState(), "results", "events").collect()
-    return {family.name for family in found}
+    run = RunState()
+    run.note_end(1, {})
+    return {family.name for family in RunCollector(run, "results", "events").collect()}
 
 
 def test_a_worker_exports_what_alerts_and_dashboard_name(broker: str, tmp_path: Path) -> None:

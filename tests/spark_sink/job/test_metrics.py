@@ -124,6 +124,16 @@ def test_the_metrics_of_a_stream_and_of_a_run_after_it(
     }
 
 
+def test_a_run_that_only_starts_tells_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as clock:
+        clock.setattr("time.time", lambda: 1.7e9)
+        run = RunState()
+    write_file(run, "job", "events", str(tmp_path / "sink.prom"))
+    written = samples((tmp_path / "sink.prom").read_text())
+    assert written["ratchet_sink_started_timestamp_seconds", None] == 1.7e9
+    assert ("ratchet_sink_finished_timestamp_seconds", None) not in written
+
+
 def test_what_cannot_be_served_is_refused(
     broker: str,
     new_topic: Callable[..., str],
