@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from kafka_ratchet.spark_sink.errors import KafkaUnavailable, RegistryUnavailable, SparkFailed, StoreError
+from kafka_ratchet.spark_sink.errors import KafkaUnavailable, RegistryUnavailable, SparkFailed
 from kafka_ratchet.spark_sink.job.plan import OffsetRange
 
 BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 150.0)
@@ -22,10 +22,11 @@ BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 150.0)
 
 STALLED_AFTER_S = 15.0
 """Seconds without a commit after which the run reports a standstill."""
+Repeatable = KafkaUnavailable | RegistryUnavailable | SparkFailed
+"""Errors after which a job tries again; every other one, of the store too, ends it."""
 CAUSES: dict[type[Exception], str] = {
     KafkaUnavailable: "no-answer",
     RegistryUnavailable: "registry",
-    StoreError: "store",
     SparkFailed: "spark",
 }
 """Causes of a standstill by error; see docs/reference/stalls.md."""
@@ -82,7 +83,7 @@ class RunState:
         self.failures = 0
         """Number of failed attempts."""
         self.step: Step = "starting"
-        self.error: Exception | None = None
+        self.error: Repeatable | None = None
         """Reason why the newest attempt failed; None if it succeeded."""
         self.last_commit: Commit | None = None
         self.commits = 0
@@ -169,7 +170,7 @@ class RunState:
             self.committed_at = time.time()
         self._show()
 
-    def note_failure(self, error: Exception) -> None:
+    def note_failure(self, error: Repeatable) -> None:
         """Record a failed attempt, which the job repeats."""
         with self._lock:
             self.step, self.error = "failed", error
@@ -239,7 +240,7 @@ class RunState:
         """Return the cause of a standstill; "" if the job progresses, or has nothing to commit."""
         if self.stalled_s() >= STALLED_AFTER_S:
             found = (cause for kind, cause in CAUSES.items() if isinstance(self.error, kind))
-            return next(found, "commit" if self.error is None else "refused")
+            return next(found, "commit")
         now = time.monotonic()
         waits = any(
             now - since >= STALLED_AFTER_S and self.offsets.get(partition, 0) >= end
