@@ -114,6 +114,13 @@ class Fenced(SinkError):
     """Error for a job fenced by a newer job of its name; later commits of the older job stay invisible."""
 
 
+class TablePutBack(SinkError):
+    """Error for a table with another state of the job than the run's, and without a take-over by a newer run.
+
+    Nobody else runs: the next run goes on from the table's offsets.
+    """
+
+
 class RuleBroken(StoreError):
     """Error for a row that a constraint of the table refuses. The message tells how much of the commit was refused."""
 

@@ -20,7 +20,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
-from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, TopicRecreated, first_line
+from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, TablePutBack, TopicRecreated, first_line
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume, warn_of_missing_beginning
 from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS, Job, records, slices
 from kafka_ratchet.spark_sink.job.start import require_first_job
@@ -285,6 +285,7 @@ class Sink:
         Raises:
             Fenced: another run of the job has taken over, or the table already has the batch; nothing of this call is
                 visible.
+            TablePutBack: the table was put back to an earlier state; nothing of this call is visible.
             SchemaDiffers: the table has other columns.
             TopicRecreated: the topic was deleted and created again; nothing of this call is visible.
             KafkaUnavailable: Kafka does not answer about the topic; nothing of this call is visible.
@@ -498,10 +499,16 @@ class Sink:
 
         Raises:
             Fenced: another run has taken the table over in the meantime.
+            TablePutBack: the table was put back to a state before this run's take-over.
         """
         if self._offsets is not None and self._schema == schema:
             return self._offsets
         if self._generation is not None and (newest := store.generation()) != self._generation:
+            if newest < self._generation:
+                raise TablePutBack(
+                    f"job {self.job}: the table was put back to an earlier state (generation {newest}, where "
+                    f"{self._generation} was expected). Start a new loop of `batches`, which goes on from its offsets"
+                )
             raise Fenced(
                 f"job {self.job}: another run has taken the table over (generation {newest} after "
                 f"{self._generation}). Let that run continue, or fence it by a new loop of `batches`"

@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from threading import Event
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import Fenced, KafkaUnavailable, RegistryUnavailable, SecondJob, SparkFailed
+from kafka_ratchet.spark_sink.errors import (
+    Fenced,
+    KafkaUnavailable,
+    RegistryUnavailable,
+    SecondJob,
+    SparkFailed,
+    TablePutBack,
+)
 from kafka_ratchet.spark_sink.job.control import first_offsets, limited, require_first_run
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job, records, slices
@@ -131,8 +138,14 @@ def take_over_again(store: ResultStore, schema: StructType, run: RunState) -> No
 
     Raises:
         Fenced: a newer run has taken over; this run must not fence that run in turn.
+        TablePutBack: the table was put back to a state before this run's take-over.
     """
     newest = store.generation()
+    if newest < run.generation:
+        raise TablePutBack(
+            f"the table was put back to an earlier state: it has generation {newest}, where generation "
+            f"{run.generation} was expected. Run the job again, and it goes on from the table's offsets"
+        )
     if newest != run.generation:
         raise Fenced(
             f"a newer run of this job has taken the table over: generation {newest} has taken over from "

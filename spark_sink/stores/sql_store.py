@@ -17,6 +17,7 @@ from kafka_ratchet.spark_sink.errors import (
     SchemaDiffers,
     SequencesLost,
     StoreError,
+    TablePutBack,
 )
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import RepairNote, StoreCheck
@@ -255,7 +256,8 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
             locks: True to keep other runs from taking over until the transaction ends.
 
         Raises:
-            Fenced: another run has taken over, or has moved the offsets.
+            Fenced: another run has taken over.
+            TablePutBack: the table was put back to an earlier state.
             RowsLost: the result or the rejects changed.
             SchemaDiffers: the columns changed.
             SequencesLost: the table of last sequences changed.
@@ -285,7 +287,7 @@ class SqlStore(TableStore, Generic[Database, Columns, Staged]):
         """Suppress an error of the caller's commit if the end offsets are stored nevertheless."""
         try:
             yield
-        except (Fenced, Interrupted, RowsLost, SchemaDiffers, SequencesLost):
+        except (Fenced, Interrupted, RowsLost, SchemaDiffers, SequencesLost, TablePutBack):
             raise
         except Exception as error:
             try:

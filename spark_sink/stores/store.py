@@ -183,6 +183,7 @@ class ResultStore(Protocol):
 
         Raises:
             Fenced: another job has taken over; nothing of this call is visible.
+            TablePutBack: the table was put back to an earlier state; nothing of this call is visible.
             RowsLost: see `offsets`; nothing of this call is visible.
             SchemaDiffers: the table's columns were changed since `open`; nothing of this call is visible.
             StoreError: the store cannot be written; nothing of this call is visible.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, TopicRecreated, refuse
+from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, TablePutBack, TopicRecreated, refuse
 from kafka_ratchet.spark_sink.rows.partition_by import PartitionField
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores.location import TableLocation
@@ -284,11 +284,12 @@ class TableStore(ResultStore):
             start: expected stored offsets; None: they are not compared.
 
         Raises:
-            Fenced: another run has taken over, or the table has an earlier generation or other offsets than expected.
+            Fenced: another run has taken over.
+            TablePutBack: no other run has, and the table has an earlier generation or other offsets than expected.
         """
         moved = start is not None and any(start.get(partition) != offset for partition, offset in stored.items())
         if generation is not None and newest <= generation and (newest != generation or moved):
-            raise Fenced(
+            raise TablePutBack(
                 f"job {self._name} on {self._where}: the table was put back to an earlier state, or changed under "
                 f"this run's name: the table has generation {newest} and topic {self._topic} up to {dict(stored)}, and "
                 f"this run expects generation {generation} and {dict(start or {})}. This commit was not added. Run the "

@@ -28,6 +28,7 @@ from kafka_ratchet.spark_sink.errors import (
     RowsLost,
     SparkFailed,
     StoreError,
+    TablePutBack,
     TopicRecreated,
 )
 from kafka_ratchet.spark_sink.library import (
@@ -473,7 +474,11 @@ def test_a_loop_that_follows_reads_added_partitions_and_reports_a_removed_beginn
 @pytest.mark.parametrize(
     ("target", "error", "sentence"),
     [
-        ("duckdb:{}/t.duckdb?table=orders", Fenced, r"put back to an earlier state.*generation 1.*generation 2 and"),
+        (
+            "duckdb:{}/t.duckdb?table=orders",
+            TablePutBack,
+            r"put back to an earlier state.*generation 1.*generation 2 and",
+        ),
         ("{}/t", RowsLost, "was removed or recreated while job orders wrote to it. Nothing more was added"),
     ],
     ids=["duckdb", "delta"],

@@ -11,7 +11,7 @@ import pytest
 
 import kafka_ratchet.spark_sink
 from kafka_ratchet.spark_sink.cli import EXIT_FENCED, EXIT_OK, EXIT_REFUSED, main
-from kafka_ratchet.spark_sink.errors import Fenced
+from kafka_ratchet.spark_sink.errors import Fenced, TablePutBack
 from kafka_ratchet.spark_sink.job.access import CLIENT_VARIABLE
 from kafka_ratchet.spark_sink.job.run_state import RunSummary
 
@@ -71,6 +71,17 @@ def test_fenced_has_an_exit_code_of_its_own(
     monkeypatch.setattr("kafka_ratchet.spark_sink.cli.run_batch", fenced)
     assert main(arguments) == EXIT_FENCED
     assert capsys.readouterr().err == "fenced: generation 2 has taken over from 1\n"
+
+
+def test_a_table_that_was_put_back_has_the_exit_code_after_which_a_unit_starts_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def put_back(_: object) -> None:
+        raise TablePutBack("the table was put back to an earlier state")
+
+    monkeypatch.setattr("kafka_ratchet.spark_sink.cli._run", put_back)
+    assert main(["--bootstrap=b:1", "--topic=t", "--path=p", "--name=job"]) == EXIT_REFUSED
+    assert capsys.readouterr().err == "refused: the table was put back to an earlier state\n"
 
 
 def test_the_package_imports_nothing_of_the_other_packages() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,16 +19,18 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 
 from kafka_ratchet.app.local.jars import spark_jars
-from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OffsetsLost, TopicRecreated
+from kafka_ratchet.spark_sink.errors import Fenced, KafkaUnavailable, OffsetsLost, TablePutBack, TopicRecreated
 from kafka_ratchet.spark_sink.job.job import run_stream
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.job.run_state import RunSummary
+from kafka_ratchet.spark_sink.job.run_state import RunState, RunSummary
+from kafka_ratchet.spark_sink.job.start import take_over_again
+from kafka_ratchet.spark_sink.rows.columns import result_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count
 from tests.spark_sink.conftest import spark_jvm
-from tests.spark_sink.sites import delta_store
+from tests.spark_sink.sites import delta_store, duckdb_store
 
 Write = Callable[..., None]
 Rows = Callable[..., list[tuple[object, ...]]]
@@ -59,6 +62,22 @@ def stream(broker: str, spark: SparkSession, table: str) -> Callable[..., RunSum
 
 
 def _nothing() -> None: ...
+
+
+def test_a_table_put_back_before_a_second_try_is_no_take_over(tmp_path: Path) -> None:
+    """Without Spark: DuckDB's own file, copied after the first take-over and put back after the second."""
+    place, copy, run = tmp_path / "results.duckdb", tmp_path / "copy.duckdb", RunState()
+    duckdb_store(str(place), "results", "job", "events").open(result_schema(None))
+    shutil.copy(place, copy)
+    store = duckdb_store(str(place), "results", "job", "events")
+    run.note_take_over(2, store.open(result_schema(None)))
+    shutil.copy(copy, place)
+    with pytest.raises(TablePutBack, match="generation 1, where generation 2 was expected"):
+        take_over_again(store, result_schema(None), run)
+    duckdb_store(str(place), "results", "job", "events").open(result_schema(None))
+    run.note_take_over(1, {})
+    with pytest.raises(Fenced, match="generation 2 has taken over from 1"):
+        take_over_again(store, result_schema(None), run)
 
 
 def test_a_stream_goes_on_with_what_comes(

@@ -18,6 +18,7 @@ from kafka_ratchet.spark_sink.errors import (
     OptionRefused,
     SchemaDiffers,
     StoreError,
+    TablePutBack,
     TopicRecreated,
     WriteModeDiffers,
 )
@@ -207,12 +208,12 @@ def test_the_older_of_two_is_fenced_before_and_after_it_has_written(
     assert seen(site) == [("a", 1), ("b", 1), ("c", 1)]
 
 
-def test_a_commit_from_other_offsets_than_the_stored_is_fenced(site: Site, frame: Frame) -> None:
+def test_a_commit_from_other_offsets_than_the_stored_is_refused(site: Site, frame: Frame) -> None:
     store = site.make()
     store.open(ddl(SIMPLE))
     store.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1})
     for start in ({0: 0}, {0: 2}, {1: 0}):
-        with pytest.raises(Fenced, match=r"topic events up to \{0: 1\}"):
+        with pytest.raises(TablePutBack, match=r"topic events up to \{0: 1\}"):
             store.commit(frame((0, 0, "again", 1)), start, {p: offset + 1 for p, offset in start.items()})
     assert (store.offsets(), seen(site)) == ({0: 1}, [("a", 1)])
 
