@@ -180,10 +180,23 @@ def test_a_dead_worker_a_halted_partition_and_a_stuck_sink_fire(tmp_path: Path) 
     run("test", "rules", cases)
 
 
-def check(folder: Path, alert: str, series: Mapping[str, str], at: Mapping[str, str | None], **labels: str) -> None:
-    """Check an alert at some times. series: samples of every 30 s; at: the summary by time, None where it is silent.
+def check(
+    folder: Path,
+    alert: str,
+    series: Mapping[str, str],
+    at: Mapping[str, str | None],
+    interval: str = "30s",
+    **labels: str,
+) -> None:
+    """Check an alert at some times.
 
-    labels: those of the alert where it fires.
+    Args:
+        folder: an empty folder.
+        alert: the alert's name.
+        series: samples of each series.
+        at: summary of the alert by time; None: it does not fire.
+        interval: time between two samples.
+        labels: labels of the alert that fires.
     """
     fires = [{"exp_labels": labels, "exp_annotations": {"summary": summary}} for summary in at.values()]
     cases = [
@@ -191,8 +204,8 @@ def check(folder: Path, alert: str, series: Mapping[str, str], at: Mapping[str, 
         for (time, summary), firing in zip(at.items(), fires, strict=True)
     ]
     samples = [{"series": name, "values": values} for name, values in series.items()]
-    tests = [{"interval": "30s", "input_series": samples, "alert_rule_test": cases}]
-    given = {"rule_files": [str(FOLDER / "alerts.yml")], "evaluation_interval": "30s", "tests": tests}
+    tests = [{"interval": interval, "input_series": samples, "alert_rule_test": cases}]
+    given = {"rule_files": [str(FOLDER / "alerts.yml")], "evaluation_interval": interval, "tests": tests}
     (folder / "cases.yml").write_text(yaml.safe_dump(given), "utf-8")
     run("test", "rules", folder / "cases.yml")
 
@@ -235,3 +248,33 @@ def test_a_worker_that_dies_again_and_again_fires(tmp_path: Path) -> None:
     }
     at = {"20m": None, "30m": "Worker a ends and starts again and again."}
     check(tmp_path, "RatchetWorkerRestarts", series, at, severity="critical", job="ratchet-worker", instance="a")
+
+
+@promtool
+def test_a_batch_run_that_no_longer_succeeds_fires(tmp_path: Path) -> None:
+    """Its file is that of the last success, for ever."""
+    where = 'job="node",instance="n",sink="r",topic="t"'
+    series = {f"ratchet_sink_finished_timestamp_seconds{{{where}}}": "3600x287 90000x600"}
+    at = {"48h": None, "72h": None, "74h": "No run of sink r has ended well for 2d 1h 0m 0s."}
+    labels = {"job": "node", "instance": "n", "sink": "r", "topic": "t"}
+    check(tmp_path, "RatchetSinkBatchStale", series, at, "5m", severity="warning", **labels)
+
+
+@promtool
+def test_rejects_of_a_stream_and_of_a_batch_run_fire(tmp_path: Path) -> None:
+    finished, running = (f'job="{job}",instance="n",sink="r",topic="t"' for job in ("node", "ratchet-sink"))
+    summary = "Sink r rejects values that do not parse."
+    for where, more, at in (
+        (
+            finished,
+            {f"ratchet_sink_finished_timestamp_seconds{{{finished}}}": "9x200"},
+            {"5m": summary, "90m": summary},
+        ),
+        (running, {}, {"5m": None, "90m": None}),
+    ):
+        labels = dict(re.findall(r'(\w+)="(.*?)"', where))
+        series = {f"ratchet_sink_rejects_total{{{where}}}": "3x200", **more}
+        check(tmp_path, "RatchetSinkRejects", series, at, severity="warning", **labels)
+    rising = {f"ratchet_sink_rejects_total{{{running}}}": "3x20 5x200"}
+    at = {"9m": None, "15m": summary, "60m": None}
+    check(tmp_path, "RatchetSinkRejects", rising, at, severity="warning", **labels)
