@@ -286,8 +286,8 @@ def test_a_jump_fires_until_the_partition_begins_anew(tmp_path: Path) -> None:
     # After a move, the series begins with the jump; a restart of the worker begins at 0.
     series = {f"ratchet_sequence_jumps_total{{{where}}}": "_x4 1x200 0x20"}
     summary = (
-        "Stream s, partition 0: 1 sequences lay far above their identity's last; what follows may be dropped. The alert "
-        "stays until the worker starts again."
+        "Stream s, partition 0: 1 sequences lay far above their identity's last; what follows may be dropped. "
+        "The alert stays until the worker starts again."
     )
     at = {"1m": None, "5m": summary, "90m": summary, "110m": None}
     labels = {"job": "j", "instance": "b", "stream": "s", "partition": "0"}

@@ -40,7 +40,10 @@ def quicker(alerts: str) -> str:
 
 
 def asked() -> dict[str, str]:
-    """Return the expressions of alerts and dashboard by place, without the side they are compared with."""
+    """Return the expressions of alerts and dashboard by place, without the side they are compared with.
+
+    A series with a cause exists during a standstill only, so the cause is left out too.
+    """
     found = {}
     for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]:
         for rule in group["rules"]:
@@ -55,7 +58,8 @@ def asked() -> dict[str, str]:
 
 def _left_of_comparison(expression: str) -> str:
     inner = re.fullmatch(r"absent\((.*)\)", expression)
-    return re.split(r" (?:==|>) [\d.]+", inner[1] if inner else expression)[0]
+    left = re.split(r" (?:==|>) [\d.]+", inner[1] if inner else expression)[0]
+    return re.sub(r'\{cause!?[=~]+"[^"]*"\}', "", left)
 
 
 class Prometheus:
