@@ -133,6 +133,14 @@ def test_commands_exist(name: str) -> None:
     assert "entrypoint" not in services[name]
 
 
+def test_the_sink_cannot_be_scaled() -> None:
+    """Of two containers, the one taken over ends with code 3, is started again, and takes over in turn."""
+    name = services["sink"]["container_name"]  # Compose refuses a second container of the name
+    assert name == "${COMPOSE_PROJECT_NAME:-ratchet}-sink"  # of another project's too, without the variable
+    assert services["sink"]["restart"] == "unless-stopped"
+    assert [each for each in OURS if "container_name" in services[each]] == ["sink"]
+
+
 def test_commands_of_the_comments_exist() -> None:
     shown = re.findall(r"docker compose run --rm \w+ (\w+)", COMPOSE.read_text("utf-8"))
     assert shown == ["publish", "verify"]
