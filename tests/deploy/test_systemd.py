@@ -102,6 +102,17 @@ def test_the_page_reads_its_token_where_systemd_puts_it() -> None:
     assert f"RATCHET_WEB__TOKEN_FILE=%d/{name}" in values(page, "Environment")
 
 
+def test_the_page_and_the_sinks_have_the_same_relative_paths() -> None:
+    """`sink.path` is relative by default."""
+    (page,) = (unit for unit in UNITS if "web" in unit.name)
+    sinks = {folder for unit in UNITS if "sink" in unit.name for folder in values(unit, "WorkingDirectory")}
+    (folder,) = sinks
+    assert values(page, "WorkingDirectory") == [f"-{folder}"]  # the sink's unit makes it
+    assert folder == f"%S/{values(UNITS[0], 'StateDirectory')[0]}"
+    assert values(page, "User") == values(UNITS[0], "User")  # it may be read by its owner alone
+    assert values(page, "StateDirectory") == []
+
+
 def test_a_sink_that_was_taken_over_is_not_started_again() -> None:
     from kafka_ratchet.spark_sink.cli import EXIT_FENCED
 
