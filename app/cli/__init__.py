@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -105,6 +106,7 @@ for tool in TOOLS:
 
 def main() -> None:
     """Run the command of this process, and exit; a RatchetError becomes an error text on stderr and exit code 2."""
+    _end_at_sigterm()
     _import_structlog()
     from kafka_ratchet.app.log_setup import configure
     from kafka_ratchet.spark_sink.secrets import hide_in_tracebacks
@@ -113,6 +115,16 @@ def main() -> None:
     _escape_output()
     configure("warning")  # commands that run as services set the level of their settings
     sys.exit(run())
+
+
+def _end_at_sigterm() -> None:
+    """Let SIGTERM end process 1 of a container at once, as it ends any other process.
+
+    The kernel keeps the signal from process 1 until that has a handler. A worker has one of its own only after its
+    start, which waits for Kafka up to `kafka_timeout_s`. Nothing needs an end before: no transaction is open.
+    """
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
 
 
 def _escape_output() -> None:
