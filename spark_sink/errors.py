@@ -115,9 +115,9 @@ class Fenced(SinkError):
 
 
 class TablePutBack(SinkError):
-    """Error for a table with another state of the job than the run's, and without a take-over by a newer run.
+    """Error for a table put back to an earlier state while the job ran.
 
-    Nobody else runs: the next run goes on from the table's offsets.
+    No newer run has taken over: the next run goes on from the table's offsets.
     """
 
 

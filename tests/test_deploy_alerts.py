@@ -276,8 +276,8 @@ def test_rejects_of_a_stream_and_of_a_batch_run_fire(tmp_path: Path) -> None:
         series = {f"ratchet_sink_rejects_total{{{where}}}": "3x200", **more}
         check(tmp_path, "RatchetSinkRejects", series, at, severity="warning", **labels)
     rising = {f"ratchet_sink_rejects_total{{{running}}}": "3x20 5x200"}
-    at = {"9m": None, "15m": summary, "60m": None}
-    check(tmp_path, "RatchetSinkRejects", rising, at, severity="warning", **labels)
+    around = {"9m": None, "15m": summary, "60m": None}
+    check(tmp_path, "RatchetSinkRejects", rising, around, severity="warning", **labels)
 
 
 @promtool
