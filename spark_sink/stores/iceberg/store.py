@@ -58,7 +58,7 @@ from kafka_ratchet.spark_sink.stores.location import ENGINE, TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore, Staged
 from kafka_ratchet.spark_sink.stores.orphans import Orphan, files_of_older_holders
 from kafka_ratchet.spark_sink.stores.sequence_files import FOLDER, SequenceFiles
-from kafka_ratchet.spark_sink.stores.store import rows_lost, tuples
+from kafka_ratchet.spark_sink.stores.store import rows_ahead, rows_lost, tuples
 from kafka_ratchet.spark_sink.stores.stored_write_mode import has_key, write_mode_text
 from kafka_ratchet.spark_sink.topic_ids import StoredTopicId
 
@@ -289,13 +289,17 @@ class IcebergStore(OptimisticStore["Table"]):
             if what:
                 raise rows_lost(self._catalog, what, self._row_offsets(table) is not None)
             return
+        if self._has_own_file(table):
+            what = f"the table has rows that job {self._name} wrote, but no offsets of that job"
+            raise rows_ahead(self._catalog, f"{what}: the offsets were removed, or the table is a copy")
+
+    def _has_own_file(self, table: Table) -> bool:
+        """Return whether the table still has a file that this job wrote, by the files' names."""
         try:
             files = [task.file.file_path.rpartition("/")[2] for task in table.scan().plan_files()]
         except Exception as error:
             self._refuse(error)
-        if any(found and found["job"] == self._name for found in map(FILE_NAME.fullmatch, files)):
-            what = f"the table has rows of job {self._name} without offsets: these were removed, or the table is a copy"
-            raise rows_lost(self._catalog, what, self._row_offsets(table) is not None)
+        return any(found and found["job"] == self._name for found in map(FILE_NAME.fullmatch, files))
 
     def _replaced(self, table: Table) -> str:
         """Describe how another writer replaced all rows of the job; empty text: a row of the job remains."""
@@ -318,6 +322,8 @@ class IcebergStore(OptimisticStore["Table"]):
             self._refuse(error)
 
     def _row_offsets(self, table: Table) -> dict[int, int] | None:
+        if not self._newest(table) and self._has_own_file(table):
+            return None  # the offsets are gone, and the rows are not
         if not self._replaced(table):
             return offsets_of_rows(table, self._name, self._topic)
         # Without partition and offset in the rows, a change of a single file may look like a replacement of all rows.

@@ -180,6 +180,22 @@ def iceberg_table(lake: Site) -> Any:
     return lake.make()._find()  # type: ignore[attr-defined]
 
 
+def test_a_copy_without_the_offsets_of_its_rows_is_not_read_from_the_beginning(tmp_path: Path, frame: Frame) -> None:
+    lake, copy = LOCAL["iceberg"](tmp_path / "a"), LOCAL["iceberg"](tmp_path / "b")
+    holder = lake.make()
+    holder.open(ddl())
+    holder.commit(frame(0, 1), {0: 0}, {0: 2})
+    copy.make("another").open(ddl())
+    with iceberg_table(copy).transaction() as transaction, transaction.update_snapshot().fast_append() as producer:
+        for task in live_files(iceberg_table(lake)):
+            producer.append_data_file(task.file)
+    store = copy.make()
+    refused(store.offsets, lambda: store.open(ddl()), match=r"rows that job job wrote, but no offsets .* a second time")
+    check = copy.make().check()
+    assert check.rows_ahead  # so `resume --from stored` is refused
+    assert check.row_offsets is None  # and so is `--from table`
+
+
 def test_an_overwrite_by_another_is_named_and_a_deletion_is_not(tmp_path: Path, frame: Frame) -> None:
     """In one snapshot, as Spark's INSERT OVERWRITE does, and with as many rows as before."""
     lake = LOCAL["iceberg"](tmp_path)
