@@ -48,6 +48,7 @@ from kafka_ratchet.spark_sink.spark.micro_batch import (
 )
 from kafka_ratchet.spark_sink.spark.session import is_connect, require_release
 from kafka_ratchet.spark_sink.stores.location import ENGINE, TableAddress, TableLocation
+from kafka_ratchet.spark_sink.stores.open_store import require_options
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.store import NEW_TOPIC, require_local_master
 
@@ -455,8 +456,6 @@ class Sink:
         made = store_class(location.kind)
         if self._engine and spark is not None:
             made.require_engine(spark)
-        if self._options.get("evolve") and not made.evolves:
-            raise OptionRefused(f"store {location.kind} cannot add columns to a table. Remove evolve")
         return made(
             location,
             self.job,
@@ -468,6 +467,8 @@ class Sink:
         )
 
     def _with_engine(self, location: TableLocation) -> TableLocation:
+        evolve = self._options.get("evolve", False)
+        require_options(location, self._write_mode, evolve=evolve, partition_by=self._partition_by)
         if self._engine and self._engine not in store_class(location.kind).engines:
             raise OptionRefused(
                 f"engine {self._engine} is for Delta and Iceberg tables, and not for store {location.kind}. Remove "

@@ -9,6 +9,7 @@ from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.columns import rejects_schema
 from kafka_ratchet.spark_sink.rows.partition_by import PartitionField
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore
 from kafka_ratchet.spark_sink.stores.pair import NumberedStore, PairedStore
@@ -22,6 +23,34 @@ if TYPE_CHECKING:
 def rejects_location(location: TableLocation) -> TableLocation:
     """Return the location of the rejects that belong to a result table."""
     return store_class(location.kind).rejects_at(location)
+
+
+def require_options(
+    location: TableLocation, write_mode: WriteMode, *, evolve: bool, partition_by: Sequence[PartitionField]
+) -> None:
+    """Refuse options that the store of a location cannot honour.
+
+    Raises:
+        OptionRefused: the store adds no columns, or has no partitions, or the write mode excludes partitions.
+    """
+    kind = store_class(location.kind)
+    if evolve and not kind.evolves:
+        can = [name for name in STORES if store_class(name).evolves]
+        raise OptionRefused(
+            f"store {location.kind} adds no columns to an existing table: evolve is for {' and '.join(can)}. Leave "
+            "evolve out, or choose one of them"
+        )
+    if partition_by and not kind.partitions:
+        can = [name for name in STORES if store_class(name).partitions]
+        raise OptionRefused(
+            f"store {location.kind} cannot divide a table into partitions: partition_by is for {' and '.join(can)}. "
+            "Leave partition_by out (a database finds rows by its own statistics and indexes), or choose one of them"
+        )
+    if partition_by and write_mode.kind != "append":
+        raise OptionRefused(
+            f"partition_by is for kind append: later records change a row of kind {write_mode.kind}, and "
+            "could move it to another partition. Leave partition_by out"
+        )
 
 
 def make_store(
@@ -41,23 +70,7 @@ def make_store(
     """
     kind = store_class(location.kind)
     require_path(location)
-    if evolve and not kind.evolves:
-        can = [name for name in STORES if store_class(name).evolves]
-        raise OptionRefused(
-            f'store {location.kind} adds no columns to an existing table: evolve = "add" is for '
-            f"{' and '.join(can)}. Leave evolve out, or choose one of them"
-        )
-    if partition_by and not kind.partitions:
-        can = [name for name in STORES if store_class(name).partitions]
-        raise OptionRefused(
-            f"store {location.kind} cannot divide a table into partitions: partition_by is for {' and '.join(can)}. "
-            "Leave partition_by out (a database finds rows by its own statistics and indexes), or choose one of them"
-        )
-    if partition_by and pipeline.write_mode.kind != "append":
-        raise OptionRefused(
-            f"partition_by is for kind append: later records change a row of kind {pipeline.write_mode.kind}, and "
-            "could move it to another partition. Leave partition_by out"
-        )
+    require_options(location, pipeline.write_mode, evolve=evolve, partition_by=partition_by)
     judged = pipeline.write_mode.judged is not None
     if judged and not kind.keeps_sequences:
         can = [name for name in STORES if store_class(name).keeps_sequences]

@@ -543,6 +543,13 @@ def test_rows_without_a_place_are_refused_amid_a_committed_micro_batch(spark: Sp
         _without_stored(frame, {0: 7}, "orders").collect()
 
 
+def test_partitions_of_files_are_for_rows_that_stay(tmp_path: Path) -> None:
+    with pytest.raises(OptionRefused, match="partition_by is for kind append"):
+        exactly_once(str(tmp_path / "a"), job="orders", kind="upsert", key="id", partition_by=["who"])
+    with pytest.raises(OptionRefused, match="cannot divide a table"):
+        exactly_once(f"duckdb:{tmp_path}/b.duckdb?table=b", job="orders", partition_by=["who"])
+
+
 def test_targets() -> None:
     for target in ("orders", "", "postgresql://host/db", "mysql://host/db"):
         with pytest.raises(OptionRefused):
