@@ -36,6 +36,9 @@ STOP_LIMIT_S = supervisor.GRACE_S
 
 HEAP = ("-Xms256m", "-Xmx1g")
 
+CONFIG_FILES = ("server.properties", "log4j2.properties")
+"""Names of the files with Kafka's settings and those of its log, which each start writes."""
+
 LAST_LINES, LINES_SHOWN = 500, 12
 """Two numbers of lines: those to read from the end of an ended broker's log, and those to show in an error.
 
@@ -241,6 +244,7 @@ class EmbeddedBroker:
 
     def _launch_locked(self, java: Path, jars: list[Path], lock: IO[str]) -> None:
         try:
+            self._refuse_foreign()
             (self.folder / "logs").mkdir(exist_ok=True)
             if self._port is None:
                 self._port = self._last_port() or free_port()
@@ -249,6 +253,8 @@ class EmbeddedBroker:
                     f"port {self._port} of 127.0.0.1 is in use by another program. Give another port with --port, or "
                     "0 for a free one"
                 )
+            if not self._formatted.exists():
+                self._formatting.touch()
             self._write_config()
         except OSError as error:
             raise SetupError(
@@ -288,6 +294,33 @@ class EmbeddedBroker:
         match = re.search(r"^cluster\.id=(\S+)$", text, re.MULTILINE)
         return match[1] if match else None
 
+    @property
+    def _formatted(self) -> Path:
+        """Return the path of the marker of a folder that this class has formatted."""
+        return self.folder / "formatted"
+
+    @property
+    def _formatting(self) -> Path:
+        """Return the path of the marker of a folder that this class has begun to format."""
+        return self.folder / "formatting"
+
+    def _refuse_foreign(self) -> None:
+        """Refuse a folder that holds data or settings of another program.
+
+        Raises:
+            SetupError: the folder holds them.
+        """
+        if self._formatted.exists() or self._formatting.exists():
+            return
+        found = [name for name in CONFIG_FILES if (self.folder / name).exists()]
+        if self.data_folder.exists() and not _is_empty(self.data_folder):
+            found.append("data")
+        if found:
+            raise SetupError(
+                f"the broker's folder {self.folder} already has {' and '.join(found)}, and no embedded broker has "
+                "formatted it. Nothing was changed. Name a new or empty folder with --folder"
+            )
+
     def _write_config(self) -> None:
         voters = dict(self._voters) if self._voters else {self._node_id: f"127.0.0.1:{free_port()}"}
         settings = {
@@ -298,14 +331,15 @@ class EmbeddedBroker:
             **self._options,
         }
         text = "".join(f"{name}={value}\n" for name, value in settings.items())
-        (self.folder / "server.properties").write_text(text, "ascii")
-        (self.folder / "log4j2.properties").write_text(_LOG_CONFIG, "ascii")
+        for name, content in zip(CONFIG_FILES, (text, _LOG_CONFIG), strict=True):
+            (self.folder / name).write_text(content, "ascii")
 
     def _format(self, storage_tool: list[str]) -> None:
         """Format the data folder with the cluster id, unless it is formatted; repeat an interrupted formatting."""
-        formatted = self.folder / "formatted"
-        if formatted.exists():
+        if self._formatted.exists():
+            self._formatting.unlink(missing_ok=True)
             return
+        # Only data of an interrupted formatting: `_refuse_foreign` has refused any other.
         shutil.rmtree(self.data_folder, ignore_errors=True)
         command = [*storage_tool, "format", "--config", "server.properties", "--cluster-id", self._cluster_id]
         done = subprocess.run(
@@ -316,7 +350,8 @@ class EmbeddedBroker:
                 f"the broker's folder {self.folder} cannot be formatted. Kafka's kafka-storage printed:\n"
                 f"{(done.stderr or done.stdout).strip()[-2000:]}"
             )
-        formatted.touch()
+        self._formatted.touch()
+        self._formatting.unlink()
 
     def _last_port(self) -> int | None:
         """Return the port that this folder's broker had last, if the port is free."""
@@ -386,6 +421,10 @@ def node_settings(node_id: int, voters: Mapping[int, str]) -> dict[str, str]:
 
 LET_IN_AGAIN_SOON: Mapping[str, str] = {"broker.session.timeout.ms": "4000"}
 """Options for a broker that will be killed: Kafka registers it again only after its old session has timed out."""
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and next(folder.iterdir(), None) is None
 
 
 def _new_cluster_id() -> str:

@@ -180,6 +180,28 @@ def test_a_folder_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
         EmbeddedBroker(tmp_path / "taken").start()
 
 
+@pytest.mark.parametrize("foreign", ["data/orders.csv", "server.properties", "log4j2.properties"])
+def test_a_folder_of_another_program_is_refused_and_stays_as_it_is(tmp_path: Path, foreign: str) -> None:
+    theirs = tmp_path / foreign
+    theirs.parent.mkdir(exist_ok=True)
+    theirs.write_text("theirs")
+    with pytest.raises(SetupError, match=f"{re.escape(str(tmp_path))} already has .*--folder"):
+        EmbeddedBroker(tmp_path).start()
+    assert theirs.read_text() == "theirs"
+    assert {each.name for each in tmp_path.iterdir()} == {foreign.partition("/")[0], "broker.lock"}
+
+
+def test_an_interrupted_formatting_is_repeated(tmp_path: Path) -> None:
+    (tmp_path / "formatting").touch()
+    (tmp_path / "server.properties").write_text("half")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "meta.properties").write_text("half")
+    with EmbeddedBroker(tmp_path) as broker:
+        assert broker.is_running
+    assert (tmp_path / "formatted").exists()
+    assert not (tmp_path / "formatting").exists()
+
+
 OWNER = """
 import signal, sys, threading
 from pathlib import Path
