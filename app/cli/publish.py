@@ -120,7 +120,7 @@ def publish(
     json: Json = False,
 ) -> None:
     """Publish files under a producer name. After a crash, run the command again: it continues where it stopped."""
-    from kafka_ratchet.app.local.broker import choose_broker
+    from kafka_ratchet.app.local.broker import bootstrap_of, choose_broker
     from kafka_ratchet.app.repartition import arrives_in
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.errors import SettingsError
@@ -128,6 +128,7 @@ def publish(
 
     decided = _topic_decision(topic_replaced)
     settings = load(config)
+    bootstrap_of(settings)  # refused here: an embedded Kafka would be deleted with the published records
     if topic is None and stream is None and not settings.streams:
         raise SettingsError("the topic is not named, and the settings have no stream with an input. Give --topic NAME")
     topic = topic or arrives_in(settings.streams, settings.stream(stream)[0])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from kafka_ratchet.app.local.connectivity import require_answer, wait_until_reachable
 from kafka_ratchet.app.log_setup import say
@@ -15,6 +16,12 @@ from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.transport.client.security import client_options
 
 __all__ = ["ChosenBroker", "bootstrap_of", "choose_broker", "named_broker", "open_broker", "wait_until_reachable"]
+
+TEMPORARY: Final = (
+    "bootstrap is not set, so a temporary Kafka runs for this command, and is deleted with its topics at the end. To "
+    "use another Kafka, set bootstrap in the settings file, or RATCHET_BOOTSTRAP"
+)
+"""Sentence of a command that starts an embedded broker of its own."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +80,14 @@ def open_broker(settings: Settings | None = None) -> Iterator[ChosenBroker]:
     """Yield the Kafka to use.
 
     It is the one at `settings.bootstrap` (without settings: at `RATCHET_BOOTSTRAP`), as soon as it answers. If no
-    address is set, it is an embedded broker in a temporary folder, which needs Java.
+    address is set, it is an embedded broker in a temporary folder, which needs Java. With settings, a sentence on
+    standard error says so.
 
     Raises:
         BrokerUnavailable: Kafka at `bootstrap` did not answer within `settings.kafka_timeout_s`.
         SetupError: the embedded broker cannot be started.
     """
+    is_command = settings is not None
     settings = settings or Settings(bootstrap=os.environ.get("RATCHET_BOOTSTRAP") or None)
     if settings.bootstrap is not None:
         wait_until_reachable(settings.bootstrap, settings.kafka, settings.kafka_timeout_s, say)
@@ -86,5 +95,7 @@ def open_broker(settings: Settings | None = None) -> Iterator[ChosenBroker]:
         return
     from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker  # not loaded where a Kafka is named
 
+    if is_command:
+        say(TEMPORARY)
     with EmbeddedBroker() as embedded:
         yield ChosenBroker(embedded.bootstrap, embedded.data_folder)

@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
-from kafka_ratchet.app.cli import cli
+from kafka_ratchet.app.cli import cli, run
 from kafka_ratchet.errors import RatchetError
 
 ROOT = Path(__file__).parents[3]
@@ -100,6 +100,19 @@ def written(broker: str, topic: str, partitions: int) -> int:
 
 def lines(count: int) -> list[bytes]:
     return [b'{"user":"u%d","n":%d,"text":"%s"}' % (i * i % 97, i, b"x" * (i % 50)) for i in range(count)]
+
+
+def test_publishing_needs_the_address_of_a_kafka(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the records would go to an embedded Kafka, which is deleted with them."""
+    monkeypatch.delenv("RATCHET_BOOTSTRAP", raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path("events.txt").write_text("an event\n")
+    assert run(["publish", "events.txt", "--producer", "p", "--topic", "t", "--partitions", "1"]) == 2
+    printed = capsys.readouterr()
+    assert "bootstrap is missing" in printed.err
+    assert printed.out == ""
 
 
 def test_killed_five_times_and_resumed(

@@ -355,6 +355,12 @@ def test_the_broker_of_the_environment_is_chosen(broker: str, monkeypatch: pytes
         assert bootstrap == broker
 
 
+def test_a_command_says_that_its_kafka_is_temporary(capsys: pytest.CaptureFixture[str]) -> None:
+    with choose_broker(Settings(bootstrap=None)) as bootstrap:
+        assert Reachability(bootstrap, {}).ask(30) is None
+    assert "bootstrap is not set, so a temporary Kafka runs" in capsys.readouterr().err
+
+
 def test_waiting_ends_with_an_error_that_names_the_remedy(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kafka_ratchet.app.local.connectivity.MESSAGE_EVERY_S", 600.0)
     said: list[str] = []
