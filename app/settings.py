@@ -55,6 +55,9 @@ OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "RATCHET_HOME", "RATCHET_CACHE"})
 BROKERS = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 """Pattern of one broker: host:port or [IPv6]:port. The port is required, since clients differ in their default."""
 
+ADDRESSES = ("bootstrap.servers", "metadata.broker.list")
+"""librdkafka's names of the brokers' addresses. Only librdkafka reads them, and the worker's client does not."""
+
 
 def _joined(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str | int | bool]]:
     for name, option in table.items():
@@ -70,8 +73,17 @@ def _client_options(value: object) -> object:
     """Return client options by librdkafka's dotted names, from nested tables; another value unchanged.
 
     TOML parses `sasl.mechanism = "PLAIN"` as a table `sasl` with an entry `mechanism`.
+
+    Raises:
+        ValueError: an option names other brokers than `bootstrap`, so that parts of one command would use two clusters.
     """
-    return dict(_joined(value)) if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    options = dict(_joined(value))
+    for name in ADDRESSES:
+        if name in options:
+            raise ValueError(f"option {name!r} is not possible here. Remove it, and set bootstrap instead")
+    return options
 
 
 ClientOptions = Annotated[dict[str, str | int | bool], BeforeValidator(_client_options)]

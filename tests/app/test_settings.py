@@ -122,6 +122,17 @@ def test_client_option_that_is_no_value_is_refused_without_showing_it(tmp_path: 
     assert "secret" not in sentence
 
 
+@pytest.mark.parametrize("option", ["bootstrap.servers", "metadata.broker.list"])
+def test_addresses_among_the_client_options_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """librdkafka would connect to them, and the worker's own client to `bootstrap`."""
+    sentence = f"kafka: option '{option}' is not possible here. Remove it, and set bootstrap instead"
+    assert sentence in refusal(tmp_path, f'bootstrap = "a:1"\n[kafka]\n{option} = "b:1"')
+    monkeypatch.setenv(f"RATCHET_KAFKA__{option.upper().replace('.', '__')}", "b:1")
+    assert sentence in refusal(tmp_path, 'bootstrap = "a:1"')
+
+
 # The file
 
 
