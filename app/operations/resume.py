@@ -82,6 +82,11 @@ MOST_DIGITS: Final = 19
 """Maximum number of digits of an offset, which has 64 bits. Python refuses numbers of thousands of digits."""
 CHANGELOG_BYTES: Final = 1_000_000
 """Maximum number of bytes of a batch of changelog entries; a topic's max.message.bytes is 1,048,588 by default."""
+WITHOUT_CHANGELOG: Final = (
+    "In a stream without a changelog, `ratchet resume` with --from and --execute creates the topics. Start no worker "
+    "before: it would forward every record of the input"
+)
+"""Remedy of `ratchet resume` for a stream that never ran."""
 
 
 class ResumeOptions(msgspec.Struct, frozen=True):
@@ -163,9 +168,24 @@ class Resume:
     """Planner and executor of an operator's decision about one stream's partitions, with a connection to Kafka."""
 
     def __init__(
-        self, settings: Settings, bootstrap: str, name: str, wanted: ResumeOptions, by: str | None = None
+        self,
+        settings: Settings,
+        bootstrap: str,
+        name: str,
+        wanted: ResumeOptions,
+        by: str | None = None,
+        *,
+        without_changelog: str = WITHOUT_CHANGELOG,
     ) -> None:
-        """Check the stream's topics and their owner. by: name of the operator; None: the user of this process.
+        """Check the stream's topics and their owner.
+
+        Args:
+            settings: settings with the stream.
+            bootstrap: host:port[,host:port].
+            name: name of the stream.
+            wanted: the operator's decision.
+            by: name of the operator; None: the user of this process.
+            without_changelog: remedy for a stream without a changelog, which most likely never ran.
 
         Raises:
             TopicMissing: a topic of the stream does not exist.
@@ -187,11 +207,12 @@ class Resume:
         self.changelog = changelog_name(settings.app, name)
         for topic in (self.stream.input, *self.stream.writes, self.changelog):
             if topic not in found:
-                raise TopicMissing(
-                    f"stream {name}: the topic {topic} does not exist. Create it, or start a worker once, which "
-                    "creates it and then halts until you decide. For a stream that never ran, --from with "
-                    "--execute creates the topics"
-                )
+                # A worker halts a stream with a changelog. Without one, it forwards every record of the input.
+                remedy = "Create it, or start a worker once, which creates it and then halts until you decide"
+                if self.changelog not in found:
+                    is_input = topic == self.stream.input
+                    remedy = f"{'Create it with its final number of partitions. ' * is_input}{without_changelog}"
+                raise TopicMissing(f"stream {name}: the topic {topic} does not exist. {remedy}")
         self.partitions = found[self.stream.input]
         self.shared: list[tuple[str, int]] = []
         """Topic partitions, known to this command, that every lane may write to."""

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 from kafka_ratchet.app.operations.resume import Resume, ResumeOptions
 from kafka_ratchet.app.operations.state_rows import Row
@@ -20,13 +21,20 @@ SEQUENCE, SEEN = 8, 4
 
 The last sequence is at the beginning of the value, the time of the last record at its end."""
 
+WITHOUT_CHANGELOG: Final = (
+    "The stream has no state to read: it never ran, or its changelog is lost. If it did run, correct the name of the "
+    "stream or the application in the settings"
+)
+"""Remedy of commands that read the state of a stream without a changelog."""
+
 
 class StateExport:
     """Reader of one stream's state, with a connection to Kafka. It only reads, so workers may run."""
 
     def __init__(self, settings: Settings, bootstrap: str, name: str) -> None:
         """Check the stream's topics and their owner; raises the errors of `Resume`."""
-        self._resume = Resume(settings, bootstrap, name, ResumeOptions(None, "", False, False))
+        wanted = ResumeOptions(None, "", False, False)
+        self._resume = Resume(settings, bootstrap, name, wanted, without_changelog=WITHOUT_CHANGELOG)
         self.partitions = self._resume.partitions
 
     def rows(self) -> Iterator[Row]:

@@ -47,6 +47,12 @@ TIMEOUT_MS: Final = 600_000
 """Timeout in ms of a transaction with more than `MANY` identities; brokers allow 15 minutes by default."""
 MANY: Final = 1_000_000
 
+WITHOUT_CHANGELOG: Final = (
+    "The stream never ran, or its changelog is lost. The import without --dry-run creates its topics. Start no worker "
+    "before: it would forward every record of the input, also those that the file knows"
+)
+"""Remedy of an import with --dry-run for a stream without a changelog."""
+
 Seeds = dict[bytes, Row]
 """Rows by identity."""
 
@@ -144,7 +150,8 @@ class StateImport:
 
     def __init__(self, settings: Settings, bootstrap: str, name: str, how: ImportOptions) -> None:
         """Check the stream's topics and their owner; raises the errors of `Resume`."""
-        self._resume = Resume(settings, bootstrap, name, ResumeOptions(None, how.reason, False, False))
+        wanted = ResumeOptions(None, how.reason, False, False)
+        self._resume = Resume(settings, bootstrap, name, wanted, without_changelog=WITHOUT_CHANGELOG)
         self._how, self._stream = how, self._resume.stream
         self._forgets: Sequence[ForgetRequest] = ()
         self._is_internal = is_repartition_topic(self._stream.input, settings.app)

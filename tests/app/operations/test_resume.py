@@ -246,7 +246,7 @@ def test_a_new_stream_begins_where_resume_says(
     publish(place, source, 1, 20)
     refused = place.command("resume", "--from", "15")
     assert refused.returncode == 2
-    assert "--from with --execute creates the topics" in refused.stderr
+    assert "`ratchet resume` with --from and --execute creates the topics. Start no worker before" in refused.stderr
     resume(place, "--from", "15", "--reason", "moved from another deduplication", "--execute")
     worker = workers(place)
     served(place, worker, source, 20)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.operations.policy_topic import write_record
-from kafka_ratchet.app.operations.resume import prepare_new
+from kafka_ratchet.app.operations.resume import Resume, ResumeOptions, prepare_new
 from kafka_ratchet.app.operations.state_export import StateExport
 from kafka_ratchet.app.operations.state_import import ImportOptions, StateImport, Where, superseded
 from kafka_ratchet.app.operations.state_rows import Row, read_rows, write_rows
@@ -25,7 +25,7 @@ from kafka_ratchet.app.partitioner import Partitioner
 from kafka_ratchet.app.verify import verify
 from kafka_ratchet.app.worker.forget_requests import request_key, request_value
 from kafka_ratchet.app.worker.topics import COMPACTED
-from kafka_ratchet.errors import SettingsError, StateError
+from kafka_ratchet.errors import SettingsError, StateError, TopicMissing
 from kafka_ratchet.producers import made_topic
 from kafka_ratchet.tables.store import Store
 from kafka_ratchet.transport.policy import ForgetRequest
@@ -218,6 +218,24 @@ def test_a_superseded_request_counts_as_applied(place: Site) -> None:
         done = importer.run([Row(b"a", sequence, None, None)], dry_run=False)
         found.append([[edit.id for edit in each.superseded] for each in done])
     assert found == [[[REQUEST.id]] * 2, [[]] * 2]
+
+
+def test_commands_do_not_advise_a_worker_for_a_stream_that_never_ran(place: Site) -> None:
+    """Its first worker would forward every record, also those that the system before it has counted."""
+    everywhere, decision = ImportOptions(everywhere=True), ResumeOptions(None, "", False, False)
+    admin = AdminClient({"bootstrap.servers": place.broker})
+    for topic in (f"{place.app}.in", f"{place.app}.out", f"{place.app}.dead"):
+        for make, remedy in (
+            (lambda: StateImport(place.settings, place.broker, "events", everywhere), "import without --dry-run"),
+            (lambda: StateExport(place.settings, place.broker, "events"), "no state to read"),
+            (lambda: Resume(place.settings, place.broker, "events", decision), "with --from and --execute"),
+        ):
+            with pytest.raises(TopicMissing, match=f"{topic} does not exist.*{remedy}") as refused:
+                make()
+            assert "start a worker" not in str(refused.value)
+        made_topic(admin, NewTopic(topic, 2, 1), 30)
+    with pytest.raises(TopicMissing, match=rf"{changelog_name(place.app, 'events')} does not exist.*Start no worker"):
+        StateImport(place.settings, place.broker, "events", everywhere)
 
 
 def recreate_changelog(place: Site) -> None:
