@@ -103,6 +103,8 @@ def _sentences(outcome: RequestState) -> list[str]:
         where = ", ".join(map(str, outcome.pending))
         waits = "these partitions still have to judge earlier input, are starting, are halted, or have no worker"
         why = waits if outcome.members else "no worker runs"
+        if outcome.problem:
+            why = f"this command cannot show when they do: {outcome.problem}"
         ends = ", ".join(f"{number}: {outcome.ends[number]}" for number in outcome.pending)
         lines.append(
             f"not applied yet: partitions {where} ({why}). Request {outcome.request} is written: they apply it when "

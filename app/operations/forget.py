@@ -21,7 +21,7 @@ from kafka_ratchet.app.status.model import Lookup
 from kafka_ratchet.app.worker.claims import now, this_user
 from kafka_ratchet.app.worker.forget_requests import MAX_REASON, request_key, request_value
 from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
-from kafka_ratchet.errors import BrokerUnavailable, SettingsError, TopicMissing
+from kafka_ratchet.errors import RatchetError, SettingsError, TopicMissing
 from kafka_ratchet.producers import admin_client, explained
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.edits import EDIT, Edit
@@ -49,7 +49,7 @@ class RequestState(msgspec.Struct, frozen=True):
     """State of a request to forget an identity.
 
     pending: partitions where the request is not applied yet.
-    members: number of workers in the group.
+    members: number of workers in the group; None: unknown, for the reason in `problem`.
     ends: end offset of each input partition at the time of the request. Workers judge the records before this offset,
     and then apply the request.
     """
@@ -60,8 +60,9 @@ class RequestState(msgspec.Struct, frozen=True):
     above: int | None
     applied: list[PartitionEffect]
     pending: list[int]
-    members: int
+    members: int | None
     ends: dict[int, int]
+    problem: str = ""
 
 
 class ForgetRequests:
@@ -139,12 +140,12 @@ class ForgetRequests:
     def write(self, request: ForgetRequest, partitions: Sequence[int], wait_s: float) -> RequestState:
         """Write the request, and wait until the given partitions have applied it.
 
-        It does not wait while no worker runs; workers that start later apply the request.
+        It does not wait while no worker runs; workers that start later apply the request. After the write no failure
+        of Kafka and no Ctrl-C raises an error: the result then lists the partitions as pending.
 
         Raises:
             SettingsError: records still wait to be copied to the partition of their identity; nothing is written.
-            BrokerUnavailable: Kafka did not accept the request, or does not answer. The request may or may not be in
-                the topic.
+            BrokerUnavailable: Kafka did not accept the request. The request may or may not be in the topic.
         """
         deadline = time.monotonic() + wait_s
         with consumer(self._options, "ratchet-forget", committed=False) as open_ones:
@@ -155,15 +156,18 @@ class ForgetRequests:
             ends = offset_ranges(asked, self._changelog, self.partitions)
             key = request_key(self._name, request.id)
             write_record(self._settings, self._bootstrap, key, request_value(request), "the request")
-            members = asyncio.run(describe_group(self._bootstrap, self._settings)).members
+            found, members, problem = dict[int, Edit](), None, ""
             try:
                 asked.assign([TopicPartition(self._changelog, number, ends[number].end) for number in partitions])
-                found = self._read(asked, request.id, set(partitions), deadline if members else 0.0)
-            except KafkaException as failure:
-                raise BrokerUnavailable(
-                    f"{self._changelog}: cannot be read: {explained(failure.args[0])}. The request is written, and the "
-                    "workers will apply it; this command cannot show when"
-                ) from failure
+                members = asyncio.run(describe_group(self._bootstrap, self._settings)).members
+                self._read(asked, request.id, set(partitions), deadline if members else 0.0, found)
+            except KeyboardInterrupt:
+                problem = "interrupted"
+            except (RatchetError, KafkaException) as failure:
+                is_kafka = isinstance(failure, KafkaException)
+                problem = (
+                    f"{self._changelog}: cannot be read: {explained(failure.args[0])}" if is_kafka else str(failure)
+                )
         applied = [
             PartitionEffect(number, _known(edit.before), _known(edit.after), edit.position)
             for number, edit in sorted(found.items())
@@ -171,7 +175,7 @@ class ForgetRequests:
         pending = sorted(set(partitions) - found.keys())
         until = {number: request.holds_from(number, self._input_id) for number in partitions}
         return RequestState(
-            self._name, request.id, request.identity.hex(), request.above, applied, pending, members, until
+            self._name, request.id, request.identity.hex(), request.above, applied, pending, members, until, problem
         )
 
     def _wait_for_arrivals(self, asked: Consumer, deadline: float) -> None:
@@ -206,8 +210,10 @@ class ForgetRequests:
         counts = partition_counts(admin_client(self._options), [topic])
         return offset_ranges(asked, topic, counts.get(topic, 0))
 
-    def _read(self, asked: Consumer, request: str, partitions: set[int], deadline: float) -> dict[int, Edit]:
-        found: dict[int, Edit] = {}
+    def _read(
+        self, asked: Consumer, request: str, partitions: set[int], deadline: float, found: dict[int, Edit]
+    ) -> None:
+        """Add to `found` the edits by which partitions have applied the request, until the deadline."""
         while found.keys() < partitions and time.monotonic() < deadline:
             message = asked.poll(POLL_S)
             key = message.key() if message is not None and message.error() is None else None
@@ -215,7 +221,6 @@ class ForgetRequests:
                 _, edit = Edit.unpack(key, message.value() or b"")
                 if edit.id == request:
                     found[message.partition()] = edit
-        return found
 
 
 def _sent_to(group: Group, where: tuple[str, int], topic_id: str, first: int) -> int:

@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ratchet.app.operations.forget import _sent_to, is_unknown
+from kafka_ratchet.app.cli.forget import _sentences as sentences
+from kafka_ratchet.app.operations.forget import ForgetRequests, _sent_to, is_unknown
+from kafka_ratchet.app.operations.resume import prepare_new
 from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.status.model import Lookup
 from kafka_ratchet.app.verify import verify
 from kafka_ratchet.app.worker.forget_requests import ReadRequests, request_key, request_value, stream_and_id
+from kafka_ratchet.errors import BrokerUnavailable
+from kafka_ratchet.producers import made_topic
 from kafka_ratchet.transport.policy import ForgetRequest, Requests
 from tests.app.worker_process import Site, WorkerProcess, read_all
 
@@ -91,6 +96,30 @@ def test_a_producer_begins_anew_while_a_worker_runs_and_while_none_does(place: S
     report = verify(place.settings)
     assert (report.ok, report.fresh, report.duplicate) == (True, 5, 2), report.findings
     assert [(number, edit.before, edit.after) for number, edit in report.edits] == [(0, 10**18, 2), (0, 3, -1)]
+
+
+@pytest.mark.parametrize("failure", [BrokerUnavailable("Kafka is away"), KeyboardInterrupt()])
+def test_a_failure_after_the_write_says_that_the_request_is_written(
+    place: Site, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    """Workers will apply it, so it may not be called refused."""
+    admin = AdminClient({"bootstrap.servers": place.broker})
+    made_topic(admin, NewTopic(f"{place.app}.in", 2, 1), 30)
+    prepare_new(place.settings, place.broker, "events")
+    forgetting = ForgetRequests(place.settings, place.broker, "events")
+    request, partitions = forgetting.request(b"me", None, "began anew")
+
+    async def fail(*_: object) -> Group:
+        raise failure
+
+    monkeypatch.setattr("kafka_ratchet.app.operations.forget.describe_group", fail)
+    outcome = forgetting.write(request, partitions, 0.0)
+    assert (outcome.applied, outcome.pending, outcome.members) == ([], [0, 1], None)
+    (line,) = sentences(outcome)
+    assert f"Request {request.id} is written" in line
+    assert (str(failure) or "interrupted") in line
+    written = [message.key() for message in read_all(place.broker, f"{place.app}-policy")[0]]
+    assert request_key("events", request.id) in written
 
 
 FORGET = ForgetRequest("0" * 16, b"\xffme", 7, "now", "me@here", "so", 1, "id", (4, 9))
