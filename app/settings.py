@@ -324,6 +324,7 @@ def load(path: Path | None = None, **overrides: Any) -> Settings:
     """
     values = _read(path)
     _refuse_unknown_variables(os.environ)
+    _refuse_second_sink(values, os.environ)
     try:
         settings = Settings(**_merged(_merged(values, _Variables(Settings)()), overrides))
     except ValidationError as error:
@@ -437,3 +438,25 @@ def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
         name = variable[len(PREFIX) :].split("__")[0].lower()
         if name not in fields:
             raise SettingsError(f"{variable}: {no_such_setting(name, fields)}. Unset the variable or correct its name")
+
+
+def _refuse_second_sink(values: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Refuse variables of `[sink]` if the file has `[sinks.NAME]` alone.
+
+    They would make a second sink with the default table, which commands without a name then take.
+
+    Raises:
+        SettingsError: there is such a variable.
+    """
+    sinks = values.get("sinks")
+    if not isinstance(sinks, dict) or not sinks or "sink" in values:
+        return
+    own = f"{PREFIX}SINK__"
+    for variable in sorted(environment):
+        if variable.upper().startswith(own):
+            name = min(sinks)
+            meant = f"{PREFIX}SINKS__{name.upper()}__{variable[len(own) :].upper()}"
+            raise SettingsError(
+                f"{variable}: sets a sink without a name, but the settings file has [sinks.{name}] and no [sink]. "
+                f"Name the sink, as in {meant}; or add a section [sink] to the file, if one is meant"
+            )

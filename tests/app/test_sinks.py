@@ -101,6 +101,17 @@ def test_variables_name_a_sink_and_a_password_of_digits_is_text(monkeypatch: pyt
         loaded(TWO)
 
 
+def test_a_variable_makes_no_second_sink_beside_those_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would have the default table, and commands without a name would take it."""
+    monkeypatch.setenv("RATCHET_SINK__PASSWORD", "1234567890")
+    with pytest.raises(SettingsError, match=r"RATCHET_SINK__PASSWORD: .* as in RATCHET_SINKS__A__PASSWORD") as refused:
+        loaded(TWO)
+    assert "1234567890" not in str(refused.value)
+    assert loaded('[sink]\nstream = "orders"\npath = "x"\n' + TWO).sink.path == "x"
+    monkeypatch.setenv("RATCHET_SINKS__C__PATH", "c")
+    assert [*loaded("").every_sink()] == ["results", "c"]  # variables alone may set both
+
+
 @pytest.mark.parametrize(
     ("toml", "sentence"),
     [
