@@ -62,7 +62,7 @@ def unset(stream: OneStream = None, globally: All = False, config: Config = None
 
 def _write(stream: str | None, globally: bool, config: Any, json: bool, deduplicate: bool | None) -> None:
     from kafka_ratchet.app.local.broker import named_broker
-    from kafka_ratchet.app.operations.policy_topic import read_policies, write_policy
+    from kafka_ratchet.app.operations.policy_topic import application_sentence, read_policies, write_policy
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.verify.newest import refuse_without_sequence
 
@@ -72,7 +72,12 @@ def _write(stream: str | None, globally: bool, config: Any, json: bool, deduplic
         if deduplicate:
             refuse_without_sequence(settings, bootstrap, stream)
         offset = write_policy(settings, bootstrap, stream, deduplicate)
-        _show(read_policies(settings, bootstrap), stream, globally, json, offset)
+        policies = read_policies(settings, bootstrap)
+        if not json:
+            typer.echo(
+                f"written at offset {offset} of {policies.changelog}. {application_sentence(settings, bootstrap)}"
+            )
+        _show(policies, stream, globally, json, offset)
 
 
 def _check_target(settings: Settings, stream: str | None, globally: bool, *, needed: bool) -> None:
@@ -99,8 +104,6 @@ def _show(policies: Policies, stream: str | None, globally: bool, json: bool, of
     if json:
         typer.echo(json_text.dumps(found.as_dict()))
         return
-    if offset is not None:
-        typer.echo(f"written at offset {offset} of {policies.changelog}; workers apply it with their next batches")
     if stream is None:
         typer.echo(f"global: {sources_phrase(found.for_all)}")
     if not globally:

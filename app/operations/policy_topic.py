@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from kafka_ratchet.app.names import policy_topic
+from kafka_ratchet.app.names import changelog_name, policy_topic
 from kafka_ratchet.app.operations.write_one import write_one
 from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.group import ask_group
 from kafka_ratchet.app.worker.claims import this_user
 from kafka_ratchet.app.worker.policy import BY_HEADER, Policies, PolicyFollower, policy_key, policy_value
 from kafka_ratchet.app.worker.topics import prepare_policy
-from kafka_ratchet.errors import BrokerUnavailable
+from kafka_ratchet.errors import BrokerUnavailable, RatchetError
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.topic_log.clients import partition_counts
 from kafka_ratchet.transport.client.cluster import Cluster
@@ -70,6 +71,25 @@ def write_policy(
     value = None if deduplicate is None else policy_value(deduplicate)
     headers = {BY_HEADER: (by or this_user()).encode()}
     return write_record(settings, bootstrap, policy_key(stream), value, "the policy", headers)
+
+
+def application_sentence(settings: Settings, bootstrap: str) -> str:
+    """Return the sentence about when workers apply a written policy.
+
+    It raises no error if Kafka does not describe the group, because the policy is written already.
+    """
+    try:
+        members = ask_group(bootstrap, settings).members
+        admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
+        has_run = bool(partition_counts(admin, [changelog_name(settings.app, name) for name in settings.streams]))
+    except RatchetError as error:
+        return f"Workers apply it with their next batches; whether any run is unknown: {error}"
+    if members:
+        return "Workers apply it with their next batches"
+    never = f". Application {settings.app} has never run on this Kafka: check app and bootstrap in the settings"
+    return (
+        f"No worker of application {settings.app} runs now; the policy applies when one starts{never * (not has_run)}"
+    )
 
 
 def write_record(

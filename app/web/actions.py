@@ -92,7 +92,7 @@ class Action:
 
 
 def _policy(settings: Settings, bootstrap: str, form: PostedForm, by: str) -> ActionResult:
-    from kafka_ratchet.app.operations.policy_topic import write_policy
+    from kafka_ratchet.app.operations.policy_topic import application_sentence, write_policy
     from kafka_ratchet.app.verify.newest import refuse_without_sequence
 
     stream, chosen = form.text("stream"), form.text("deduplicate")
@@ -105,9 +105,8 @@ def _policy(settings: Settings, bootstrap: str, form: PostedForm, by: str) -> Ac
         refuse_without_sequence(settings, bootstrap, stream)
     offset = write_policy(settings, bootstrap, stream, choices[chosen], by)
     whose = "all streams" if stream is None else stream
-    return ActionResult(
-        [f"The policy of {whose} is {chosen}, at offset {offset}. Workers apply it with their next batches."], True
-    )
+    written = f"The policy of {whose} is {chosen}, at offset {offset}."
+    return ActionResult([f"{written} {application_sentence(settings, bootstrap)}."], True)
 
 
 def _replay(settings: Settings, bootstrap: str, form: PostedForm, by: str) -> ActionResult:

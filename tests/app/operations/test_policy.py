@@ -15,7 +15,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ratchet.app.cli import cli
-from kafka_ratchet.app.operations.policy_topic import read_policies, write_policy
+from kafka_ratchet.app.names import changelog_name
+from kafka_ratchet.app.operations.policy_topic import application_sentence, read_policies, write_policy
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.worker.policy import (
     EffectivePolicy,
@@ -311,6 +312,7 @@ def test_rows_12_13_21_switched_while_workers_run(place: Switched) -> None:
             "policy": False,
             "setting": None,
         }
+        assert application_sentence(place.settings, place.broker) == "Workers apply it with their next batches"
         first.wait_for(lambda: "set_for=events" in first.text(), "the policy")
         sent_and_read(first, 1, 2, 7, None)  # an older one, a repeat, a new one and one without a sequence: all pass
         first.kill()
@@ -391,3 +393,24 @@ def test_row_21_set_get_and_unset(broker: str) -> None:
     assert (found.effective("events"), found.effective("other")) == ((False, "global policy"), (True, "stream policy"))
     assert write_policy(place, broker, None, None) == 2
     assert read_policies(place, broker).effective("events") == (True, "default")
+
+
+def test_a_written_policy_without_workers_promises_no_effect_now(
+    place: Switched, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["policy", "set", "off", "--stream", "events", "--config", str(place.config)]
+    cli(command, standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert f"No worker of application {place.app} runs now; the policy applies when one starts" in printed
+    assert "has never run on this Kafka: check app and bootstrap" in printed
+    admin, changelog = AdminClient({"bootstrap.servers": place.broker}), changelog_name(place.app, "events")
+    assert made_topic(admin, NewTopic(changelog, 1, 1, config=COMPACTED), 30)
+    cli(command, standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert "No worker of application" in printed
+    assert "has never run" not in printed
+
+
+def test_a_policy_is_written_where_the_group_cannot_be_described() -> None:
+    place = settings(app="anyone", kafka={"security.protocol": "carrier-pigeon"})
+    assert "whether any run is unknown: " in application_sentence(place, "127.0.0.1:1")
