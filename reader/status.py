@@ -113,16 +113,7 @@ def standings(store: Store, options: Options, timeout_s: float) -> list[ReaderPr
         ReaderError: the table of positions cannot be read; for example, no reader has used this database.
         DatabaseUnavailable, BrokerUnavailable: no answer.
     """
-    database = store.connect(LOOKING)
-    try:
-        rows = stored(database)
-    except Exception as error:
-        raise ReaderError(
-            f"{store.where}: table {TABLE} cannot be read ({str(error).strip()}). If the table is missing, no reader "
-            "has used this database: check its address. Otherwise check the connection and this user's rights"
-        ) from error
-    finally:
-        database.close()
+    rows = _stored(store)
     found = []
     for topic in sorted({row.topic for row in rows}):
         of_topic = [row for row in rows if row.topic == topic]
@@ -153,6 +144,36 @@ def standings(store: Store, options: Options, timeout_s: float) -> list[ReaderPr
     return sorted(found, key=lambda each: (each.stored.reader, each.stored.topic, each.stored.partition))
 
 
+def _stored(store: Store) -> list[StoredPosition]:
+    """Return the positions of all readers in a database; it raises the errors of `standings`."""
+    database = store.connect(LOOKING)
+    try:
+        return stored(database)
+    except Exception as error:
+        raise ReaderError(
+            f"{store.where}: table {TABLE} cannot be read ({str(error).strip()}). If the table is missing, no reader "
+            "has used this database: check its address. Otherwise check the connection and this user's rights"
+        ) from error
+    finally:
+        database.close()
+
+
+def _refuse_unknown(store: Store, name: str, topic: str) -> None:
+    """Refuse a reader without positions, because a misspelt name would move no reader.
+
+    Raises:
+        SettingsError: the database has no position of the reader in the topic.
+        ReaderError: the table of positions cannot be read.
+    """
+    known = sorted({(row.reader, row.topic) for row in _stored(store)})
+    if (name, topic) not in known:
+        pairs = ", ".join(f"{reader} of {read}" for reader, read in known) or "none"
+        raise SettingsError(
+            f"{store.where}: no reader {name!r} of topic {topic!r} has a position there. Nothing was changed. It has "
+            f"the readers: {pairs}. Correct the name, --topic or the address of the database"
+        )
+
+
 def resume(
     store: Store, name: str, topic: str, source: str, options: Options, timeout_s: float, *, execute: bool
 ) -> dict[int, int]:
@@ -171,7 +192,8 @@ def resume(
         next offset of each partition.
 
     Raises:
-        SettingsError: the name or `source` is invalid.
+        SettingsError: the name or `source` is invalid, or the database has no position of such a reader.
+        ReaderError: the table of positions cannot be read.
         TopicMissing: the topic does not exist.
         DatabaseUnavailable, BrokerUnavailable: no answer.
     """
@@ -179,6 +201,7 @@ def resume(
         raise SettingsError(
             f"reader name {name!r} is invalid. Use a letter or digit, then at most 199 letters, digits, '.', '_' or '-'"
         )
+    _refuse_unknown(store, name, topic)
     reading = TopicReading(topic, options, timeout_s)
     shape = reading.shape()
     offsets = _offsets(reading, source, shape.partitions)

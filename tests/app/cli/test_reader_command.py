@@ -47,6 +47,12 @@ def test_status_and_resume_of_a_reader(
     create_topic(admin, topic, partitions=1, timeout_s=60, say=print)
     assert run(["reader", "status", *store]) == 1
     assert "another topic" in capsys.readouterr().out
+    for name, of in (("biling", topic), ("billing", f"{topic}s")):
+        for more in ([], ["--execute"]):
+            assert run(["reader", "resume", name, "--topic", of, *store, "--from", "earliest", *more]) == 2
+            said = capsys.readouterr().err
+            assert f"no reader {name!r} of topic {of!r} has a position there" in said
+            assert f"It has the readers: billing of {topic}." in said
     decide = ["reader", "resume", "billing", "--topic", topic, *store, "--from"]
     for wrong in ("here", "0:0,1:0", "0:0,0:0", "0:5", ""):
         assert run([*decide, wrong]) == 2
