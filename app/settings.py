@@ -49,8 +49,11 @@ __all__ = [
 ]
 
 CONFIG_VARIABLE = "RATCHET_CONFIG"
-OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "RATCHET_HOME", "RATCHET_CACHE"})
-"""RATCHET_* variables other than settings: path of the settings file, and folders of the `ratchet` script."""
+OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "RATCHET_READER_DSN", "RATCHET_HOME", "RATCHET_CACHE"})
+"""RATCHET_* variables other than settings.
+
+They are the path of the settings file, the database of `ratchet reader`, and folders of the `ratchet` script.
+"""
 
 BROKERS = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 """Pattern of one broker: host:port or [IPv6]:port. The port is required, since clients differ in their default."""

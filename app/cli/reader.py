@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -159,9 +160,18 @@ def _table(standings: Sequence[ReaderProgress]) -> Table:
 def _store(kind: StoreKind, path: Path | None, dsn: str) -> Store:
     from kafka_ratchet.errors import SettingsError
     from kafka_ratchet.reader import Duckdb, Postgres, Sqlite
+    from kafka_ratchet.spark_sink.secrets import keep
 
     if kind is StoreKind.POSTGRES:
+        keep(_secrets(dsn))
         return Postgres(dsn)
     if path is None:
         raise SettingsError(f"--store {kind.value} needs --path FILE, the database file that the reader writes to")
     return Sqlite(path) if kind is StoreKind.SQLITE else Duckdb(path)
+
+
+def _secrets(dsn: str) -> list[str]:
+    """Return the parts of a connection string that no output may contain."""
+    # Either a url, whose password `keep` finds itself, or libpq's pairs, where quotes may enclose a value.
+    found = re.findall(r"""password\s*=\s*(?:'((?:[^'\\]|\\.)*)'|([^\s&]+))""", dsn)
+    return [dsn, *(quoted or plain for quoted, plain in found)]

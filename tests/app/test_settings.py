@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from pydantic import ValidationError
 
+from kafka_ratchet.app.cli import cli
 from kafka_ratchet.app.settings import OTHER_VARIABLES, Settings, StreamSettings, WebSettings, load
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.rule.identity import Identity
@@ -214,6 +218,18 @@ def test_unknown_override(tmp_path: Path) -> None:
 def test_variables_of_the_script_are_no_mistake(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, "anything")
     assert load() == Settings()
+
+
+def test_variables_of_the_command_line_are_no_mistake() -> None:
+    def named(command: Any) -> Iterator[str]:
+        for option in command.params:
+            yield from [option.envvar] if isinstance(option.envvar, str) else option.envvar or ()
+        for each in getattr(command, "commands", {}).values():
+            yield from named(each)
+
+    found = set(named(typer.main.get_command(cli)))
+    assert "RATCHET_READER_DSN" in found
+    assert found <= OTHER_VARIABLES
 
 
 # Bad values

@@ -163,6 +163,18 @@ def test_the_producer_as_a_library_names_the_option_and_not_its_value() -> None:
     assert is_silent(str(refused.value))
 
 
+@pytest.mark.parametrize("dsn", [WORD, f"password={WORD} {WORD}", f"password = '{WORD}' {WORD}", f"host={WORD}"])
+def test_the_connection_string_of_a_reader_is_read_and_not_written(
+    dsn: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libpq quotes the word that it cannot parse, and a word may be the password."""
+    monkeypatch.setenv("RATCHET_READER_DSN", dsn)
+    assert run(["reader", "status", "--store", "postgres"]) == 2
+    out, err = capfd.readouterr()
+    assert ("the connection string is invalid" in err) or ("bootstrap is missing" in err)
+    assert is_silent(out + err), err
+
+
 STORES = [
     {"store": "postgres", "url": f"postgresql://u:{WORD}@127.0.0.1:1/db"},
     {"store": "postgres", "url": f"postgresql://u:{WORD}@[bad"},
