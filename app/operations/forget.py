@@ -213,7 +213,7 @@ class ForgetRequests:
     def _read(
         self, asked: Consumer, request: str, partitions: set[int], deadline: float, found: dict[int, Edit]
     ) -> None:
-        """Add to `found` the edits by which partitions have applied the request, until the deadline."""
+        """Add the edits of the applied request to `found`, until the deadline."""
         while found.keys() < partitions and time.monotonic() < deadline:
             message = asked.poll(POLL_S)
             key = message.key() if message is not None and message.error() is None else None
