@@ -62,6 +62,7 @@ class Unit:
         sources: streams that it reads
         tables: tables that its code names
         merged: True if its source is merged from several topics
+        steps: number of its `group_by` and `through`
     """
 
     agent: Any
@@ -69,6 +70,7 @@ class Unit:
     sources: list[StreamDefinition]
     tables: set[Any]
     merged: bool = False
+    steps: int = 0
 
 
 @dataclass(eq=False)
@@ -182,9 +184,10 @@ class _Host:
     def _unit(self, agent: Any) -> Unit:
         topics = topics_of(agent)
         sources = [self._stream(name) for name in topics]
-        for step in asyncio.run(steps_of(agent)):
+        steps = asyncio.run(steps_of(agent))
+        for step in steps:
             sources, topics = self._step(agent, sources, topics, step)
-        return Unit(agent, topics, sources, tables_of(agent.fun))
+        return Unit(agent, topics, sources, tables_of(agent.fun), steps=len(steps))
 
     def _step(
         self, agent: Any, sources: list[StreamDefinition], topics: dict[str, Any], step: RepartitionStep
@@ -459,7 +462,7 @@ def hosted_run(
         carry_context(asyncio.get_running_loop())
         current_agent.set(agent)
         channel = LaneChannel(app, lane, unit.topics, before if found else None, after, merged=unit.merged)
-        stream = stream_for(app, channel)
+        stream = stream_for(app, channel, unit.steps)
         made = agent.fun(stream)
         try:
             if not hasattr(made, "__anext__"):

@@ -133,9 +133,11 @@ class LaneStream(Stream):
 
     Attributes:
         steps: list of steps found by a probe; None while an agent runs
+        steps_left: number of steps found by the probe that the running agent has not reached yet
     """
 
     steps: list[RepartitionStep] | None = None
+    steps_left: int = 0
     _processors: list[Any]
     """Functions that Faust applies to each value."""
     _decoder: Any = None
@@ -218,7 +220,7 @@ class LaneStream(Stream):
             if name is None and not hasattr(key, "ident"):
                 raise TypeError("group_by with a function needs a name for its topic. Give group_by name=...")
             self.steps.append(RepartitionStep(key, name or key.ident, topic, self._filters_before("group_by")))
-        self._pass_step(topic)
+        self._pass_step("group_by", topic)
         return self
 
     def through(self, channel: Any) -> Any:
@@ -226,14 +228,27 @@ class LaneStream(Stream):
         topic = self._topic_of(channel)
         if self.steps is not None:
             self.steps.append(RepartitionStep(None, topic.get_topic_name(), topic, self._filters_before("through")))
-        self._pass_step(topic)
+        self._pass_step("through", topic)
         return self
 
-    def _pass_step(self, topic: Any) -> None:
+    def _pass_step(self, step: str, topic: Any) -> None:
         """Continue the stream after a step; the step's lane has applied the filters before it.
 
-        topic: topic of the step; None: a derived topic, with the types of the previous topic
+        Args:
+            step: name of the step's method
+            topic: topic of the step; None: a derived topic, with the types of the previous topic
+
+        Raises:
+            SettingsError: the probe has not found the step, so no lane carries it out.
         """
+        if self.steps is None:
+            self.steps_left -= 1
+            if self.steps_left < 0:
+                raise not_exact(
+                    f"{step}() that the agent's function does not show before its first event",
+                    "the events would keep their keys and partitions. Call it in the agent's own function, before the "
+                    "first event; give a decorator of that function functools.wraps",
+                )
         # Applied twice, a filter with a memory would leave out every record as its own duplicate.
         self._processors = [each for each in self._processors if getattr(each, "kind", None) != FILTER]
         self._decoder = topic or self._decoder
@@ -319,6 +334,8 @@ class LaneStream(Stream):
         self.combine()
 
 
-def stream_for(app: Any, channel: LaneChannel) -> LaneStream:
-    """Return a Faust stream that reads a lane's channel."""
-    return LaneStream(channel, app=app, beacon=app.beacon)
+def stream_for(app: Any, channel: LaneChannel, steps: int = 0) -> LaneStream:
+    """Return a Faust stream that reads a lane's channel. steps: number of steps found by the agent's probe."""
+    made = LaneStream(channel, app=app, beacon=app.beacon)
+    made.steps_left = steps
+    return made

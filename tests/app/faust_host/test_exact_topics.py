@@ -75,6 +75,43 @@ def test_a_step_to_the_topic_that_the_agent_reads_is_refused(step: str) -> None:
     assert "forwards its records to source, the topic that it reads" in refused(app)
 
 
+@pytest.mark.parametrize("step", ["group_by", "through"])
+def test_a_step_in_another_function_is_refused_with_its_line(step: str) -> None:
+    """The probe run is of agents whose own code has a step: the agent would count by the keys of its input."""
+    app = new_app()
+    source, middle = app.topic("source", value_type=Order), app.topic("middle", value_type=Order)
+    totals = app.Table("totals", default=int)
+
+    def regrouped(stream: Any) -> Any:
+        return stream.group_by(Order.user) if step == "group_by" else stream.through(middle)
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        async for order in regrouped(stream):
+            totals[order.user] += order.amount
+
+    text = refused(app)
+    assert "test_exact_topics.py:" in text
+    assert f"{step}() that the agent's function does not show before its first event cannot be exact" in text
+    assert "Call it in the agent's own function" in text
+
+
+@pytest.mark.parametrize("step", ["group_by", "through"])
+def test_a_step_after_the_first_event_is_refused(step: str) -> None:
+    app = new_app()
+    source, middle = app.topic("source", value_type=Order), app.topic("middle", value_type=Order)
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        async for _ in stream:
+            if step == "group_by":
+                stream.group_by(Order.user)
+            else:
+                stream.through(middle)
+
+    assert f"{step}() that the agent's function does not show before its first event" in refused(app)
+
+
 def test_a_topic_given_by_name_has_the_types_of_the_stream() -> None:
     app = new_app()
     source, out = app.topic("source", value_type=Order, key_type=bytes, key_serializer="raw"), app.topic("out")
