@@ -120,6 +120,8 @@ class StreamDefinition:
         topic: the internal topic that the stream reads, filled by agents of other streams; None: the stream reads
             an input of the settings.
         fed_by: streams with a `group_by` that forwards to this stream.
+        partitions: partition count of a new internal topic, unless the settings have one; None: as many as the largest
+            stream in `fed_by`.
     """
 
     app: App
@@ -129,6 +131,7 @@ class StreamDefinition:
     timers: list[Timer] = field(default_factory=list)
     topic: Topic | None = None
     fed_by: list[StreamDefinition] = field(default_factory=list)
+    partitions: int | None = None
 
     def group_by(self, name: str, key: Any, *, value_type: Any = None, on_error: OnError = "halt") -> StreamDefinition:
         """Forward each event under another key, in the same transaction, to an internal stream.

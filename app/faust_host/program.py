@@ -209,7 +209,7 @@ class _Host:
                 self._free(f"{agent.name}-{step.name}", internal=True), value_type=bytes, internal=True
             )
             assert target.topic is not None  # noqa: S101 - it is internal
-            topic = target.topic
+            topic, target.partitions = target.topic, step.partitions
             self.hosted.regrouped[target.name] = derived.get_topic_name()
         for source in sources:
             mine = {name: each for name, each in topics.items() if self._by_topic.get(name, source) is source}

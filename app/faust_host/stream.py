@@ -36,12 +36,14 @@ class RepartitionStep(NamedTuple):
         name: name of the step
         topic: topic for the events; None: derived from the input's topic
         filters: processors of `filter` before the step
+        partitions: partition count of a derived topic; None: that of the input
     """
 
     key: Any
     name: str
     topic: Any
     filters: tuple[Any, ...] = ()
+    partitions: int | None = None
 
 
 class ProbeEnded(BaseException):
@@ -219,7 +221,8 @@ class LaneStream(Stream):
         if self.steps is not None:
             if name is None and not hasattr(key, "ident"):
                 raise TypeError("group_by with a function needs a name for its topic. Give group_by name=...")
-            self.steps.append(RepartitionStep(key, name or key.ident, topic, self._filters_before("group_by")))
+            filters = self._filters_before("group_by")
+            self.steps.append(RepartitionStep(key, name or key.ident, topic, filters, partitions or None))
         self._pass_step("group_by", topic)
         return self
 

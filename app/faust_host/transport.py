@@ -388,10 +388,7 @@ def refuse_other_partitions(hosted: ConvertedProgram, settings: Settings, counts
     for table, streams in hosted.meeting.items():
         found: dict[str, int] = {}
         for stream in streams:
-            topic = settings.streams[stream.name].input
-            inputs = _inputs(hosted, stream.name).items()
-            new = max(counts.get(each, settings.streams[name].partitions) for each, name in inputs)
-            found[topic] = counts.get(topic, new)
+            found[settings.streams[stream.name].input] = _partitions(hosted, settings, counts, stream.name)
         if len({*found.values()}) > 1:
             named = ", ".join(f"{topic} has {count}" for topic, count in sorted(found.items()))
             raise PartitionsDiffer(
@@ -410,14 +407,10 @@ def prepare_changelogs(hosted: ConvertedProgram, settings: Settings, bootstrap: 
         return
     admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
     for topic, stream in hosted.changelogs.items():
-        inputs = _inputs(hosted, stream)
-        counts = partition_counts(admin, [topic, *inputs])
-        wanted = max(counts.get(each, settings.streams[name].partitions) for each, name in inputs.items())
-        own = settings.streams[stream]
-        if stream not in hosted.inputs and "partitions" in own.model_fields_set:
-            wanted = own.partitions
+        counts = partition_counts(admin, [topic, *(each.input for each in settings.streams.values())])
+        wanted = _partitions(hosted, settings, counts, stream)
         if topic not in counts:
-            replication = settings.streams[next(iter(inputs.values()))].replication
+            replication = settings.streams[next(iter(_inputs(hosted, stream).values()))].replication
             create(admin, topic, wanted, replication, {"cleanup.policy": "compact"})
         elif counts[topic] < wanted:
             raise PartitionsDiffer(
@@ -425,6 +418,19 @@ def prepare_changelogs(hosted: ConvertedProgram, settings: Settings, bootstrap: 
                 f"{wanted}. A key's records stay in their partition, so the numbers must be equal. Create the topic "
                 f"with {wanted} partitions"
             )
+
+
+def _partitions(hosted: ConvertedProgram, settings: Settings, counts: Mapping[str, int], stream: str) -> int:
+    """Return the partition count that a stream's input has, or will be created with.
+
+    counts: partition counts of the existing topics
+    """
+    own = settings.streams[stream]
+    if own.input in counts:
+        return counts[own.input]
+    if stream in hosted.inputs or "partitions" in own.model_fields_set:
+        return own.partitions
+    return max(_partitions(hosted, settings, counts, each.name) for each in hosted.engine.streams[stream].fed_by)
 
 
 def _inputs(hosted: ConvertedProgram, stream: str) -> dict[str, str]:

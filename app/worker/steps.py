@@ -81,6 +81,7 @@ def _made(
             event_id=f"header:{EVENT_ID}",
             create_topics=True,
             replication=max((each.replication for each in parents or settings.streams.values()), default=1),
+            **({} if definition.partitions is None else {"partitions": definition.partitions}),
         )
     except ValidationError as error:
         raise SettingsError(f"stream {name}: {error.errors()[0]['msg']}") from None
