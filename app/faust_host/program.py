@@ -451,6 +451,10 @@ def hosted_run(
         last = [-1]
 
         async def before() -> None:
+            if last[0] < 0:
+                # Windows may be over already, since an earlier version of the program had a longer `expires`. A send of
+                # their callback needs a current event: they close after the first.
+                return
             for each in found.values():
                 await each.close()
 

@@ -76,9 +76,10 @@ class OpenWindows:
             return
         _, window = key
         data = self._store._encode_key(key)
-        if self._is_over(window[1], self._closed_until):
+        is_open = self._store._contains(data)  # as left by an earlier version of the program, though it may be over
+        if not is_open and self._is_over(window[1], self._closed_until):
             self._late.add(data)
-        if not self._store._contains(data) or data in self._late:
+        if not is_open or data in self._late:
             self._push(data, window)
 
     def _is_over(self, end: float, at: float) -> bool:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from kafka_ratchet.testing.program_run import Record, run
+from kafka_ratchet.agents.run import PartitionProgram
+from kafka_ratchet.app.faust_host.program import ConvertedProgram, host, switch_off
+from kafka_ratchet.testing import program_run
+from kafka_ratchet.testing.program_run import Output, Record, run
 from tests.app.faust_host.test_exact_set import Order, _reasons, new_app, orders, refused, sent
 
 
@@ -238,3 +243,55 @@ def test_windows_close_with_keys_of_a_type(kind: Any, batch: int) -> None:
     ran = run(app, {"source": rows}, batch=batch)
     assert not ran.dead_letters, _reasons(ran)
     assert [value for _, value in sent(ran, "closed")] == [[kind.__name__, 100.0, 2]]
+
+
+def version(expires: float | None) -> ConvertedProgram:
+    """Return a version of a program whose windows of ten seconds are sent when they close."""
+    app = new_app()
+    source, closed = app.topic("source", value_type=Order), app.topic("closed")
+
+    async def on_close(key: Any, value: Any) -> None:
+        await closed.send(value=[key[1][0], value])
+
+    table = app.Table("windows", default=int, on_window_close=on_close).tumbling(10, expires=expires)
+    totals = table.relative_to_stream()
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        async for order in stream:
+            totals[order.user] += order.amount
+
+    switch_off(app)
+    return host(app)
+
+
+def run_versions(*given: tuple[ConvertedProgram, Sequence[int]]) -> list[Output]:
+    """Run versions of a program one after the other on the same partition. given: each with the seconds of records."""
+    outputs: list[Output] = []
+
+    async def go() -> None:
+        partition: Any = None
+        for hosted, times in given:
+            stream = program_run._StreamRun(hosted.engine, "source", outputs, {})
+            if partition is not None:
+                stream._partition = partition
+                stream.program = PartitionProgram(hosted.engine.of("source"), stream._tables, partition)
+            partition = stream._partition
+            rows = [Record({"user": "ann", "amount": 1}, "ann", at * 1000) for at in times]
+            await stream.take(program_run._rows(rows))
+            stream.program.abandon()
+
+    asyncio.run(go())
+    return outputs
+
+
+@pytest.mark.parametrize("before", [3600, None])
+@pytest.mark.parametrize("first", [310, 205, 105])
+def test_windows_that_another_version_left_open_close_at_the_first_record(before: float | None, first: int) -> None:
+    """first: time of the version's first record; at 105 and 205 s it is added to a window that is still open."""
+    outputs = run_versions((version(before), [100, 200, 300]), (version(20), [first, 500]))
+    assert [each.topic for each in outputs] == ["closed"] * len(outputs), _reasons(program_run.Ran(outputs, {}))
+    values = {100.0: 1, 200.0: 1, 300.0: 1}
+    start = first // 10 * 10.0
+    values[start] = values.get(start, 0) + 1
+    assert [each.value for each in outputs] == [list(each) for each in sorted(values.items())]
