@@ -48,6 +48,10 @@ TAKE: Final = "a list ends with the batch of its partition; `within` is ignored"
 OUT: Final = "runs in no transaction: Faust's own producer sends, and tables are read as committed"
 TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 READ_ONLY: Final = "each worker reads the table's topic; a look-up is not part of the transaction"
+OPERATIONS: Final = (
+    "its topic has operations on sets, so that a look-up finds nothing. Have an agent send whole sets to a topic, and "
+    "read that topic with app.GlobalTable"
+)
 FROM_EARLIEST: Final = "a partition without a committed offset begins with its first record, so that none is lost"
 PARTITIONS: Final = "the function runs once for each partition"
 
@@ -382,7 +386,9 @@ class _Checker:
     def _table(self, call: ast.Call, kind: str) -> Iterator[Finding]:
         first = call.args[0] if call.args else _argument(call, "name")
         label = f"{kind} {ast.unparse(first)}" if first is not None else kind
-        if kind in GLOBAL:
+        if kind == "SetGlobalTable":
+            yield self._at(call, "refused", label, OPERATIONS)
+        elif kind in GLOBAL:
             yield self._at(call, "rule", label, READ_ONLY)
         elif _argument(call, "changelog_topic") is not None:
             yield self._at(

@@ -317,6 +317,20 @@ class _Host:
         return table.changelog_topic if name in self._by_topic or name in followed else None
 
     def _follow(self, table: Any) -> None:
+        """Have a global table read its topic.
+
+        Raises:
+            SettingsError: the topic is the changelog of a set table.
+        """
+        followed = table.changelog_topic.get_topic_name()
+        sets = {
+            each.changelog_topic.get_topic_name() for each in self.app.tables.values() if isinstance(each, SetTable)
+        }
+        if followed in sets:
+            raise SettingsError(
+                f"global table {table.name}: topic {followed} has operations on sets, so that a look-up finds nothing. "
+                "Have an agent send whole sets to a topic, and read that topic with app.GlobalTable"
+            )
         store = GlobalStore(
             "ratchet://",
             table.app,
@@ -326,9 +340,7 @@ class _Host:
             key_serializer=table.key_serializer,
             value_serializer=table.value_serializer,
         )
-        store.read = self.hosted.engine.GlobalTable(
-            table.name, topic=table.changelog_topic.get_topic_name(), key_type=bytes, value_type=bytes
-        )
+        store.read = self.hosted.engine.GlobalTable(table.name, topic=followed, key_type=bytes, value_type=bytes)
         table._data = store
 
     def _close_channels(self) -> None:

@@ -25,6 +25,7 @@ everything = app.topic(pattern=".*")
 memory = app.channel()
 counts = app.Table("counts", default=int)
 rates = app.GlobalTable("rates")
+members = app.SetGlobalTable("members")
 windows = app.Table("w", on_window_close=print).tumbling(10, expires=10)
 by_stream = windows.relative_to_stream()
 log = app.Table("log", changelog_topic=orders)
@@ -108,6 +109,7 @@ def test_every_statement_has_its_verdict(folder: Path) -> None:
         "memory.send",
         "    await orders.send(value=order)",
         'rates["x"] = 1',
+        "SetGlobalTable",
         "stream & orders",
         "@app.agent(memory)",
         'counts["x"] = 2',

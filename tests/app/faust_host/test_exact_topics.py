@@ -295,3 +295,24 @@ def test_windows_that_another_version_left_open_close_at_the_first_record(before
     start = first // 10 * 10.0
     values[start] = values.get(start, 0) + 1
     assert [each.value for each in outputs] == [list(each) for each in sorted(values.items())]
+
+
+@pytest.mark.parametrize("followed", ["its own topic", "the changelog of a set table", "a changelog with a name"])
+def test_a_global_table_over_operations_of_sets_is_refused(followed: str) -> None:
+    app = new_app()
+    log = app.topic("log") if followed == "a changelog with a name" else None
+    source, members = app.topic("source", value_type=Order), app.SetTable("members", changelog_topic=log)
+    if followed == "its own topic":
+        app.SetGlobalTable("view")
+    else:
+        app.GlobalTable("view", changelog_topic=members.changelog_topic)
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        async for order in stream:
+            members[order.user].add(order.amount)
+
+    topic = {"its own topic": "set-view-changelog", "a changelog with a name": "log"}
+    text = refused(app)
+    assert f"global table view: topic {topic.get(followed, 'set-members-changelog')} has operations on sets" in text
+    assert "app.GlobalTable" in text
