@@ -92,6 +92,7 @@ class ConvertedProgram:
         inputs: topic of each stream over a topic of the user.
         stores: stores of the tables that agents write, by table name.
         changelogs: stream that writes each changelog topic set by the app, by topic name.
+        set_logs: those of `changelogs` with the operations of a set table, which compaction would lose.
         regrouped: topic that plain Faust uses for a `group_by`, by name of the internal stream that replaces it.
         routes: stream and topic of a table's agents, by table, for requests by key.
         meeting: by table, the streams with agents that share the table, if there are several. A key must have the same
@@ -106,6 +107,7 @@ class ConvertedProgram:
     stores: dict[str, LaneStore] = field(default_factory=dict)
     meeting: dict[str, list[StreamDefinition]] = field(default_factory=dict)
     changelogs: dict[str, str] = field(default_factory=dict)
+    set_logs: set[str] = field(default_factory=set)
     regrouped: dict[str, str] = field(default_factory=dict)
     replies: Replies = field(default_factory=Replies)
 
@@ -297,6 +299,8 @@ class _Host:
         table.partition_for_key = lambda key: 0
         if changelog is not None and streams:
             hosted.changelogs[changelog.get_topic_name()] = next(iter(streams.values())).name
+            if isinstance(table, SetTable):
+                hosted.set_logs.add(changelog.get_topic_name())
         table.send_changelog = changelog_sender(table, changelog)
 
     def _changelog_to_write(self, table: Any) -> Any:

@@ -46,8 +46,15 @@ from kafka_ratchet.app.worker.process import allow_many_files, prepare, state_fo
 from kafka_ratchet.app.worker.program import digest_of
 from kafka_ratchet.app.worker.sent_topics import check_topics
 from kafka_ratchet.app.worker.steps import with_steps
-from kafka_ratchet.app.worker.topics import create
-from kafka_ratchet.errors import BrokerUnavailable, PartitionsDiffer, RatchetError, SettingsError, StateError
+from kafka_ratchet.app.worker.topics import NOT_COMPACTED, config_of, create
+from kafka_ratchet.errors import (
+    BrokerUnavailable,
+    PartitionsDiffer,
+    RatchetError,
+    SettingsError,
+    StateError,
+    TopicError,
+)
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.spark_sink.secrets import hidden
 from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_counts
@@ -402,6 +409,7 @@ def prepare_changelogs(hosted: ConvertedProgram, settings: Settings, bootstrap: 
 
     Raises:
         PartitionsDiffer: a changelog topic has another number of partitions.
+        TopicError: compaction would delete operations on sets from a changelog topic.
     """
     if not hosted.changelogs:
         return
@@ -411,12 +419,19 @@ def prepare_changelogs(hosted: ConvertedProgram, settings: Settings, bootstrap: 
         wanted = _partitions(hosted, settings, counts, stream)
         if topic not in counts:
             replication = settings.streams[next(iter(_inputs(hosted, stream).values()))].replication
-            create(admin, topic, wanted, replication, {"cleanup.policy": "compact"})
+            config = NOT_COMPACTED if topic in hosted.set_logs else {"cleanup.policy": "compact"}
+            create(admin, topic, wanted, replication, config)
         elif counts[topic] < wanted:
             raise PartitionsDiffer(
                 f"changelog topic {topic}: has {counts[topic]} partitions, but the agents of its table read "
                 f"{wanted}. A key's records stay in their partition, so the numbers must be equal. Create the topic "
                 f"with {wanted} partitions"
+            )
+        elif topic in hosted.set_logs and "compact" in (policy := config_of(admin, topic)["cleanup.policy"]):
+            raise TopicError(
+                f"changelog topic {topic}: cleanup.policy is {policy}, but its table is a SetTable, and all additions "
+                "to a set have one key, so that members would disappear from the topic. Set cleanup.policy=delete and "
+                "retention.ms=-1 on the topic with kafka-configs --alter"
             )
 
 

@@ -49,7 +49,7 @@ NOT_COMPACTED: Final = {
     "retention.bytes": "-1",
     "message.timestamp.type": "CreateTime",
 }
-"""Configuration of the topic that an internal stream reads."""
+"""Configuration of a topic that keeps each record, such as the one that an internal stream reads."""
 
 
 class InternalInput(NamedTuple):

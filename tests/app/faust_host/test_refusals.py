@@ -12,12 +12,12 @@ from typing import Any
 import faust
 import pytest
 
-from kafka_ratchet.app.faust_host import refusals
+from kafka_ratchet.app.faust_host import refusals, transport
 from kafka_ratchet.app.faust_host.command import load_app
 from kafka_ratchet.app.faust_host.inputs import sources_of, tables_of
 from kafka_ratchet.app.faust_host.refusals import add_program, is_library
-from kafka_ratchet.app.faust_host.transport import hosted_app, refuse_other_partitions
-from kafka_ratchet.errors import PartitionsDiffer, SettingsError
+from kafka_ratchet.app.faust_host.transport import hosted_app, prepare_changelogs, refuse_other_partitions
+from kafka_ratchet.errors import PartitionsDiffer, SettingsError, TopicError
 from kafka_ratchet.testing.program_run import run
 
 SITE = sysconfig.get_path("purelib")
@@ -185,3 +185,45 @@ def test_topics_that_meet_in_a_table_have_one_partition_count() -> None:
     )
     with pytest.raises(PartitionsDiffer, match="one has 4"):  # "two" is to be created, with Faust's eight
         refuse_other_partitions(hosted, settings, {"one": 4})
+
+
+def with_changelogs(monkeypatch: pytest.MonkeyPatch, policies: dict[str, str]) -> dict[str, Any]:
+    """Prepare the changelogs of two tables, and return the configurations of the created topics.
+
+    policies: cleanup.policy of each existing topic
+    """
+    app = faust.App("logged", broker="ratchet://127.0.0.1:9", store="ratchet://", autodiscover=False)
+    members = app.SetTable("members", changelog_topic=app.topic("members-log"))
+    totals = app.Table("totals", changelog_topic=app.topic("totals-log"))
+
+    @app.agent(app.topic("one"))
+    async def agent(stream: Any) -> None:
+        async for value in stream:
+            members["x"].add(value)
+            totals["x"] = value
+
+    made: dict[str, Any] = {}
+    monkeypatch.setattr(transport, "partition_counts", lambda admin, topics: dict.fromkeys(policies, 4))
+    monkeypatch.setattr(transport, "config_of", lambda admin, topic: {"cleanup.policy": policies[topic]})
+    monkeypatch.setattr(transport, "create", lambda admin, topic, count, copies, config: made.update({topic: config}))
+    hosted, settings = hosted_app(app)
+    prepare_changelogs(hosted, settings, "127.0.0.1:9")
+    return made
+
+
+def test_a_changelog_of_sets_is_created_without_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All additions to a set have one key, so compaction would keep the last one alone."""
+    made = with_changelogs(monkeypatch, {"one": "delete"})
+    assert {topic: config["cleanup.policy"] for topic, config in made.items()} == {
+        "members-log": "delete",
+        "totals-log": "compact",
+    }
+    assert made["members-log"]["retention.ms"] == "-1"
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_a_compacted_changelog_of_sets_is_refused(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+    existing = {"one": "delete", "members-log": policy, "totals-log": policy}
+    with pytest.raises(TopicError, match=f"^changelog topic members-log: cleanup.policy is {policy}, .* kafka-configs"):
+        with_changelogs(monkeypatch, existing)
+    assert with_changelogs(monkeypatch, existing | {"members-log": "delete"}) == {}
