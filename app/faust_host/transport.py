@@ -6,7 +6,7 @@ import asyncio
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
@@ -58,11 +58,16 @@ from kafka_ratchet.errors import (
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.spark_sink.secrets import hidden
 from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_counts
+from kafka_ratchet.transport.assignment import Lanes as AssignedLanes
 from kafka_ratchet.transport.client.security import client_options
+from kafka_ratchet.transport.lane_spec import LaneState
 
 log = structlog.get_logger(__name__)
 
 GROUP_S: Final = 30.0
+BEGINNING: Final = (LaneState.STARTING, LaneState.RESTORING)
+LOOK_EVERY_S: Final = 0.1
+"""Seconds between two looks at the lanes of a starting worker, which report their states to nobody."""
 SIGNALS: Final = ("on_partitions_assigned", "on_partitions_revoked", "on_rebalance_complete")
 """Names of a Faust app's signals about its consumer group."""
 
@@ -236,6 +241,7 @@ class Lanes(Service):
         for name, store in hosted.stores.items():
             store.parts = lambda name=name: committed_parts(application, name)  # type: ignore[misc]
         app.__dict__["_leader_assignor"] = Leader(application)
+        app.tables.wait_until_recovery_completed = partial(until_lanes_run, app, application.lanes)
         settings = application.settings
         inputs = {changelog_name(settings.app, name): each.input for name, each in settings.streams.items()}
         forward_signals(application.app, app, inputs)
@@ -252,6 +258,23 @@ class Lanes(Service):
         if self._status is not None:
             await self._status.stop()
         self._held.close()
+
+
+async def until_lanes_run(app: Any, lanes: AssignedLanes) -> bool:
+    """Wait until the lanes of the first assignment run, so that tasks see a leader and complete tables.
+
+    A lane that has failed is not waited for: its partition may stay halted.
+
+    Returns:
+        True if the app has stopped meanwhile.
+    """
+    while not app.should_stop:
+        statuses = [lane.status for lane in lanes.running.values()]
+        some_begin = any(each.state in BEGINNING and not each.restarts for each in statuses)
+        if lanes.has_joined and not lanes.waiting and not some_begin:
+            return False
+        await app.sleep(LOOK_EVERY_S)
+    return True
 
 
 def forward_signals(member: Any, app: Any, inputs: Mapping[str, str]) -> None:

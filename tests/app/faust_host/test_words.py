@@ -48,6 +48,17 @@ def test_words_are_counted_once_whatever_the_worker_dies_of(program: HostedProgr
     program.stop()
 
 
+def test_tasks_begin_once_the_lanes_have_restored_the_tables(program: HostedProgram) -> None:
+    program.publish("posts", POSTS[:100])
+    program.start()
+    program.wait_until_read()
+    program.stop()
+    program.start(state="other")
+    program.wait_for(lambda: "a task sees 300 words" in program.text(), "the task with the committed counts")
+    program.wait_for(lambda: program.text().count("a task of the leader runs") == 2, "the second task of the leader")
+    program.stop()
+
+
 @pytest.mark.matrix
 def test_a_topic_with_a_rule_is_deduplicated(program: HostedProgram) -> None:
     (program.folder / "ratchet.toml").write_text(

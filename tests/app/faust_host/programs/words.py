@@ -38,5 +38,15 @@ async def page(web, request, word):
     return web.json({word: counts[word]})
 
 
+@app.task
+async def report():
+    print(f"a task sees {sum(counts.values())} words")
+
+
+@app.task(on_leader=True)
+async def lead():
+    print("a task of the leader runs")
+
+
 if __name__ == "__main__":
     app.main()
