@@ -156,6 +156,9 @@ class LaneProducer(Producer):
                     "agent.ask() within an agent",
                     f"{ASK}. Send the request, and have another agent take the answer from a topic",
                 )
+        # As Faust's producer does: receivers may append headers.
+        open_list = None if headers is None else pairs
+        self._send_on_produce_message(key=key, value=value, partition=partition, timestamp=timestamp, headers=open_list)
         milliseconds = None if timestamp is None else round(timestamp * 1000)
         try:
             sender.send(topic, key, value, pairs or None, partition, milliseconds)

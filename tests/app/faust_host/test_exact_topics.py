@@ -316,3 +316,28 @@ def test_a_global_table_over_operations_of_sets_is_refused(followed: str) -> Non
     text = refused(app)
     assert f"global table view: topic {topic.get(followed, 'set-members-changelog')} has operations on sets" in text
     assert "app.GlobalTable" in text
+
+
+def test_receivers_of_on_produce_message_see_each_send_and_may_add_headers() -> None:
+    app = new_app()
+    source, out, sunk = app.topic("source", value_type=Order), app.topic("out"), app.topic("sunk")
+    seen: list[tuple[Any, Any]] = []
+
+    @app.on_produce_message.connect
+    def trace(sender: Any, key: Any = None, value: Any = None, headers: Any = None, **options: Any) -> None:
+        seen.append((key, value))
+        headers.append(("trace", b"7"))
+
+    @app.agent(source, sink=[sunk])
+    async def agent(stream: Any) -> Any:
+        async for order in stream:
+            await out.send(key="a", value=1, headers={"own": b"1"})
+            await out.send(key="b", value=2, callback=lambda sent: None)
+            out.send_soon(key="c", value=3)
+            yield order.amount
+
+    ran = run(app, {"source": orders(4)})
+    assert not ran.dead_letters, _reasons(ran)
+    assert seen == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3"), (None, b"4")]
+    assert [dict(each.headers)["trace"] for each in ran.outputs] == [b"7"] * 4
+    assert dict(ran.outputs[0].headers)["own"] == b"1"
