@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from kafka_ratchet.agents.timers import TimedStream, Timer, Timers
-from kafka_ratchet.agents.topic import Topic
+from kafka_ratchet.agents.topic import Topic, TopicOptions
 from kafka_ratchet.errors import NotInApp, SettingsError
 from kafka_ratchet.tables.values.codec import Serializer
 from kafka_ratchet.tables.values.global_table import GlobalTable
@@ -186,6 +186,8 @@ class App(Timers):
         self.streams: dict[str, StreamDefinition] = {}
         self.tables: dict[str, Table] = {}
         self.topics: dict[str, Topic] = {}
+        self.topic_options: dict[str, TopicOptions] = {}
+        """Options of missing topics by name, from a Faust program."""
         self.global_tables: dict[str, GlobalTable] = {}
         self._owners: dict[str, StreamDefinition | None] = {}
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Generator, Mapping
 from contextvars import ContextVar
-from typing import Any, Final, Protocol
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
 
 from kafka_ratchet.agents.sends import Headers
 from kafka_ratchet.errors import SendRefused
@@ -46,6 +47,20 @@ class _Sent:
 
 
 _SENT: Final = _Sent()
+
+
+class TopicOptions(NamedTuple):
+    """Options with which a worker creates a missing topic of the program.
+
+    Attributes:
+        partitions: partition count; None: chosen by the worker
+        replication: number of replicas; None: that of the program's streams
+        config: topic configuration by Kafka's names
+    """
+
+    partitions: int | None = None
+    replication: int | None = None
+    config: Mapping[str, str] = MappingProxyType({})
 
 
 class Topic:

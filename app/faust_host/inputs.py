@@ -17,7 +17,9 @@ from faust.tables.sets import SetTableManager
 from faust.tables.wrappers import WindowWrapper
 from faust.topics import Topic
 from faust.types.tables import CollectionT
+from mode.utils.times import want_seconds
 
+from kafka_ratchet.agents.topic import TopicOptions
 from kafka_ratchet.app.faust_host.refusals import is_library
 from kafka_ratchet.app.faust_host.stream import LaneChannel, ProbeEnded, RepartitionStep, stream_for
 from kafka_ratchet.errors import SettingsError
@@ -199,6 +201,37 @@ def find_topics(app: Any) -> dict[str, Any]:
     """
     found = [each for each in _in_memory(Topic) if each.app is app and not each.pattern]
     return {name: topic for topic in found for name in topic.topics}
+
+
+def options_of(app: Any) -> dict[str, TopicOptions]:
+    """Return the options of an app's topics by name, as Faust's transport would create them.
+
+    Where several objects have one name, each option comes from one that sets it. The configuration of the changelogs
+    that Faust makes for tables is left to Ratchet.
+    """
+    made = {table._changelog_topic_name() for table in app.tables.values()}
+    found: dict[str, TopicOptions] = {}
+    for topic in _in_memory(Topic):
+        if topic.app is not app or topic.pattern:
+            continue
+        for name in topic.topics:
+            before = found.get(name, TopicOptions())
+            found[name] = TopicOptions(
+                topic.partitions or before.partitions,
+                topic.replicas or before.replication,
+                {} if name in made and topic.internal else {**before.config, **_config_of(topic)},
+            )
+    return found
+
+
+def _config_of(topic: Topic) -> dict[str, str]:
+    """Return a topic's configuration by Kafka's names, from its options."""
+    policies = [name for name, is_on in (("compact", topic.compacting), ("delete", topic.deleting)) if is_on]
+    config: dict[str, Any] = {"cleanup.policy": ",".join(policies)} if policies else {}
+    if topic.retention:
+        config["retention.ms"] = int(want_seconds(topic.retention) * 1000)
+    config |= topic.config
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in config.items()}
 
 
 def find_channels(app: Any) -> list[Channel]:

@@ -18,9 +18,10 @@ from faust.types import TP
 from mode import Service
 from yarl import URL
 
+from kafka_ratchet.agents.topic import TopicOptions
 from kafka_ratchet.app.faust_host.answers import Answers
 from kafka_ratchet.app.faust_host.check import in_memory, refuse_shown
-from kafka_ratchet.app.faust_host.inputs import find_topics, function_of, sources_of
+from kafka_ratchet.app.faust_host.inputs import find_topics, function_of, options_of, sources_of
 from kafka_ratchet.app.faust_host.producer import LaneProducer
 from kafka_ratchet.app.faust_host.program import ConvertedProgram, host, switch_off
 from kafka_ratchet.app.faust_host.refusals import not_exact
@@ -341,8 +342,8 @@ def hosted_app(
     refuse_shown(sources_of(app))
     values = given(path)
     hosted = host(app, streams_of(values), judged_topics(values))
-    partitions = {name: topic.partitions for name, topic in find_topics(app).items()}
-    settings = with_steps(settings_for(app, hosted.inputs, partitions, path, overrides), hosted.engine)
+    hosted.engine.topic_options = options = options_of(app)
+    settings = with_steps(settings_for(app, hosted.inputs, options, path, overrides), hosted.engine)
     hosted.engine.check(settings.streams)
     check_topics(hosted.engine, settings)
     return hosted, settings
@@ -440,22 +441,35 @@ def prepare_changelogs(hosted: ConvertedProgram, settings: Settings, bootstrap: 
     for topic, stream in hosted.changelogs.items():
         counts = partition_counts(admin, [topic, *(each.input for each in settings.streams.values())])
         wanted = _partitions(hosted, settings, counts, stream)
+        options, is_set_log = hosted.engine.topic_options.get(topic, TopicOptions()), topic in hosted.set_logs
         if topic not in counts:
+            config = {**(NOT_COMPACTED if is_set_log else {"cleanup.policy": "compact"}), **options.config}
+            if is_set_log:
+                refuse_compaction(topic, config)
             replication = settings.streams[next(iter(_inputs(hosted, stream).values()))].replication
-            config = NOT_COMPACTED if topic in hosted.set_logs else {"cleanup.policy": "compact"}
-            create(admin, topic, wanted, replication, config)
+            create(admin, topic, wanted, options.replication or replication, config)
         elif counts[topic] < wanted:
             raise PartitionsDiffer(
                 f"changelog topic {topic}: has {counts[topic]} partitions, but the agents of its table read "
                 f"{wanted}. A key's records stay in their partition, so the numbers must be equal. Create the topic "
                 f"with {wanted} partitions"
             )
-        elif topic in hosted.set_logs and "compact" in (policy := config_of(admin, topic)["cleanup.policy"]):
-            raise TopicError(
-                f"changelog topic {topic}: cleanup.policy is {policy}, but its table is a SetTable, and all additions "
-                "to a set have one key, so that members would disappear from the topic. Set cleanup.policy=delete and "
-                "retention.ms=-1 on the topic with kafka-configs --alter"
-            )
+        elif is_set_log:
+            refuse_compaction(topic, config_of(admin, topic))
+
+
+def refuse_compaction(topic: str, config: Mapping[str, str]) -> None:
+    """Refuse to compact the operations of a set table.
+
+    Raises:
+        TopicError: the configuration of the table's changelog topic has compaction.
+    """
+    if "compact" in (policy := config["cleanup.policy"]):
+        raise TopicError(
+            f"changelog topic {topic}: cleanup.policy is {policy}, but its table is a SetTable, and all additions "
+            "to a set have one key, so that members would disappear from the topic. Leave out compacting=True in the "
+            "program; on an existing topic set cleanup.policy=delete and retention.ms=-1 with kafka-configs --alter"
+        )
 
 
 def _partitions(hosted: ConvertedProgram, settings: Settings, counts: Mapping[str, int], stream: str) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from faust.auth import SASLCredentials, SSLCredentials
 
+from kafka_ratchet.agents.topic import TopicOptions
 from kafka_ratchet.app.settings import Settings, given, load
 from kafka_ratchet.errors import SettingsError
 
@@ -51,7 +52,7 @@ def judged_topics(values: Mapping[str, Any]) -> list[str]:
 def settings_for(
     app: Any,
     inputs: Mapping[str, str],
-    partitions: Mapping[str, int | None],
+    options: Mapping[str, TopicOptions],
     path: Path | None = None,
     given_too: Mapping[str, Any] | None = None,
 ) -> Settings:
@@ -60,7 +61,7 @@ def settings_for(
     Args:
         app: the Faust app
         inputs: input topic of each stream
-        partitions: number of partitions of each topic, as Faust would create it; None: the app's default.
+        options: options of each topic, as Faust would create it
         path: path of ratchet.toml, as for `load`
         given_too: settings of the command line
 
@@ -77,12 +78,13 @@ def settings_for(
     known = values.get("streams") or {}
     streams: dict[str, dict[str, Any]] = {}
     for stream, topic in inputs.items():
+        own = options.get(topic, TopicOptions())
         defaults: dict[str, Any] = {
             "input": topic,
             "output": f"{name}-{stream}-out",
             "dead_letters": f"{name}-{stream}-dead-letters",
-            "partitions": partitions.get(topic) or conf.topic_partitions,
-            "replication": int(conf.topic_replication_factor or 1),
+            "partitions": own.partitions or conf.topic_partitions,
+            "replication": int(own.replication or conf.topic_replication_factor or 1),
         }
         if stream not in known:
             defaults["deduplicate"] = False

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.agents.program import App
+from kafka_ratchet.agents.topic import TopicOptions
 from kafka_ratchet.app.names import is_ratchets_own
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.settings_sections import is_topic_name
@@ -129,5 +130,7 @@ def _create(
             "so Ratchet creates none: correct the name, or create the topic"
         )
     senders = [name for name in streams if program.of(name)]
-    partitions = max(streams[name].partitions for name in senders)
-    create(admin, topic, partitions, max(settings.streams[name].replication for name in senders), {})
+    options = program.topic_options.get(topic, TopicOptions())
+    partitions = options.partitions or max(streams[name].partitions for name in senders)
+    replication = options.replication or max(settings.streams[name].replication for name in senders)
+    create(admin, topic, partitions, replication, options.config)

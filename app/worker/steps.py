@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from kafka_ratchet.agents.event import EVENT_ID
 from kafka_ratchet.agents.program import App, StreamDefinition, ancestors_of
+from kafka_ratchet.agents.topic import TopicOptions
 from kafka_ratchet.app.names import is_ratchets_own, is_repartition_topic, repartition_topic
 from kafka_ratchet.app.repartition import arrivals_of
 from kafka_ratchet.app.settings import Settings, StreamSettings, with_arrivals
@@ -200,6 +201,7 @@ def prepare_streams(bootstrap: str, settings: Settings, program: App | None) -> 
     topics: dict[str, StreamTopics] = {}
     has = program.tables_of if program else lambda name: []
     tables = {name: [table.name for table in has(name)] for name in settings.streams}
+    options = program.topic_options if program else {}
     for name, stream in settings.streams.items():
         definition = program.streams.get(name) if program else None
         internal = None
@@ -212,5 +214,6 @@ def prepare_streams(bootstrap: str, settings: Settings, program: App | None) -> 
             internal = InternalInput(partitions, max(each.dead_letters_limit for each in parents))
         elif (arrivals := topics.get(arrivals_of(name))) is not None and stream.repartition_by:
             internal = InternalInput(arrivals.sent, arrivals.dead_letters_limit)
-        topics[name] = prepare(bootstrap, settings, name, stream, internal, tables)
+        config = (options.get(stream.input) or TopicOptions()).config
+        topics[name] = prepare(bootstrap, settings, name, stream, internal, tables, config)
     return topics

@@ -82,6 +82,7 @@ def prepare(
     stream: StreamSettings,
     internal: InternalInput | None = None,
     tables: Mapping[str, Collection[str]] = MappingProxyType({}),
+    input_config: Mapping[str, str] = MappingProxyType({}),
 ) -> StreamTopics:
     """Create missing topics of a stream, and check that all fit each other.
 
@@ -92,6 +93,7 @@ def prepare(
         stream: settings of the stream.
         internal: configuration of an internal stream's input; None: the stream is not internal.
         tables: names of the program's tables by stream.
+        input_config: configuration with which a missing input is created, unless the stream is internal.
 
     Raises:
         SettingsError: an earlier version of the program had one of the tables in another stream.
@@ -120,7 +122,7 @@ def prepare(
         refuse_missing(admin, name, stream, {*found, *internals})
     partitions = found.get(stream.input, internal.partitions if internal else stream.partitions)
     if stream.input not in found:
-        config = NOT_COMPACTED | {"max.message.bytes": str(internal.limit)} if internal else {}
+        config = NOT_COMPACTED | {"max.message.bytes": str(internal.limit)} if internal else input_config
         create(admin, stream.input, partitions, stream.replication, config)
     elif internal and (policy := config_of(admin, stream.input)["cleanup.policy"]) != "delete":
         raise TopicError(

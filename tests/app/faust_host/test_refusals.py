@@ -187,14 +187,14 @@ def test_topics_that_meet_in_a_table_have_one_partition_count() -> None:
         refuse_other_partitions(hosted, settings, {"one": 4})
 
 
-def with_changelogs(monkeypatch: pytest.MonkeyPatch, policies: dict[str, str]) -> dict[str, Any]:
+def with_changelogs(monkeypatch: pytest.MonkeyPatch, policies: dict[str, str], **options: Any) -> dict[str, Any]:
     """Prepare the changelogs of two tables, and return the configurations of the created topics.
 
-    policies: cleanup.policy of each existing topic
+    policies: cleanup.policy of each existing topic; options: of the program's changelog topics
     """
     app = faust.App("logged", broker="ratchet://127.0.0.1:9", store="ratchet://", autodiscover=False)
-    members = app.SetTable("members", changelog_topic=app.topic("members-log"))
-    totals = app.Table("totals", changelog_topic=app.topic("totals-log"))
+    members = app.SetTable("members", changelog_topic=app.topic("members-log", **options))
+    totals = app.Table("totals", changelog_topic=app.topic("totals-log", **options))
 
     @app.agent(app.topic("one"))
     async def agent(stream: Any) -> None:
@@ -227,3 +227,11 @@ def test_a_compacted_changelog_of_sets_is_refused(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(TopicError, match=f"^changelog topic members-log: cleanup.policy is {policy}, .* kafka-configs"):
         with_changelogs(monkeypatch, existing)
     assert with_changelogs(monkeypatch, existing | {"members-log": "delete"}) == {}
+    with pytest.raises(TopicError, match=r"^changelog topic members-log: .* Leave out compacting=True in the program"):
+        with_changelogs(monkeypatch, {"one": "delete"}, compacting=True)
+
+
+def test_a_changelog_is_created_with_the_options_of_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = with_changelogs(monkeypatch, {"one": "delete"}, deleting=True, retention=90, config={"segment.ms": 1000})
+    for config in made.values():
+        assert config.items() >= {"cleanup.policy": "delete", "retention.ms": "90000", "segment.ms": "1000"}.items()

@@ -1,14 +1,21 @@
-"""Start of a hosted worker: the moment from which its tasks run."""
+"""Start of a hosted worker: the topics that it creates, and the moment from which its tasks run."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import faust
 import pytest
 
-from kafka_ratchet.app.faust_host.transport import until_lanes_run
+from kafka_ratchet.app.faust_host.transport import hosted_app, prepare_all, until_lanes_run
+from kafka_ratchet.app.worker.topics import config_of
+from kafka_ratchet.producers import admin_client
+from kafka_ratchet.topic_log.clients import partition_counts
 from kafka_ratchet.transport.lane_spec import LaneState
 
 
@@ -54,3 +61,46 @@ async def test_tasks_wait_until_each_lane_runs_or_has_failed(rounds: list[Any], 
     await worker.sleep(0)
     assert await until_lanes_run(worker, worker) == has_stopped
     assert worker.pauses == len(rounds) - 1
+
+
+def test_missing_topics_are_created_with_the_options_of_the_program(broker: str, tmp_path: Path) -> None:
+    name = f"options-{uuid.uuid4().hex[:8]}"
+    app = faust.App(
+        name, broker=f"ratchet://{broker}", store="ratchet://", autodiscover=False, datadir=str(tmp_path / "data")
+    )
+    orders = app.topic(f"{name}-orders", partitions=3, retention=timedelta(days=30), deleting=True)
+    done = app.topic(f"{name}-done", partitions=2, compacting=True, config={"min.insync.replicas": 1})
+    plain = app.topic(f"{name}-plain")
+
+    @app.agent(orders)
+    async def agent(stream: Any) -> None:
+        async for value in stream:
+            await done.send(value=value)
+            await plain.send(value=value)
+
+    hosted, settings = hosted_app(app)
+    prepare_all(hosted, settings, broker)
+    admin = admin_client({"bootstrap.servers": broker})
+    topics = [orders.get_topic_name(), done.get_topic_name(), plain.get_topic_name()]
+    assert [partition_counts(admin, topics)[topic] for topic in topics] == [3, 2, 3]
+    configs = [config_of(admin, topic) for topic in topics]
+    assert [each["cleanup.policy"] for each in configs] == ["delete", "compact", "delete"]
+    assert configs[0]["retention.ms"] == str(30 * 24 * 3600 * 1000)
+    assert configs[1]["min.insync.replicas"] == "1"
+
+
+def test_options_of_a_topic_may_be_in_several_objects() -> None:
+    app = faust.App("several", broker="ratchet://127.0.0.1:9", store="ratchet://", autodiscover=False)
+    orders = app.topic("orders", replicas=2, config={"unclean.leader.election.enable": False})
+    again = app.topic("orders", retention=60, partitions=5)
+
+    @app.agent(orders)
+    async def agent(stream: Any) -> None:
+        async for _ in stream:
+            pass
+
+    hosted, settings = hosted_app(app)
+    assert again.get_topic_name() == "orders"
+    assert (settings.streams["orders"].partitions, settings.streams["orders"].replication) == (5, 2)
+    config = {"retention.ms": "60000", "unclean.leader.election.enable": "false"}
+    assert hosted.engine.topic_options["orders"].config == config
