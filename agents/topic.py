@@ -50,7 +50,7 @@ _SENT: Final = _Sent()
 
 
 class TopicOptions(NamedTuple):
-    """Options with which a worker creates a missing topic of the program.
+    """Options of a missing topic that a worker creates for the program.
 
     Attributes:
         partitions: partition count; None: chosen by the worker

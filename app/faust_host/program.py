@@ -60,7 +60,7 @@ class Unit:
         agent: the Faust agent
         topics: decoders of its records, by topic
         sources: streams that it reads
-        tables: tables that its code names
+        tables: tables that its code names.
         merged: True if its source is merged from several topics
         steps: number of its `group_by` and `through`
     """

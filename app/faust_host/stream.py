@@ -34,7 +34,7 @@ class RepartitionStep(NamedTuple):
     Attributes:
         key: function from a value to the new key; None: `through`
         name: name of the step
-        topic: topic for the events; None: derived from the input's topic
+        topic: topic for the events; None: derived from the input's topic.
         filters: processors of `filter` before the step
         partitions: partition count of a derived topic; None: that of the input
     """
@@ -239,7 +239,7 @@ class LaneStream(Stream):
 
         Args:
             step: name of the step's method
-            topic: topic of the step; None: a derived topic, with the types of the previous topic
+            topic: topic of the step; None: a derived topic, with the types of the previous topic.
 
         Raises:
             SettingsError: the probe has not found the step, so no lane carries it out.

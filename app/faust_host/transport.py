@@ -68,7 +68,7 @@ log = structlog.get_logger(__name__)
 GROUP_S: Final = 30.0
 BEGINNING: Final = (LaneState.STARTING, LaneState.RESTORING)
 LOOK_EVERY_S: Final = 0.1
-"""Seconds between two looks at the lanes of a starting worker, which report their states to nobody."""
+"""Seconds between two looks at the lanes of a starting worker. Lanes do not report changes of their states."""
 SIGNALS: Final = ("on_partitions_assigned", "on_partitions_revoked", "on_rebalance_complete")
 """Names of a Faust app's signals about its consumer group."""
 
@@ -267,7 +267,7 @@ async def until_lanes_run(app: Any, lanes: AssignedLanes) -> bool:
     A lane that has failed is not waited for: its partition may stay halted.
 
     Returns:
-        True if the app has stopped meanwhile.
+        True if the app has stopped before.
     """
     while not app.should_stop:
         statuses = [lane.status for lane in lanes.running.values()]

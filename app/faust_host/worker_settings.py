@@ -61,7 +61,7 @@ def settings_for(
     Args:
         app: the Faust app
         inputs: input topic of each stream
-        options: options of each topic, as Faust would create it
+        options: options of each topic, as Faust would create it.
         path: path of ratchet.toml, as for `load`
         given_too: settings of the command line
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from graphlib import TopologicalSorter
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 from pydantic import ValidationError
@@ -73,6 +73,7 @@ def _made(
             f"stream name {name!r:.100}: use a lower-case letter, then at most 62 of a-z, 0-9, '_' and '-'"
         )
     parents = [before[each.name] for each in definition.fed_by if each.name in before]
+    given: dict[str, Any] = {} if definition.partitions is None else {"partitions": definition.partitions}
     try:
         made = StreamSettings(
             input=repartition_topic(settings.app, name),
@@ -82,7 +83,7 @@ def _made(
             event_id=f"header:{EVENT_ID}",
             create_topics=True,
             replication=max((each.replication for each in parents or settings.streams.values()), default=1),
-            **({} if definition.partitions is None else {"partitions": definition.partitions}),
+            **given,
         )
     except ValidationError as error:
         raise SettingsError(f"stream {name}: {error.errors()[0]['msg']}") from None

@@ -93,7 +93,7 @@ def prepare(
         stream: settings of the stream.
         internal: configuration of an internal stream's input; None: the stream is not internal.
         tables: names of the program's tables by stream.
-        input_config: configuration with which a missing input is created, unless the stream is internal.
+        input_config: configuration of a missing input; not used for an internal stream.
 
     Raises:
         SettingsError: an earlier version of the program had one of the tables in another stream.
