@@ -22,7 +22,7 @@ from kafka_ratchet.producers.client import (
 from kafka_ratchet.producers.file_set import FileSet, open_files, records_of
 from kafka_ratchet.producers.files import FileSource
 from kafka_ratchet.producers.formats import Format
-from kafka_ratchet.producers.headers import PRODUCER_HEADER, SEQUENCE_HEADER, partition_of
+from kafka_ratchet.producers.headers import PRODUCER_HEADER, SEQUENCE_HEADER, headers_of, partition_of
 from kafka_ratchet.producers.metrics import ProducerCollector, ProducerMetrics, prometheus_text
 from kafka_ratchet.producers.offsets import ask_offsets, no_offset
 from kafka_ratchet.producers.producer import AsyncProducer, Producer
@@ -62,6 +62,7 @@ __all__ = [
     "create_topic",
     "describe_topic",
     "explained",
+    "headers_of",
     "login_refused",
     "made_topic",
     "no_broker_is_let_in",

@@ -9,9 +9,13 @@ from __future__ import annotations
 import struct
 import unicodedata
 import zlib
-from operator import index
+from operator import index, methodcaller
+from typing import TYPE_CHECKING
 
 from kafka_ratchet.errors import SettingsError, SourceError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 PRODUCER_HEADER = "ratchet-producer"
 """Header with the producer's name in UTF-8."""
@@ -28,6 +32,9 @@ MAX_NAME_BYTES = 256
 
 pack = struct.Struct(">q").pack
 """Function that encodes a sequence for the header; `sequence_bytes` also checks its range."""
+
+# A call of the method itself leaves the error for any later call to raise: CPython does not check its result.
+_HEADERS = methodcaller("headers")
 
 
 def name_bytes(name: str) -> bytes:
@@ -97,3 +104,14 @@ def partition_of(key: bytes | None, name: bytes, partitions: int) -> int:
         partitions: number of partitions when the name was first used, see `Producer`.
     """
     return zlib.crc32(name if key is None else key) % partitions
+
+
+def headers_of(message: Message) -> list[tuple[str, bytes | None]] | None:
+    """Return a record's headers; None: a name is not UTF-8, which Kafka's client for Python cannot read.
+
+    Use the message no more after None: its next list of headers would end the process.
+    """
+    try:
+        return _HEADERS(message) or []
+    except (SystemError, UnicodeDecodeError):
+        return None

@@ -16,6 +16,7 @@ from kafka_ratchet.producers import (
     END_OF_PARTITION,
     PASSING,
     explained,
+    headers_of,
     options_refused,
 )
 from kafka_ratchet.reader.event import Event
@@ -86,6 +87,8 @@ class Source:
         except (KafkaException, ValueError, TypeError) as error:
             raise options_refused(error, options) from None
         self._next: dict[int, int] = {}
+        self._unreadable: dict[int, int] = {}
+        """Partitions with a record whose headers cannot be read, and its offset; later records are discarded."""
         self._assigned: list[int] | None = None
         """Newly assigned partitions of Kafka's group, until `followed` is called; None: no new assignment."""
         if group is None:
@@ -135,7 +138,7 @@ class Source:
 
     def read_from(self, positions: Mapping[int, Position]) -> None:
         """Read exactly these partitions, starting at these positions."""
-        self._next = {}  # until the client surely reads from the new positions
+        self._next, self._unreadable = {}, {}  # until the client surely reads from the new positions
         self._consumer.assign(
             [
                 TopicPartition(self._topic, partition, position.next)
@@ -156,7 +159,8 @@ class Source:
         Raises:
             PositionLost: the topic no longer holds a position, or its log was replaced.
             TopicMissing: the topic was deleted.
-            BatchUnread: librdkafka does not read a batch to its end, or reads an older topic of the same name.
+            BatchUnread: librdkafka does not read a batch to its end, or reads an older topic of the same name; or a
+                header name is not UTF-8.
             ReaderError: Kafka refuses the request.
         """
         # The client gives its records once. Until they are read there is no position, so a caller that goes
@@ -166,6 +170,7 @@ class Source:
         if self._has_new_assignment():
             return FetchedRecords()  # the partitions are taken over again, and read from the database's positions
         self._refuse_stuck(following)
+        self._refuse_unreadable()
         if first is None:
             self._next = following
             return FetchedRecords()
@@ -182,6 +187,15 @@ class Source:
         if stuck is not None:
             partition, place = stuck
             raise self._unread(partition, place.offset, place.end)
+
+    def _refuse_unreadable(self) -> None:
+        """Raise `BatchUnread` if the next record of a partition has headers that cannot be read."""
+        for partition, offset in self._unreadable.items():
+            raise BatchUnread(
+                f"topic {self._topic!r} partition {partition}: the record at offset {offset} has a header name that is "
+                "not UTF-8, which Kafka's client for Python cannot read. No record was skipped. Enter this record by "
+                "hand, then go on after it with `ratchet reader resume`; have its producer correct the header's name"
+            )
 
     def _unread(self, partition: int, offset: int, end: int) -> BatchUnread:
         """Return the error for a batch that librdkafka does not read to its end."""
@@ -213,6 +227,8 @@ class Source:
         append = fetched.events.append
         for message in messages:
             error = message.error()
+            if message.partition() in self._unreadable:
+                continue  # also a partition's end, whose offset is after the record
             if error is not None:
                 if error.code() != END_OF_PARTITION:
                     self._handle_error(message, error, following)
@@ -225,13 +241,13 @@ class Source:
             partition, offset = message.partition(), message.offset()
             if offset < following.get(partition, 2**63):
                 continue  # fetched before the last `read_from`
+            headers = headers_of(message)
+            if headers is None:
+                self._unreadable[partition] = offset  # raised by the next call, after the records before it
+                continue
             following[partition] = offset + 1
             last[partition] = message
-            append(
-                Event(
-                    message.key(), message.value(), message.headers() or [], message.timestamp()[1], partition, offset
-                )
-            )
+            append(Event(message.key(), message.value(), headers, message.timestamp()[1], partition, offset))
         for partition, record in last.items():
             epoch = None if record is None else record.leader_epoch()
             fetched.positions[partition] = Position(following[partition], NO_EPOCH if epoch is None else epoch)

@@ -16,7 +16,7 @@ from typing import Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
 from kafka_ratchet.errors import BrokerUnavailable, PositionLost, TransportError
-from kafka_ratchet.producers import END_OF_PARTITION, PASSING, explained
+from kafka_ratchet.producers import END_OF_PARTITION, PASSING, explained, headers_of
 from kafka_ratchet.topic_log.clients import OffsetRange, Options
 
 OUT_OF_RANGE: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
@@ -192,7 +192,21 @@ class _Reading:
             elif offset > self._positions[number]:
                 self._positions[number] = offset  # markers of transactions, which are never given
             return False
+        if (end is None or offset < end) and headers_of(message) is None:
+            self._refuse(number, offset)
+            return False
         return self._move(number, offset)
+
+    def _refuse(self, number: int, offset: int) -> None:
+        """Leave the batch of a record with unreadable headers to the second client."""
+        if self._second is None:
+            raise TransportError(
+                f"{self._topic}, partition {number}: the record at offset {offset} has a header name that is not "
+                "UTF-8, which Kafka's client for Python cannot read. Give the header another name, or delete the "
+                "records up to this offset"
+            )
+        self._positions[number] = offset
+        self._refused[number] = KafkaError(KafkaError._BAD_MSG)  # noqa: SLF001 - librdkafka has no public name
 
     def _note(self, number: int | None, error: KafkaError) -> None:
         """Note an error after which the second client may read on; raise any other error."""

@@ -1,7 +1,8 @@
 """Worker's client, for record batches that librdkafka does not read to their end.
 
 Kafka accepts compressed batches that clients read differently. Of a gzip batch with two members, librdkafka returns the
-records of the first member, and requests the rest again without end.
+records of the first member, and requests the rest again without end. Its client for Python does not return headers if
+a name is not UTF-8; here such bytes become U+FFFD.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +14,12 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError
 
-from kafka_ratchet.errors import PositionLost, ReaderError
+from kafka_ratchet.errors import BatchUnread, PositionLost, ReaderError
 from kafka_ratchet.reader import Reader, Sqlite, Transaction
 from kafka_ratchet.reader.source import Source
 from kafka_ratchet.reader.stuck import INTERVAL_MS, REQUESTS, STANDSTILL_S, StuckPartitions
 from kafka_ratchet.transport.batch.decompression import GZIP
-from tests.topic_log.test_second_client import PLAIN, compressed, gzip_members, produce
+from tests.topic_log.test_second_client import ODD_NAMES, PLAIN, compressed, gzip_members, produce
 
 
 def statistics(second: float, requests: int, **changed: object) -> str:
@@ -87,6 +88,20 @@ def test_a_gzip_batch_of_two_members_ends_a_reader_by_name(
         transactions = reader.transactions()
         with pytest.raises(ReaderError, match=re.escape(place)):
             exhaust(transactions)
+
+
+def test_a_header_name_that_is_not_utf8_ends_a_reader_by_name(
+    broker: str, new_topic: Callable[..., str], bill: Path
+) -> None:
+    topic = new_topic(1)
+    asyncio.run(produce(broker, topic, 0, [PLAIN, ODD_NAMES]))
+    place = f"topic {topic!r} partition 0: the record at offset 100 has a header name that is not UTF-8"
+    with Reader(topic, store=Sqlite(bill), name="billing", options={"bootstrap.servers": broker}) as reader:
+        transactions = reader.transactions()
+        with pytest.raises(BatchUnread, match=re.escape(place)):
+            exhaust(transactions)
+    with sqlite3.connect(bill) as database:
+        assert database.execute("SELECT next_offset FROM ratchet_reader_positions").fetchall() == [(100,)]
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ class _Log:
         return next(self.chunks)
 
     def message(self, offset: int, error: KafkaError | None = None) -> Any:
-        return SimpleNamespace(offset=lambda: offset, partition=lambda: 0, error=lambda: error)
+        return SimpleNamespace(offset=lambda: offset, partition=lambda: 0, error=lambda: error, headers=lambda: None)
 
     def end(self, offset: int) -> Any:
         return self.message(offset, KafkaError(KafkaError._PARTITION_EOF))

@@ -22,6 +22,8 @@ from tests.transport.batch.known_batches import HEAD, Source, encode, seal
 XERIAL = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
 SOURCES = [Source(b"k%d" % n, b"v%d" % n, (("h", b"%d" % n), ("null", None))) for n in range(100)]
 PLAIN = encode(SOURCES)
+ODD_NAMES = seal(PLAIN.replace(b"null", b"n\xffll"))
+"""Batch with header names that are not UTF-8, of which librdkafka's Python client returns no headers."""
 
 
 def gzip_members(body: bytes) -> bytes:
@@ -78,3 +80,18 @@ def test_a_batch_that_librdkafka_does_not_read_is_read(
             assert [offset for number, offset, _ in mixed if number == 1] == list(range(100))
     finally:
         reader.close()
+
+
+def test_header_names_that_are_not_utf8_are_read(broker: str, new_topic: Callable[..., str]) -> None:
+    topic, output, dead_letters = (new_topic(2) for _ in range(3))
+    asyncio.run(produce(broker, topic, 0, [ODD_NAMES, PLAIN, ODD_NAMES]))
+    stream = StreamSettings(input=topic, output=output, dead_letters=dead_letters)
+    settings = Settings(app="second", bootstrap=broker, streams={"s": stream})
+    reader = TopicReader(settings, stream, broker)
+    try:
+        found = list(reader.records(topic, 0, 300))
+    finally:
+        reader.close()
+    assert [offset for offset, _ in found] == list(range(300))
+    names = [[name for name, _ in record.headers] for _, record in found]
+    assert names == [["h", "n\ufffdll"]] * 100 + [["h", "null"]] * 100 + [["h", "n\ufffdll"]] * 100
