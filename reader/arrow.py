@@ -11,6 +11,9 @@ import pyarrow as pa
 
 from kafka_ratchet.reader.event import Event
 
+NO_TIMESTAMP = -1
+"""Timestamp of a record that has none; other negative ones are times before 1970."""
+
 SCHEMA = pa.schema(
     [
         ("key", pa.binary()),
@@ -30,7 +33,7 @@ def batch_of(events: Sequence[Event]) -> pa.RecordBatch:
         pa.array(keys, pa.binary()),
         pa.array(values, pa.binary()),
         pa.array([[{"key": name, "value": value} for name, value in each] for each in headers], SCHEMA.types[2]),
-        pa.array([None if time < 0 else time for time in times], pa.int64()).cast(SCHEMA.types[3]),
+        pa.array([None if time == NO_TIMESTAMP else time for time in times], pa.int64()).cast(SCHEMA.types[3]),
         pa.array(partitions, pa.int32()),
         pa.array(offsets, pa.int64()),
     ]

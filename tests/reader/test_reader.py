@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from kafka_ratchet.errors import (
 )
 from kafka_ratchet.producers import create_topic
 from kafka_ratchet.reader import AsyncReader, Reader, Sqlite, Transaction
+from kafka_ratchet.reader.arrow import batch_of
+from kafka_ratchet.reader.event import Event
 from kafka_ratchet.reader.reader import Reader as ReaderClass
 from kafka_ratchet.reader.source import FetchedRecords, Source
 from kafka_ratchet.reader.stores.sqlite import SqliteDatabase
@@ -90,6 +93,12 @@ def test_an_event_has_all_of_its_record(new_topic: NewTopic, fill: Fill, bill: P
     assert batch.column("value").to_pylist() == [b"0", b"1"]
     assert batch.column("headers").to_pylist()[0] == [{"key": "n", "value": b"1"}]
     assert batch.column("timestamp").to_pylist()[0].timestamp() * 1000 == first.timestamp
+
+
+def test_times_before_1970_are_kept_in_arrow() -> None:
+    events = [Event(None, None, [], time, 0, 0) for time in (-86_400_000, -1, 0)]
+    times = batch_of(events).column("timestamp").to_pylist()
+    assert times == [datetime(1969, 12, 31, tzinfo=UTC), None, datetime(1970, 1, 1, tzinfo=UTC)]
 
 
 def test_what_a_loop_leaves_comes_again(new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str]) -> None:
