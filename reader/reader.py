@@ -337,7 +337,9 @@ class Reader:
         elif time.monotonic() - self._watched_at > WATCH_S:
             self._watched_at = time.monotonic()
             self._partitions.count = self._topic.same_shape(self._partitions.shape.id).partitions
-        elif ends is not None and time.monotonic() - self._answered_at > self._timeout_s and self._group is None:
+        elif ends is not None and not self._is_behind(ends):
+            self._answered_at = time.monotonic()  # others of the group read; a partition of theirs may come here
+        elif ends is not None and time.monotonic() - self._answered_at > self._timeout_s:
             raise BrokerUnavailable(
                 f"Kafka returned no record of topic {self.topic!r} for {self._timeout_s:g} s, although the topic's "
                 "end is not reached. Check that the leaders of its partitions run"
@@ -348,12 +350,16 @@ class Reader:
 
         In a group, the positions of the other processes count as well.
         """
-        mine = {partition: held.position.next for partition, held in self._ours.held.items()}
-        if any(mine[partition] < ends.get(partition, 0) for partition in mine):
+        if self._is_behind(ends):
             return False
+        mine = {partition: held.position.next for partition, held in self._ours.held.items()}
         if self._group is not None:
             mine = {row.partition: row.next for row in self._positions.stored(self._ours.database)}
         return all(mine.get(partition, -1) >= end for partition, end in ends.items())
+
+    def _is_behind(self, ends: Mapping[int, int]) -> bool:
+        """Return True if a partition of this process has records before these offsets that are not stored yet."""
+        return any(held.position.next < ends.get(partition, 0) for partition, held in self._ours.held.items())
 
     # -- one transaction
 

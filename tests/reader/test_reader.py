@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from kafka_ratchet.errors import (
     BatchUnread,
+    BrokerUnavailable,
     PositionLost,
     ReaderFenced,
     ReaderMisused,
@@ -341,6 +342,30 @@ def test_processes_of_a_group_share_the_partitions(
             future.result()
     assert rows(bill) == list(range(400))
     assert seen["one"] | seen["two"] == set(range(partitions))
+
+
+@pytest.mark.parametrize("group", [None, "billing"])
+def test_a_partition_that_gives_nothing_ends_a_read_until_the_end(
+    new_topic: NewTopic,
+    fill: Fill,
+    bill: Path,
+    options: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    group: str | None,
+) -> None:
+    """A partition without a leader gives nothing; a process of a group waited for it without end."""
+    topic = new_topic(1)
+    fill(topic, 10, partitions=1)
+    with reader_of(topic, bill, options, group=group and f"{group}-{topic}") as reader, ThreadPoolExecutor(1) as other:
+        next(reader.transactions(until_end=True))  # the partition is this reader's now
+        monkeypatch.setattr(Source, "fetch", lambda *_: FetchedRecords())
+        monkeypatch.setattr(reader, "_timeout_s", 0.5)
+        reading = other.submit(lambda: list(reader.transactions(until_end=True)))
+        try:
+            with pytest.raises(BrokerUnavailable, match=f"returned no record of topic '{topic}'"):
+                reading.result(60)
+        finally:
+            reader.stop()
 
 
 def one_after_break(reader: ReaderClass, bill: Path) -> None:
