@@ -54,7 +54,8 @@ MOST_APPENDED: Final = max(map(len, APPENDED))
 class RecordFilter(NamedTuple):
     """Filter of records. None in a field: no condition.
 
-    reason: beginning of the reason; since, until: limits of the timestamp, in ms since the epoch
+    reason: beginning of the reason; since, until: limits of the timestamp, in ms since the epoch, the second
+    exclusive
     """
 
     reason: str | None = None
@@ -167,22 +168,30 @@ def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: Re
     if cut:
         of = f"partition {cut[0]}" if len(cut) == 1 else f"{len(cut):,} of its {count:,} partitions"
         share = _share(wanted, len(numbers))
-        reading.found.problems.append(f"{topic}: of {of} only the newest {share:,} offsets were read")
+        which = f"the newest {share:,} offsets were read"
+        if wanted.until is not None:
+            which = f"{share:,} offsets were read, up to the end of the period"
+        reading.found.problems.append(f"{topic}: of {of} only {which}")
     return reading.result()
 
 
 def _spans(
     asked: Consumer, topic: str, held: dict[int, OffsetRange], wanted: RecordFilter
 ) -> tuple[dict[int, OffsetRange], list[int]]:
-    """Return the offsets to read by partition, and the partitions that the limit cuts."""
+    """Return the offsets to read by partition, and the partitions that the limit cuts.
+
+    Records keep the times of their creation, so those behind the first one of `until` may be of the period too. Where
+    the limit allows, they are read as well.
+    """
     if (offset := wanted.offset) is not None:
         return {n: OffsetRange(max(each.first, offset), min(each.end, offset + 1)) for n, each in held.items()}, []
     spans, cut, most = {}, [], _share(wanted, len(held))
     since, until = (_at(asked, topic, held, each) for each in (wanted.since, wanted.until))
     for number, (first, end) in held.items():
-        first, end = max(first, since.get(number, first)), min(end, until.get(number, end))
+        first = max(first, since.get(number, first))
         if first < end - most:
             cut.append(number)
+            end = min(end, max(until.get(number, end), first + most))
         spans[number] = OffsetRange(max(first, end - most), end)
     return spans, cut
 
@@ -234,7 +243,7 @@ class _Reading:
         own = headers[: len(headers) - appended] if origin is not None else headers
         reason = (origin.reason or origin.verdict or "") if origin is not None else "(not written by Ratchet)"
         identity = self._rule.identity_of(RecordView(key, value, own, at_ms))
-        if not self._is_wanted(reason, identity):
+        if not self._is_wanted(reason, identity, at_ms):
             return
         self.found.matching += 1
         _count(self._reasons, reason[:REASON_SHOWN], at_ms)
@@ -248,10 +257,13 @@ class _Reading:
         else:
             heapq.heapreplace(self._newest, item)
 
-    def _is_wanted(self, reason: str, identity: bytes | None) -> bool:
+    def _is_wanted(self, reason: str, identity: bytes | None, at_ms: int) -> bool:
         wanted = self._wanted
-        return (wanted.reason is None or reason.startswith(wanted.reason)) and (
-            wanted.identity is None or identity == wanted.identity
+        return (
+            (wanted.reason is None or reason.startswith(wanted.reason))
+            and (wanted.identity is None or identity == wanted.identity)
+            and (wanted.since is None or wanted.since <= at_ms)
+            and (wanted.until is None or at_ms < wanted.until)
         )
 
     def result(self) -> NewestRecords:
