@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Container, Mapping
 from graphlib import TopologicalSorter
 from typing import Any, Final
@@ -16,16 +17,21 @@ from kafka_ratchet.app.names import is_ratchets_own, is_repartition_topic, repar
 from kafka_ratchet.app.repartition import arrivals_of
 from kafka_ratchet.app.settings import Settings, StreamSettings, with_arrivals
 from kafka_ratchet.app.status.group import ask_group
+from kafka_ratchet.app.status.open_transactions import ask_about
 from kafka_ratchet.app.streams import STREAM_NAME
 from kafka_ratchet.app.worker.topics import InternalInput, StreamTopics, prepare
-from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.errors import SettingsError, TransportError
 from kafka_ratchet.producers import admin_client
-from kafka_ratchet.topic_log.clients import ADMIN_TIMEOUT_S, all_topics, committed_positions, consumer
+from kafka_ratchet.topic_log.clients import ADMIN_TIMEOUT_S, all_topics, committed_positions, consumer, ranges_of
 from kafka_ratchet.topic_log.reading import records
 
 COMMITTED_S: Final = 5.0
 """Seconds to wait for Kafka's answer about committed offsets. librdkafka 2.16 can keep sending requests to a
 coordinator that is not ready (seen once for 30 s). The worker's start tries again with a new client."""
+
+DEAD_TRANSACTION_S: Final = 15.0
+"""Seconds after its timeout within which Kafka rolls back a dead transaction; it looks for these every 10 s."""
+PAUSE_S: Final = 0.05
 
 
 def with_steps(settings: Settings, program: App | None) -> Settings:
@@ -147,16 +153,18 @@ def refuse_abandoned(bootstrap: str, settings: Settings) -> None:
     Raises:
         SettingsError: events wait in such a topic.
         BrokerUnavailable: Kafka did not answer.
-        TransportError: the topic cannot be read.
+        TransportError: the topic cannot be read, or a transaction in it stays open.
     """
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     mine = {stream.input for stream in settings.streams.values()}
     topics = all_topics(admin_client(options))
     abandoned = sorted(topic for topic in topics if is_repartition_topic(topic, settings.app) and topic not in mine)
+    # Before the group's offsets: the ending transactions may commit some of these.
+    ends = {topic: _ends(bootstrap, settings, topic, sorted(topics[topic].partitions)) for topic in abandoned}
     ours = ask_group(bootstrap, settings, ADMIN_TIMEOUT_S).committed if abandoned else {}
     for topic in abandoned:
         with consumer(options, settings.app) as client:
-            waiting = _first_waiting(client, topic, sorted(topics[topic].partitions), ours)
+            waiting = _first_waiting(client, topic, ends[topic], ours)
         if waiting is not None:
             raise SettingsError(
                 f"{topic}, partition {waiting.partition()}: events from offset {waiting.offset()} on wait for stream "
@@ -166,8 +174,37 @@ def refuse_abandoned(bootstrap: str, settings: Settings) -> None:
             )
 
 
+def _ends(bootstrap: str, settings: Settings, topic: str, partitions: list[int]) -> dict[int, int]:
+    """Return the high watermarks of a topic's partitions, after the transactions before them have ended.
+
+    Kafka answers a commit before its markers are written. Until then nobody sees the transaction's events.
+
+    Raises:
+        TransportError: a transaction stays open for longer than its timeout.
+    """
+    options = {"bootstrap.servers": bootstrap, **settings.kafka}
+    with consumer(options, settings.app, committed=False) as uncommitted:
+        ends = {n: each.end for n, each in ranges_of(uncommitted, topic, partitions).items()}
+    limit_s, began = settings.transaction_timeout_ms / 1000 + DEAD_TRANSACTION_S, time.monotonic()
+    with consumer(options, settings.app) as client:
+        while True:
+            stable = {n: each.end for n, each in ranges_of(client, topic, partitions).items()}
+            still_open = next((n for n in partitions if stable[n] < ends[n]), None)
+            if still_open is None:
+                return ends
+            if time.monotonic() - began > limit_s:
+                break
+            time.sleep(PAUSE_S)
+    blocked = ask_about(bootstrap, settings, {(topic, still_open): (stable[still_open], ends[still_open])})
+    raise TransportError(
+        f"{topic}, partition {still_open}: a transaction has been open at offset {stable[still_open]} for more than "
+        f"{limit_s:.0f} s{''.join(f'. {each}' for each in blocked)}. It may hold events for a stream that the program "
+        "does not have; start again when it has ended"
+    )
+
+
 def _first_waiting(
-    client: Consumer, topic: str, partitions: list[int], ours: Container[tuple[str, int]]
+    client: Consumer, topic: str, ends: Mapping[int, int], ours: Container[tuple[str, int]]
 ) -> Message | None:
     """Return the first record after the group's committed offsets; None if there is none.
 
@@ -176,14 +213,15 @@ def _first_waiting(
     Args:
         client: consumer of the group
         topic: input of the step
-        partitions: numbers of its partitions
+        ends: offset after the last record to read, by partition
         ours: (topic, partition) of each offset that a lane has committed; other offsets are ignored
     """
-    places = [TopicPartition(topic, number) for number in partitions]
+    places = [TopicPartition(topic, number) for number in ends]
     for place in committed_positions(client, places, COMMITTED_S):
         # An offset of another client does not tell which events were taken: search the whole topic.
         begin = place.offset if place.offset >= 0 and (topic, place.partition) in ours else OFFSET_BEGINNING
-        for waiting in records(client, topic, place.partition, begin, timeout_s=ADMIN_TIMEOUT_S):
+        end = ends[place.partition]
+        for waiting in records(client, topic, place.partition, begin, timeout_s=ADMIN_TIMEOUT_S, end=end):
             return waiting
     return None
 

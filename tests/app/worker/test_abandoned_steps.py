@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from types import SimpleNamespace
 
 import pytest
 from aiokafka import TopicPartition as Place
@@ -12,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.worker.steps import refuse_abandoned
-from kafka_ratchet.errors import BrokerUnavailable, SettingsError
+from kafka_ratchet.errors import BrokerUnavailable, SettingsError, TransportError
 from kafka_ratchet.producers import create_topic
 from kafka_ratchet.transport.transactions.requests import offset_metadata
 from tests.app.written_stream import commit_as_lane
@@ -53,3 +54,35 @@ def test_it_is_refused_until_they_are_read_or_deleted(broker: str) -> None:
     reader.close()
     commit_as_lane(broker, app, {Place(topic, 1): (1, offset_metadata("A" * 22, -1))})
     look(broker, settings)
+
+
+def test_events_of_a_transaction_that_is_ending_are_waited_for(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = f"shop-{uuid.uuid4().hex[:8]}"
+    topic = f"{app}-repartition.old"
+    create_topic(AdminClient({"bootstrap.servers": broker}), topic, partitions=1, timeout_s=60, say=print)
+    producer = Producer({"bootstrap.servers": broker, "transactional.id": app})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, b"event")
+    producer.flush(60)
+    steps = iter([producer.commit_transaction])
+    pause = SimpleNamespace(monotonic=time.monotonic, sleep=lambda s: next(steps, lambda: time.sleep(s))())
+    monkeypatch.setattr("kafka_ratchet.app.worker.steps.time", pause, raising=False)
+    with pytest.raises(SettingsError, match="events from offset 0 on wait"):
+        look(broker, Settings(app=app))
+
+
+def test_a_transaction_that_stays_open_is_named(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = f"shop-{uuid.uuid4().hex[:8]}"
+    topic = f"{app}-repartition.old"
+    create_topic(AdminClient({"bootstrap.servers": broker}), topic, partitions=1, timeout_s=60, say=print)
+    producer = Producer({"bootstrap.servers": broker, "transactional.id": app})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, b"event")
+    producer.flush(60)
+    monkeypatch.setattr("kafka_ratchet.app.worker.steps.DEAD_TRANSACTION_S", -1.0)
+    named = rf"repartition\.old, partition 0: .*open at offset 0 .*{app}"
+    with pytest.raises(TransportError, match=named):
+        look(broker, Settings(app=app, transaction_timeout_ms=1_000, commit_interval_ms=100))
+    producer.abort_transaction()
