@@ -243,7 +243,9 @@ class _Reading:
                 yield from self._found(number, *found)
             elif number in refused and refused[number].code() == OUT_OF_RANGE:
                 raise _unreadable(self._topic, number, refused[number])
-            if self._left and (found is not None or number in refused):
+            # Where the batch has no record, librdkafka may be skipping aborted batches: a new assignment would
+            # discard what it has skipped.
+            if self._left and (number in refused or (found is not None and found[0])):
                 self._assign()
 
     def _found(self, number: int, messages: list[Message], following: int) -> Iterator[Message]:

@@ -236,6 +236,49 @@ def test_a_batch_that_is_refused_is_read_by_the_second_client() -> None:
     assert [each.offset() for each in found] == [0, 1]
 
 
+class _Skipping(_Log):
+    """A consumer that skips aborted batches without a word, for eight seconds after each assignment."""
+
+    def __init__(self, now: list[float], record: int | None) -> None:
+        super().__init__()
+        self.now, self.record, self.assigned, self.calls = now, record, list[int](), 0
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        self.assigned += [each.offset for each in places]
+        self.calls = 0
+
+    def consume(self, most: int, timeout: float) -> list[Any]:
+        self.now[0] += 1
+        self.calls += 1
+        return [] if self.record is None or self.calls <= 8 else [self.message(self.record)]
+
+
+def test_a_partition_whose_batches_are_skipped_is_not_assigned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new assignment would make librdkafka skip the same aborted batches once more."""
+    now = [0.0]
+    monkeypatch.setattr("kafka_ratchet.topic_log.reading.time.monotonic", lambda: now[0])
+    log = _Skipping(now, 100)
+    found = records_between(
+        cast("Consumer", log),
+        "t",
+        {0: OffsetRange(0, 101)},
+        timeout_s=60,
+        second=lambda topic, partition, offset: ([], offset + 1),
+    )
+    assert [each.offset() for each in found] == [100]
+    assert log.assigned == [0]
+
+
+def test_a_partition_of_aborted_batches_alone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("kafka_ratchet.topic_log.reading.time.monotonic", lambda: now[0])
+    log = _Skipping(now, None)
+    spans = {0: OffsetRange(0, 3)}
+    second = iter([([], 2), ([], 3)])
+    assert not [*records_between(cast("Consumer", log), "t", spans, timeout_s=60, second=lambda *_: next(second))]
+    assert log.assigned == [0]
+
+
 def test_an_offset_out_of_range_is_lost_only_if_the_second_client_finds_nothing_there() -> None:
     answers: list[tuple[list[Any], int] | None] = [None, ([], 5)]
     for found in answers:
