@@ -237,6 +237,8 @@ class _Reading:
         if not stuck and time.monotonic() - max(self._answered_at, self._tried_at) > STUCK_S:
             stuck = {number for number in self._left if self._positions[number] >= 0}
         for number in sorted(stuck):
+            if number not in refused and time.monotonic() - self._answered_at > self._timeout_s:
+                return  # the caller raises; each further partition may take this client's own time limit
             found = self._second(self._topic, number, self._positions[number])
             self._tried_at = time.monotonic()
             if found is not None:

@@ -279,6 +279,21 @@ def test_a_partition_of_aborted_batches_alone_ends(monkeypatch: pytest.MonkeyPat
     assert log.assigned == [0]
 
 
+def test_the_second_client_does_not_outlast_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, calls = [0.0], list[int]()
+    monkeypatch.setattr("kafka_ratchet.topic_log.reading.time.monotonic", lambda: now[0])
+
+    def second(topic: str, partition: int, offset: int) -> None:
+        calls.append(partition)
+        now[0] += 15
+
+    spans = {number: OffsetRange(0, 1) for number in range(10)}
+    found = records_between(cast("Consumer", _Skipping(now, None)), "t", spans, timeout_s=20, second=second)
+    with pytest.raises(BrokerUnavailable, match="Kafka sent nothing for 20 s"):
+        list(found)
+    assert calls == [0, 1]
+
+
 def test_an_offset_out_of_range_is_lost_only_if_the_second_client_finds_nothing_there() -> None:
     answers: list[tuple[list[Any], int] | None] = [None, ([], 5)]
     for found in answers:
