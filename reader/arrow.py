@@ -9,10 +9,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from kafka_ratchet.reader.event import Event
-
-NO_TIMESTAMP = -1
-"""Timestamp of a record that has none; other negative ones are times before 1970."""
+from kafka_ratchet.reader.event import NO_TIMESTAMP, Event
 
 SCHEMA = pa.schema(
     [

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from kafka_ratchet.errors import ReaderError, SettingsError, TopicMissing
+from kafka_ratchet.reader.event import NO_TIMESTAMP
 from kafka_ratchet.reader.positions import NAME, TABLE, Positions, StoredPosition, stored
 from kafka_ratchet.reader.stores.database import Store
 from kafka_ratchet.reader.topic import Options, TopicReading
@@ -33,7 +35,7 @@ class ReaderProgress:
     """First offset of the partition."""
     has_leader: bool = True
     waits_long: bool = False
-    """True if the first unread record is older than `STALLED_AFTER_S`."""
+    """True if the first unread record is older than `STALLED_AFTER_S`; see `_long_waits`."""
 
     @property
     def blocked(self) -> int:
@@ -127,7 +129,7 @@ def standings(store: Store, options: Options, timeout_s: float) -> list[ReaderPr
         led = [number for number in range(shape.partitions) if number not in away]
         high = reading.high_watermarks(led)  # first: records written after it do not count as held back
         stable, beginnings = reading.ends(led), reading.beginnings(led)
-        recent = reading.since(led, int((time.time() - STALLED_AFTER_S) * 1000))
+        waiting = _long_waits(reading, of_topic, beginnings, stable)
         ends = {partition: max(high[partition], end) for partition, end in stable.items()}
         found += [
             ReaderProgress(
@@ -137,7 +139,7 @@ def standings(store: Store, options: Options, timeout_s: float) -> list[ReaderPr
                 stable.get(row.partition),
                 beginnings.get(row.partition),
                 has_leader=row.partition not in away,
-                waits_long=row.partition in recent and not 0 <= recent[row.partition] <= row.next,
+                waits_long=(row.reader, row.partition) in waiting,
             )
             for row in of_topic
         ]
@@ -172,6 +174,25 @@ def _refuse_unknown(store: Store, name: str, topic: str) -> None:
             f"{store.where}: no reader {name!r} of topic {topic!r} has a position there. Nothing was changed. It has "
             f"the readers: {pairs}. Correct the name, --topic or the address of the database"
         )
+
+
+def _long_waits(
+    reading: TopicReading, rows: Sequence[StoredPosition], beginnings: Mapping[int, int], stable: Mapping[int, int]
+) -> set[tuple[str, int]]:
+    """Return reader and partition of each position whose first unread record is older than `STALLED_AFTER_S`.
+
+    If that record has no timestamp or one in the future, the time of the reader's last commit decides.
+    """
+    now_ms, limit_ms = int(time.time() * 1000), int(STALLED_AFTER_S * 1000)
+    found = set()
+    for reader in sorted({row.reader for row in rows}):
+        mine = {row.partition: row for row in rows if row.reader == reader}
+        starts = {n: row.next for n, row in mine.items() if n in stable and row.next >= beginnings[n]}
+        for number, at_ms in reading.first_times(starts, stable).items():
+            is_unknown = at_ms == NO_TIMESTAMP or at_ms > now_ms + limit_ms
+            if (mine[number].committed_ms if is_unknown else at_ms) < now_ms - limit_ms:
+                found.add((reader, number))
+    return found
 
 
 def resume(

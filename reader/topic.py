@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
@@ -21,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.errors import BrokerUnavailable, ReaderError, TopicMissing, TopicReplaced
 from kafka_ratchet.producers import (
+    END_OF_PARTITION,
     PASSING,
     TopicShape,
     admin_client,
@@ -38,12 +40,18 @@ Options = Mapping[str, str | int | bool]
 _NOT_YET: Final = PASSING | {KafkaError._NO_OFFSET, KafkaError._UNKNOWN_PARTITION}  # noqa: SLF001
 """Error codes of a partition while it elects a leader."""
 
-
-NO_RECORD: Final = -1
-"""Offset in Kafka's answer for a partition without records at or after a requested time."""
-
 LEADERS_S: Final = 5.0
 """Seconds to wait for an answer about leaders, without a second try."""
+
+FIRST_RECORD: Final[dict[str, str | int | bool]] = {
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+    "fetch.wait.max.ms": 10,  # Kafka answers at once at the end of a partition
+    "fetch.message.max.bytes": 64 * 1024,  # one record is needed; Kafka sends a whole batch even if it is larger
+    "queued.min.messages": 1,
+    "fetch.queue.backoff.ms": 10,
+}
+"""Options of a client that reads one record of each partition."""
 
 
 class TopicReading:
@@ -131,21 +139,46 @@ class TopicReading:
             return frozenset()
         return frozenset(number for number, each in found.items() if each.leader < 0)
 
-    def since(self, partitions: Sequence[int], ms: int) -> dict[int, int]:
-        """Return each partition's first offset with a timestamp from this time on; -1 without one.
+    def first_times(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, int]:
+        """Return the timestamp of each partition's first committed record, in ms since 1970; -1: it has none.
 
-        It sends one request; a partition without an answer is missing in the result.
+        A request by time would not do: a record whose timestamp is in the future would answer for all after it.
+
+        Args:
+            starts: first offset to read, by partition.
+            ends: last stable offset by partition.
+
+        Returns:
+            The timestamps; a partition without such a record, or without an answer within `LEADERS_S`, is missing.
         """
-        with closing(self._consumer(committed=True)) as client:
-            answers = self._ask(client, partitions, ms)
-        return {number: answer for number, answer in answers.items() if isinstance(answer, int) and answer >= NO_RECORD}
+        waiting = {partition for partition, start in starts.items() if start < ends.get(partition, 0)}
+        found: dict[int, int] = {}
+        if not waiting:
+            return found
+        with closing(self._consumer(committed=True, **FIRST_RECORD)) as client:
+            deadline = time.monotonic() + LEADERS_S
+            with suppress(KafkaException):  # without metadata, the client looks for the leaders a second later
+                client.list_topics(self.topic, timeout=LEADERS_S)
+            client.assign([TopicPartition(self.topic, partition, starts[partition]) for partition in sorted(waiting)])
+            while waiting and (left_s := deadline - time.monotonic()) > 0:
+                message = client.poll(left_s)
+                if message is None or (partition := message.partition()) not in waiting:
+                    continue
+                error = message.error()
+                if error is None:
+                    found[partition] = message.timestamp()[1]
+                elif error.code() not in (END_OF_PARTITION, KafkaError._AUTO_OFFSET_RESET):  # noqa: SLF001
+                    continue  # the client tries again
+                waiting.discard(partition)
+                client.incremental_unassign([TopicPartition(self.topic, partition)])
+        return found
 
     def high_watermarks(self, partitions: Sequence[int]) -> dict[int, int]:
         """Return the high watermark of each partition; raises the errors of `ends`."""
         return self._offsets(partitions, OFFSET_END, committed=False)
 
-    def _consumer(self, *, committed: bool) -> Consumer:
-        """Return a client for offsets, which joins no group.
+    def _consumer(self, *, committed: bool, **more: str | int | bool) -> Consumer:
+        """Return a client that joins no group. more: further options.
 
         The administration client has a request for offsets too, but connects to an absent leader thousands of times a
         second, without backoff.
@@ -157,6 +190,7 @@ class TopicReading:
                 "group.id": "ratchet-reader-offsets",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
+                **more,
             }
         )
 

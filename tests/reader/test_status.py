@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
+from kafka_ratchet.reader import Reader, Sqlite
 from kafka_ratchet.reader.positions import StoredPosition
-from kafka_ratchet.reader.status import ReaderProgress
+from kafka_ratchet.reader.status import ReaderProgress, standings
 
 
 def standing(*, next: int = 5, owner: str = "ab" * 16, silent_s: int | None = None, **changed: Any) -> ReaderProgress:
@@ -46,3 +51,39 @@ def test_what_moves_or_has_read_all_has_none(given: dict[str, Any]) -> None:
     found = standing(**given)
     assert found.stalled is None
     assert "stalled" not in found.as_dict()
+
+
+def test_a_timestamp_in_the_future_hides_no_standstill(broker: str, new_topic: Callable[..., str], bill: Path) -> None:
+    """Nanoseconds in a timestamp made a request by time answer with that record, whatever came after it."""
+    topic, options = new_topic(1, message_timestamp_after_max_ms=2**63 - 1), {"bootstrap.servers": broker}
+    producer = Producer(options)
+
+    def write(at_ms: int) -> None:
+        producer.produce(topic, b"v", timestamp=at_ms)
+        producer.flush(60)
+
+    def read() -> None:
+        with Reader(topic, store=Sqlite(bill), name="billing", options=options) as reader:
+            for transaction in reader.transactions(until_end=True):
+                transaction.execute("SELECT 1")
+
+    def cause() -> str | None:
+        (found,) = standings(Sqlite(bill), options, 30)
+        return None if found.stalled is None else found.stalled[0]
+
+    def set_committed(at_ms: int) -> None:
+        with sqlite3.connect(bill) as database:
+            database.execute("UPDATE ratchet_reader_positions SET committed_ms = ?", (at_ms,))
+
+    now_ms = int(time.time() * 1000)
+    write(1_790_000_000_000_000_000)
+    read()
+    assert cause() is None
+    write(now_ms - 60_000)
+    assert cause() == "no-reader"
+    read()
+    write(1_790_000_000_000_000_000)
+    set_committed(now_ms + 3_600_000)  # "a moment ago", however slow the machine is
+    assert cause() is None
+    set_committed(now_ms - 60_000)
+    assert cause() == "no-reader"
