@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 NO_TIMESTAMP: Final = -1
-"""Timestamp of a record that has none; other negative ones are times before 1970."""
+"""Timestamp of a record without one; other negative ones are times before 1970."""
 
 
 class Event(NamedTuple):

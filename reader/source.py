@@ -88,7 +88,7 @@ class Source:
             raise options_refused(error, options) from None
         self._next: dict[int, int] = {}
         self._unreadable: dict[int, int] = {}
-        """Partitions with a record whose headers cannot be read, and its offset; later records are discarded."""
+        """Offset of the first record with unreadable headers, by partition; later records are discarded."""
         self._assigned: list[int] | None = None
         """Newly assigned partitions of Kafka's group, until `followed` is called; None: no new assignment."""
         if group is None:
@@ -159,8 +159,8 @@ class Source:
         Raises:
             PositionLost: the topic no longer holds a position, or its log was replaced.
             TopicMissing: the topic was deleted.
-            BatchUnread: librdkafka does not read a batch to its end, or reads an older topic of the same name; or a
-                header name is not UTF-8.
+            BatchUnread: librdkafka does not read a batch to its end, or reads an older topic of the same name. Or the
+                next record has a header name outside UTF-8.
             ReaderError: Kafka refuses the request.
         """
         # The client gives its records once. Until they are read there is no position, so a caller that goes

@@ -179,7 +179,7 @@ def _refuse_unknown(store: Store, name: str, topic: str) -> None:
 def _long_waits(
     reading: TopicReading, rows: Sequence[StoredPosition], beginnings: Mapping[int, int], stable: Mapping[int, int]
 ) -> set[tuple[str, int]]:
-    """Return reader and partition of each position whose first unread record is older than `STALLED_AFTER_S`.
+    """Return reader and partition of each position with a first unread record older than `STALLED_AFTER_S`.
 
     If that record has no timestamp or one in the future, the time of the reader's last commit decides.
     """

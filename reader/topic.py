@@ -142,7 +142,7 @@ class TopicReading:
     def first_times(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, int]:
         """Return the timestamp of each partition's first committed record, in ms since 1970; -1: it has none.
 
-        A request by time would not do: a record whose timestamp is in the future would answer for all after it.
+        A request by time would not do: a record with a timestamp in the future would answer for all after it.
 
         Args:
             starts: first offset to read, by partition.

@@ -246,7 +246,7 @@ class _Reading:
             elif number in refused and refused[number].code() == OUT_OF_RANGE:
                 raise _unreadable(self._topic, number, refused[number])
             # Where the batch has no record, librdkafka may be skipping aborted batches: a new assignment would
-            # discard what it has skipped.
+            # discard its progress.
             if self._left and (number in refused or (found is not None and found[0])):
                 self._assign()
 

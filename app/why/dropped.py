@@ -180,7 +180,7 @@ def _spans(
 ) -> tuple[dict[int, OffsetRange], list[int]]:
     """Return the offsets to read by partition, and the partitions that the limit cuts.
 
-    Records keep the times of their creation, so those behind the first one of `until` may be of the period too. Where
+    Records keep the times of their creation, so those after the first one of `until` may be of the period too. Where
     the limit allows, they are read as well.
     """
     if (offset := wanted.offset) is not None:

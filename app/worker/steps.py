@@ -177,7 +177,7 @@ def refuse_abandoned(bootstrap: str, settings: Settings) -> None:
 def _ends(bootstrap: str, settings: Settings, topic: str, partitions: list[int]) -> dict[int, int]:
     """Return the high watermarks of a topic's partitions, after the transactions before them have ended.
 
-    Kafka answers a commit before its markers are written. Until then nobody sees the transaction's events.
+    Kafka answers a commit before its markers are written. Until then no reader sees the transaction's events.
 
     Raises:
         TransportError: a transaction stays open for longer than its timeout.
@@ -211,10 +211,10 @@ def _first_waiting(
     The function reads the topic, because the last offsets of a partition may be transaction markers instead of events.
 
     Args:
-        client: consumer of the group
-        topic: input of the step
-        ends: offset after the last record to read, by partition
-        ours: (topic, partition) of each offset that a lane has committed; other offsets are ignored
+        client: consumer of the group.
+        topic: input of the step.
+        ends: offset after the last record to read, by partition.
+        ours: (topic, partition) of each offset that a lane has committed; other offsets are ignored.
     """
     places = [TopicPartition(topic, number) for number in ends]
     for place in committed_positions(client, places, COMMITTED_S):

@@ -274,7 +274,7 @@ def test_a_partition_of_aborted_batches_alone_ends(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("kafka_ratchet.topic_log.reading.time.monotonic", lambda: now[0])
     log = _Skipping(now, None)
     spans = {0: OffsetRange(0, 3)}
-    second = iter([([], 2), ([], 3)])
+    second = iter([(list[Any](), 2), (list[Any](), 3)])
     assert not [*records_between(cast("Consumer", log), "t", spans, timeout_s=60, second=lambda *_: next(second))]
     assert log.assigned == [0]
 
