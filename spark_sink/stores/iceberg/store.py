@@ -323,7 +323,7 @@ class IcebergStore(OptimisticStore["Table"]):
 
     def _row_offsets(self, table: Table) -> dict[int, int] | None:
         if not self._newest(table) and self._has_own_file(table):
-            return None  # the offsets are gone, and the rows are not
+            return None  # offsets were removed, and rows were not
         if not self._replaced(table):
             return offsets_of_rows(table, self._name, self._topic)
         # Without partition and offset in the rows, a change of a single file may look like a replacement of all rows.
