@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -29,6 +30,13 @@ from kafka_ratchet.transport.owner import Owner
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 
 log = structlog.get_logger(__name__)
+
+FEW_OFFSETS: Final = 6
+"""Changelog offsets that a start reads again rather than keep a store, while no record was processed.
+
+A first start writes three: owner, progress and end marker. So does a changed owner. A store costs 10 to 20 ms and six
+open files, and a worker may have a thousand partitions without a record (docs/decisions/0066).
+"""
 
 
 class CommittedPartition:
@@ -262,10 +270,15 @@ class CommittedPartition:
     def _is_unsaved(self) -> bool:
         return self.position > self._stored or self.sighting != self._stored_sighting
 
+    @property
+    def _is_worth_files(self) -> bool:
+        """Return True if the store has files, or the next start would read much without them."""
+        return self.is_made or len(self) > 0 or self._passed() is not None or self.position > FEW_OFFSETS
+
     def _save(self) -> None:
         """Write the entries persisted since the last snapshot and their changelog position, in one WriteBatch."""
         self._timer.begin()
-        if self._is_unsaved:
+        if self._is_unsaved and self._is_worth_files:
             totals = [(PROGRESS, self.progress.pack())] if self.progress else []
             totals += [(EVICTED, self.evicted.pack())] if any(self.evicted) else []
             totals += self.ownership.unsaved_entries()

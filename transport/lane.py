@@ -68,7 +68,7 @@ from kafka_ratchet.transport.resumption import (
     with_judging,
 )
 from kafka_ratchet.transport.stalls import STALLED_AFTER_S, Stall, failure_of, stall_of
-from kafka_ratchet.transport.transactions.crash_points import crash_point
+from kafka_ratchet.transport.transactions.crash_points import crash_point, not_counted
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.requests import AppendedBatch, offset_metadata
 from kafka_ratchet.transport.transactions.states import State
@@ -380,10 +380,12 @@ class Lane:
         self.status.error, self.status.running_since = None, time.time()
         self.measures.restore.observe(asyncio.get_running_loop().time() - restoring_since)
         self.log.info("lane runs", offset=position, changelog_offset=state.position, restored=self.status.restored)
-        if state.ownership.is_claimed and not is_new:
-            # After an operator's decision: the entry names the new owner.
+        if state.ownership.is_claimed:
+            # At the first start and after a changed owner. Without a position of its own, a partition that has not
+            # read anything yet would not notice that unread records were deleted or that its input was replaced.
             self._producer.begin([(state.changelog, spec.partition)])
-            await self._commit()
+            with not_counted():
+                await self._commit()
         self._truncated = ""
         if state.owner is not None and state.owner.broken:
             raise LogTruncated(state.owner.broken)
@@ -733,7 +735,7 @@ class Lane:
     async def _commit(self) -> None:
         """Commit the open transaction: write the changelog (step 3), then steps 4, 5 and 6."""
         spec, state, producer = self.spec, self.state, self._producer
-        if not state.is_made:
+        if self._records and not state.is_made:
             await in_thread(state.make)
         began = asyncio.get_running_loop().time()
         logged = await self._log(state.changes(self._position, self._epoch))

@@ -1,6 +1,6 @@
 """Owner of a changelog partition: the topics and rules of its positions and sequences.
 
-One entry of each changelog partition, committed with the first transaction and again whenever it changes:
+One entry of each changelog partition, committed at the first start and again whenever it changes:
 
     b"o"      UTF-8 JSON, see `Owner`
 

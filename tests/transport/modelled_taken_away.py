@@ -68,7 +68,7 @@ class TakenAway(CommitPath):
             return 0 if found is None else found.offset
         return super().committed_offset
 
-    @precondition(lambda self: self.stands is None and self.committed_offset > 0)
+    @precondition(lambda self: self.stands is None and (GROUP, INPUT, 0) in self.kafka.offsets)
     @precondition(lambda self: not (self._left_open or self.kafka.without_leader))
     @rule(data=st.data())
     def take_away(self, data: st.DataObject) -> None:

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.tables.map.map import LastSequence
 from kafka_ratchet.transport.changelog import KnownPosition
+from kafka_ratchet.transport.client.cluster import FetchedPartition
 from kafka_ratchet.transport.client.topic_id import id_text
 from kafka_ratchet.transport.lane import WORTH_A_COMMIT
 from kafka_ratchet.transport.lane_spec import LaneState
@@ -340,6 +341,57 @@ async def test_records_that_retention_deleted_unread_halt_the_lane(site: Site) -
         second.lane.status.error or "",
     )
     assert site.output_values() == numbers(1, 3)
+
+
+async def test_records_deleted_before_a_lanes_first_read_halt_the_next_owner(site: Site) -> None:
+    first = await site.owner("first")
+    first.lane.start()
+    await until(lambda: first.lane.status.commits == 1, "the position of the first start")
+    assert not first.sequences.partition(0).is_made  # as for every partition without a record
+    await first.close()
+    site.produce(events(*range(1, 11)))
+    delete_before(site.bootstrap, site.input, 6)
+    second = await site.owner("second")
+    second.lane.start()
+    await until(lambda: second.lane.status.state is LaneState.HALTED)
+    assert "offset 0 is to be read next, but the topic holds 6 to 10" in (second.lane.status.error or "")
+    assert site.output_values() == []
+
+
+async def test_records_deleted_before_a_running_lanes_first_read_halt_it_for_good(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, thaws = await site.owner(), asyncio.Event()
+    fetch = owner.cluster.fetch
+
+    async def late(topic: str, *args: Any, **options: Any) -> FetchedPartition:
+        if topic == site.input:
+            await thaws.wait()
+        return await fetch(topic, *args, **options)
+
+    monkeypatch.setattr(owner.cluster, "fetch", late)
+    owner.lane.start()
+    await until(lambda: owner.lane.status.commits == 1, "the position of the first start")
+    site.produce(events(*range(1, 11)))
+    delete_before(site.bootstrap, site.input, 6)
+    thaws.set()
+    await until(lambda: owner.lane.status.restarts >= 3, "three attempts")
+    assert owner.lane.status.halted == "PositionLost"
+    assert (owner.lane.status.commits, site.output_values()) == (1, [])
+
+
+async def test_an_input_created_again_before_the_first_record_halts_the_lane(site: Site) -> None:
+    first = await site.owner()
+    first.lane.start()
+    await until(lambda: first.lane.status.commits == 1, "the position of the first start")
+    await first.close()
+    old, site.input = site.input, create_topic(site.bootstrap, "made-again.in")
+    site.produce(events(1))
+    second = await site.owner(group=f"group-{old}", transactional_id=f"id-{old}")
+    second.lane.start()
+    await until(lambda: second.lane.status.state is LaneState.HALTED)
+    assert f"its input was {old}" in (second.lane.status.error or "")
+    assert site.output_values() == []
 
 
 async def test_an_output_that_is_deleted_under_a_lane_halts_it_by_name(

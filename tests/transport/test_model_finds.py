@@ -19,6 +19,7 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 from kafka_ratchet.errors import TransactionError
 from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
 from kafka_ratchet.tables.eviction import EvictionLimits
+from kafka_ratchet.tables.recovery import Ownership
 from kafka_ratchet.transport.client.cluster import EARLIEST, FetchedPartition
 from kafka_ratchet.transport.client.topic_id import id_text
 from kafka_ratchet.transport.lane import Lane
@@ -203,10 +204,29 @@ def test_an_offset_that_a_successor_has_read_and_retention_has_deleted(
         model.kafka.logs[INPUT, 0].delete_before(model.committed_offset)
         before.link.awake.set()
         model.go_on(0.5)
-        assert (before.lane.status.state is not LaneState.HALTED) == fixed, before.lane.status
+        assert before.lane.measures.halts.total() == (0 if fixed else 1), before.lane.status
         assert before.lane.status.restarts == 1
         model.go_on(60)
         assert model.kafka.logs[OUT].committed() == [sent(1).record]
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_unread_records_are_deleted_before_the_first_one_is_read(monkeypatch: pytest.MonkeyPatch, fixed: bool) -> None:
+    """Taken out: that a first start commits its position."""
+    if not fixed:
+        monkeypatch.setattr(Ownership, "is_claimed", False)
+    with one_lane(RAISING) as model:
+        model.go_on(1)
+        model._stop(0)
+        for number in (1, 2):
+            model._append([sent(number)], "none")
+        model.kafka.logs[INPUT, 0].delete_before(1)
+        model.start(slot=0)
+        model.go_on(60)
+        worker = model.workers[0]
+        assert worker is not None
+        assert (worker.lane.status.state is LaneState.HALTED) == fixed
+        assert model.kafka.logs[OUT].committed() == ([] if fixed else [sent(2).record])
 
 
 @pytest.mark.parametrize("protocol", [FIRST, UNVERIFIED, RAISING])

@@ -67,13 +67,13 @@ async def test_nothing_is_committed_half_way_or_twice(
     held = list[str]()
 
     def crash_point(point: str) -> None:
-        if point == "offered" and owner.lane.status.commits == 1 and not held:
+        if point == "offered" and owner.lane.status.commits == 2 and not held:
             held.append(point)
             proxy.hold()
 
     monkeypatch.setattr("kafka_ratchet.transport.transactions.producer.crash_point", crash_point)
     site.produce(rows([b"a"], 1))
-    await until(lambda: owner.lane.status.commits == 1, "the first commit")
+    await until(lambda: owner.lane.status.position == 1, "the first commit of a record")
     site.produce(rows([b"b", b"c"], 2))
     await until(lambda: owner.lane.status.position == 3, "the end that is asked for twice")
     assert held
