@@ -8,14 +8,23 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from kafka_ratchet.errors import Aborted, LogTruncated, PositionLost, RatchetError, StateAhead, TopicReplaced
+from kafka_ratchet.errors import (
+    Aborted,
+    LogTruncated,
+    PositionLost,
+    RatchetError,
+    StateAhead,
+    TopicReplaced,
+    TransactionError,
+)
 from kafka_ratchet.transport import owner as owners
 from kafka_ratchet.transport.batch.chunk import BATCH_MOST, read_chunk
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
 from kafka_ratchet.transport.client.errors import replaced
 from kafka_ratchet.transport.client.fetch_session import PositionToWatch
-from kafka_ratchet.transport.client.topic_id import NO_EPOCH, id_text
+from kafka_ratchet.transport.client.retry import Retry
+from kafka_ratchet.transport.client.topic_id import NO_EPOCH, READ_UNCOMMITTED, id_text
 from kafka_ratchet.transport.owner import Owner
 
 log = structlog.get_logger(__name__)
@@ -33,6 +42,9 @@ FETCH_BYTES: Final = 2 << 20
 lanes."""
 FETCH_WAIT_MS: Final = 250
 """Milliseconds that the broker may hold back an empty answer; a stop is noticed after at most this time."""
+
+OPEN_WITHIN_S: Final = 10.0
+"""Seconds after which a transaction of a fenced owner counts as left open. Its end marker takes milliseconds."""
 
 
 def passed_s() -> tuple[float, float]:
@@ -144,10 +156,13 @@ class Changelog:
         self._last_search = SearchedRange(b"", KnownPosition(0, NO_EPOCH), None)
         self._answered = self._passed()
 
-    async def restore(self) -> int:
+    async def restore(self, *, is_fenced: bool = False) -> int:
         """Replay all entries from the state's position to the changelog's present end.
 
         If the operator has decided to go on without a state that no longer fits the log, the state is discarded first.
+
+        Args:
+            is_fenced: True if the caller has fenced the changelog's only writer, so that no transaction may be open.
 
         Returns:
             number of entries applied
@@ -157,12 +172,13 @@ class Changelog:
             TopicReplaced: the state was made from another topic of this name, and the operator has not decided.
             LogTruncated: the changelog lost entries contained in the state, and the operator has not decided.
             PositionLost: entries were deleted before the state read them.
+            TransactionError: Kafka has left a transaction open, and the replay would lack its entries.
             Aborted: Kafka was silent for so long that compaction may have removed entries; the state is discarded.
         """
         state, topic, partition = self.state, self.state.changelog, self.partition
         self.topic_id = (await self.cluster.found([topic]))[topic].id
         try:
-            await self._compare()
+            await self._compare(is_fenced=is_fenced)
         except (TopicReplaced, LogTruncated, StateAhead) as error:
             await self._discard_or_raise(error)
         first = await self.cluster.offset(topic, partition, EARLIEST, self._asking)
@@ -236,12 +252,14 @@ class Changelog:
             self.topic_id = (await self.cluster.found([self.state.changelog]))[self.state.changelog].id
             await self._probe(seen)
 
-    async def _compare(self) -> None:
+    async def _compare(self, *, is_fenced: bool) -> None:
         """Check that the state was made from this topic, and that the topic has not lost entries since."""
         state, topic, owner = self.state, self.state.changelog, self.state.owner
         before = owner.topics.get(owners.CHANGELOG) if owner else None
         if before is not None and before.id != id_text(self.topic_id):
             raise replaced(topic, before.id, id_text(self.topic_id))
+        if is_fenced:
+            await self._refuse_open()
         end = await self.cluster.offset(topic, self.partition, LATEST, self._asking)
         if state.position > end:
             raise StateAhead(
@@ -251,6 +269,34 @@ class Changelog:
             )
         if (seen := state.sighting) is not None:
             await self._probe(seen)
+
+    async def _refuse_open(self) -> None:
+        """Check that the changelog has no open transaction; wait OPEN_WITHIN_S for an end marker on its way.
+
+        The lane's producer finds a transaction that Kafka left open by the transactional id's last transaction. Once
+        Kafka has forgotten the id, only the log shows it.
+
+        Raises:
+            TransactionError: a transaction is open.
+            LogTruncated: the changelog lost entries of the state, perhaps with end markers.
+        """
+        topic, partition = self.state.changelog, self.partition
+        retry = Retry("wait for the end of a fenced transaction", topic=topic, partition=partition)
+        while True:
+            high = await self.cluster.offset(topic, partition, LATEST, self._asking, isolation=READ_UNCOMMITTED)
+            stable = await self.cluster.offset(topic, partition, LATEST, self._asking)
+            if stable >= high:
+                return
+            if retry.seconds > OPEN_WITHIN_S:
+                break
+            await retry.wait(f"offsets {stable} to {high - 1} are open")
+        if (seen := self.state.sighting) is not None:
+            await self._probe(seen)
+        raise TransactionError(
+            f"{topic}, partition {partition}: the transaction from offset {stable} on is open, its owner is fenced, "
+            "and Kafka has forgotten its end. `ratchet resume --open-transaction commit` (or `abort`) shows the "
+            "transaction; add --execute to end it; see docs/reference/halted.md"
+        )
 
     async def _discard_or_raise(self, error: RatchetError) -> None:
         """Discard the state if the operator has decided so since the state was made; otherwise raise the error."""

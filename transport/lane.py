@@ -337,7 +337,11 @@ class Lane:
         restoring_since = asyncio.get_running_loop().time()
         committed = await self.cluster.committed(spec.group, spec.topic, spec.partition, self._asking)
         await in_thread(state.open)
-        restored = await self._changelog.restore()
+        try:
+            restored = await self._changelog.restore(is_fenced=True)
+        except TransactionError:
+            await self._producer.still_owns()  # otherwise a successor works in that transaction
+            raise
         self._restored_at = asyncio.get_running_loop().time()
         self.status.restored += restored
         self.measures.restored += restored

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from kafka_ratchet.errors import LogTruncated, PositionLost
+from kafka_ratchet.errors import LogTruncated, PositionLost, TransactionError
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.changelog import Changelog
 from kafka_ratchet.transport.client.cluster import Cluster, CommittedPosition
@@ -14,6 +14,7 @@ from kafka_ratchet.transport.owner import INPUT, Owner
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.requests import OURS, offset_metadata
+from kafka_ratchet.transport.transactions.states import State
 
 
 class MovableState(PartitionState, Protocol):
@@ -82,11 +83,18 @@ class PartitionMove:
         """Read the group's committed offset, and the changelog from its beginning.
 
         Raises:
+            Fenced: the lane has taken over again, after `take_over`.
             RatchetError: the changelog cannot be read.
         """
         self._committed = await self.cluster.committed(self.group, self.topic, self.partition, self._connection)
         self.state.open()
-        await Changelog(self.cluster, self.state, self.partition, self._connection).restore()
+        changelog = Changelog(self.cluster, self.state, self.partition, self._connection)
+        try:
+            # Before `take_over` the lane may have a transaction open.
+            await changelog.restore(is_fenced=self._producer.state is State.READY)
+        except TransactionError:
+            await self._producer.still_owns()  # otherwise the lane works in that transaction
+            raise
 
     @property
     def position(self) -> int | None:

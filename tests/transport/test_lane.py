@@ -554,6 +554,31 @@ async def test_a_record_that_the_output_never_takes_halts_the_lane_and_says_wher
     assert f"{site.output}, partition 0" in (owner.lane.status.error or "")
 
 
+async def test_open_records_in_the_changelog_halt_a_lane_until_they_are_ended(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka_ratchet.transport.changelog.OPEN_WITHIN_S", 0.2)
+    # In the place of a lane whose transactional id Kafka has forgotten.
+    forgotten = Producer({"bootstrap.servers": site.bootstrap, "transactional.id": f"forgotten-{site.input}"})
+    await asyncio.to_thread(forgotten.init_transactions, 30)
+    forgotten.begin_transaction()
+    forgotten.produce(site.changelog, b"value", b"key")
+    assert forgotten.flush(30) == 0
+    site.produce(events(1))
+    owner = await site.owner()
+    owner.lane.start()
+    await until(lambda: owner.lane.status.state is LaneState.HALTED)
+    assert owner.lane.status.halted == "TransactionError"
+    assert re.match(
+        rf"{site.changelog}, partition 0: the transaction from offset 0 on is open.*--open-transaction.*halted\.md",
+        owner.lane.status.error or "",
+    )
+    assert site.output_values() == []
+    await asyncio.to_thread(forgotten.abort_transaction, 30)
+    await owner.reach(1)
+    assert site.output_values() == numbers(1, 1)
+
+
 async def test_an_offset_that_kafka_has_forgotten_is_in_the_changelog(site: Site) -> None:
     site.produce(events(1, 2, 3))
     first = await site.owner()

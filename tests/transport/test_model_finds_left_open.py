@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 
 from kafka_ratchet.errors import Aborted, TransactionError
+from kafka_ratchet.transport.changelog import Changelog
+from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.transactions.outcome import COMPLETE_WITHIN_S, TopicPartition
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.requests import TransactionRequests
 from kafka_ratchet.transport.transactions.states import State
-from tests.transport.memory_kafka import CONCURRENT, MemoryKafka
+from tests.transport.memory_kafka import CONCURRENT, MemoryKafka, Transaction
 from tests.transport.memory_link import Fate
+from tests.transport.memory_log import COMMIT
 from tests.transport.modelled_runs import Protocol
 from tests.transport.modelled_worker import CHANGELOG, INPUT, run
 from tests.transport.test_model_finds import FIRST, OUT, RAISING, one_lane, producer_on, sent
@@ -64,7 +67,7 @@ def test_a_batch_of_duplicates_behind_a_commit_without_its_marker(monkeypatch: p
         model.committed_is_what_the_oracle_says()
 
 
-async def nothing_asked(producer: TransactionalProducer) -> None:
+async def nothing_asked(_: object) -> None:
     return None
 
 
@@ -91,6 +94,40 @@ def test_a_commit_without_its_marker_that_no_other_follows(
         if fixed:
             model.committed_is_what_the_oracle_says()
             assert worker.lane.status.restarts == 1
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_commit_without_its_marker_of_an_id_that_kafka_has_forgotten(
+    monkeypatch: pytest.MonkeyPatch, fixed: bool
+) -> None:
+    """Taken out: that a lane asks whether the changelog has open records when their owner is fenced."""
+    if not fixed:
+        monkeypatch.setattr(Changelog, "_refuse_open", nothing_asked)
+    with one_lane(FIRST) as model:
+        worker, kafka = model.workers[0], model.kafka
+        assert worker is not None
+        model.go_on(1)
+        worker.leaderless_at_the_end = {(CHANGELOG, 0)}
+        model._append([sent(1)], "none")
+        model.go_on(0.3)
+        worker.power_off()
+        model._bury()
+        kafka.without_leader.clear()
+        open_batch = next(batch for batch in kafka.logs[CHANGELOG, 0].batches if batch.committed is None)
+        kafka.transactions = {"another": Transaction(2_000)}
+        kafka.offsets.clear()
+        model.start(slot=1)
+        model.go_on(60)
+        successor = model.workers[1]
+        assert successor is not None
+        assert (successor.lane.status.halted == "TransactionError") == fixed
+        assert kafka.logs[OUT].committed() == [sent(1).record] * (1 if fixed else 2)
+        if fixed:
+            assert f"the transaction from offset {open_batch.offset} on is open" in (successor.lane.status.error or "")
+            kafka.logs[CHANGELOG, 0].write_marker(open_batch.producer, COMMIT)  # as an operator ends it
+            model.go_on(60)
+            assert (successor.lane.status.state, successor.lane.status.position) == (LaneState.RUNNING, 1)
+            assert kafka.logs[OUT].committed() == [sent(1).record]
 
 
 async def as_long_as_it_takes(answer: Awaitable[Any], _: str) -> Any:
