@@ -15,6 +15,7 @@ from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.snapshots import SNAPSHOT_EVERY_S
 from kafka_ratchet.tables.store import Store
 from kafka_ratchet.tables.totals import EvictedTotals, Progress
+from kafka_ratchet.transport.batch.encoding import pack_entries
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.changelog import KnownPosition
 from kafka_ratchet.transport.owner import Decision, Owner
@@ -197,6 +198,33 @@ def test_a_tail_without_entries_still_moves_the_position(other: SequencePartitio
     other.close()
     other.open()
     assert (other.position, other.progress, len(other)) == (9, None, 0)
+
+
+def test_a_commit_without_records_makes_no_files(state: SequencePartition) -> None:
+    log = Changelog()
+    state.committed(log.append(state, 0))
+    state.save()
+    assert not state.is_made
+    state.close()
+    state.open()
+    assert (state.position, state.input_position) == (0, None)  # to be read from the changelog
+    state.restoring()
+    state.apply(log.since(0))
+    assert state.restored()
+    state.committed(log.append(state, work(state, 0, 5)))
+    state.save()
+    assert state.is_made
+
+
+def test_an_identity_ahead_of_its_progress_is_kept(tmp_path: Path) -> None:
+    """Compaction may leave an identity far before the progress of its transaction."""
+    state = partition(tmp_path / "0", room=0, clock=Clock(SNAPSHOT_EVERY_S))
+    batch = pack_entries(CHANGELOG, PARTITION, [(b"ia", NUMBER)])
+    batch.next = 3
+    state.restoring()
+    state.apply(batch)
+    assert state.last(b"a") == (7, 7)
+    state.close()
 
 
 def _no_records() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

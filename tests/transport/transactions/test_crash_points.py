@@ -29,6 +29,17 @@ def test_the_process_is_killed_once_at_the_chosen_time(
     assert killed == at
 
 
+def test_a_start_passes_no_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = list[int]()
+    monkeypatch.setattr(os, "kill", lambda process, by: killed.append(by))
+    plan = crash_points._Plan("offered")
+    with crash_points.not_counted():
+        plan("offered")
+    assert not killed
+    plan("offered")
+    assert killed == [signal.SIGKILL]
+
+
 def test_an_unknown_point_is_refused() -> None:
     with pytest.raises(ValueError, match=r"TRANSPORT_CRASH_AT=judge: unknown crash point; write one of fenced, "):
         crash_points._Plan("judge")
