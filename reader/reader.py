@@ -358,7 +358,7 @@ class Reader:
         return all(mine.get(partition, -1) >= end for partition, end in ends.items())
 
     def _is_behind(self, ends: Mapping[int, int]) -> bool:
-        """Return True if a partition of this process has records before these offsets that are not stored yet."""
+        """Return True if a partition of this process has unstored records before these offsets."""
         return any(held.position.next < ends.get(partition, 0) for partition, held in self._ours.held.items())
 
     # -- one transaction

@@ -120,8 +120,8 @@ def main() -> None:
 def _end_at_sigterm() -> None:
     """Let SIGTERM end process 1 of a container at once, as it ends any other process.
 
-    The kernel keeps the signal from process 1 until that has a handler. A worker has one of its own only after its
-    start, which waits for Kafka up to `kafka_timeout_s`. Nothing needs an end before: no transaction is open.
+    The kernel keeps the signal from a process 1 without a handler. A worker sets its own handler only after its start,
+    which waits for Kafka up to `kafka_timeout_s`. The command may end at once until then: no transaction is open.
     """
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))

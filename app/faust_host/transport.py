@@ -264,7 +264,7 @@ class Lanes(Service):
 async def until_lanes_run(app: Any, lanes: AssignedLanes) -> bool:
     """Wait until the lanes of the first assignment run, so that tasks see a leader and complete tables.
 
-    A lane that has failed is not waited for: its partition may stay halted.
+    A failed lane is not waited for: its partition may stay halted.
 
     Returns:
         True if the app has stopped before.

@@ -50,7 +50,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def reading(client: _Client, timeout_s: float = 60) -> TopicReading:
     found = TopicReading("t", {"bootstrap.servers": "127.0.0.1:1"}, timeout_s)
-    found._consumer = lambda *, committed: cast("Any", client)  # type: ignore[method-assign]
+    found._consumer = lambda *, committed, **more: cast("Any", client)  # type: ignore[method-assign]
     return found
 
 
@@ -86,7 +86,7 @@ def test_a_leader_that_is_away_is_not_connected_to_without_a_pause(
         monkeypatch.setattr("kafka_ratchet.reader.topic.closing", nullcontext)
         found = TopicReading("t", {"bootstrap.servers": kafka.bootstrap, **options}, 5)
         client = found._consumer(committed=True)
-        found._consumer = lambda *, committed: client  # type: ignore[method-assign]
+        found._consumer = lambda *, committed, **more: client  # type: ignore[method-assign]
         assert found.ends(range(3)) == {0: 0, 1: 0, 2: 0}
         for node in kafka.nodes[1:]:
             node.kill()

@@ -65,7 +65,7 @@ PUBLISHING_POINTS: Final = ("block-read", "block-sent", "batch-there")
 
 
 _COUNTS: Final = contextvars.ContextVar("counts", default=True)
-"""False in a task whose present transaction passes no crash points."""
+"""False in a task during a transaction without crash points."""
 
 
 @contextmanager
