@@ -22,9 +22,9 @@ Counting all 20,000 records of 2 MiB cost 30 to 150 ns each, while judging costs
 MOST_IN_A_BATCH: Final = 128
 """Maximum number of producers to count in one fetched batch; usually there are a few."""
 MOST_MOVED: Final = 1_000
-"""Maximum number of identities that a transaction may change so that all of its producers are noted as seen.
+"""Maximum number of changed identities in a transaction for noting all of its producers as seen, in about 1 ms.
 
-If the transaction changes more, only the producers in the samples are noted. Noting 1,000 producers takes about 1 ms.
+After a larger transaction, only the producers in the samples are noted.
 """
 TABLE: Final = 1 << 10
 """Number of slots in the hash table of a batch; at most an eighth is used."""

@@ -72,9 +72,9 @@ class CommittedPartition:
         """True if identities are evicted, so that transactions contain `evictions`."""
         self.known = KnownIdentities(path, (changelog, partition), timed=bounded, room=room, kept=kept)
         self._time = 0
-        """Broker time of the newest applied entry in seconds, which never decreases."""
+        """Greatest broker time of the applied entries, in seconds."""
         self._stamp = 0
-        """Broker time of the newest applied entry in seconds; unlike `_time` it decreases again after a wrong clock."""
+        """Broker time of the newest applied entry in seconds; less than `_time` after a broker's clock was ahead."""
         self._evicted_before: EvictedTotals | None = None
         """Totals of evictions at the start of the replay; None: the replay started with an empty state."""
         self._replay = Replay()
@@ -148,7 +148,10 @@ class CommittedPartition:
 
     @property
     def _is_timed(self) -> bool:
-        """Return True if the store records broker times: an old store may lack tombstones that Kafka has deleted."""
+        """Return True if the store records broker times, for a stream with bounds or tables.
+
+        They show if the store is so old that it may lack tombstones which Kafka has deleted since.
+        """
         return self.is_bounded or self.tables.is_used
 
     def __len__(self) -> int:
@@ -198,7 +201,7 @@ class CommittedPartition:
         return self.known.last(identity)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
-        """Return if a sequence was seen, for each state: (persisted, pushed); see `LastSequences.seen`.
+        """Return whether a sequence was seen, as (persisted, pushed); see `LastSequences.seen`.
 
         The call changes nothing, so another thread may open the store at the same time.
         """
@@ -260,7 +263,10 @@ class CommittedPartition:
             self.known.leave_to_store()
 
     def at_rest(self) -> None:
-        """Write a postponed snapshot while no records arrive, so that a crash leaves little to replay."""
+        """Use the time while no records arrive: write a postponed snapshot, and load further identities.
+
+        After the snapshot, a crash leaves little to replay.
+        """
         if self._is_unsaved and self._timer.is_due_at_rest:
             self._save()
         self.known.opened().flush_much()
@@ -320,7 +326,7 @@ class CommittedPartition:
 
     @property
     def _has_replayed_evictions(self) -> bool:
-        """Return True if the replay applied evictions to a state older than these evictions."""
+        """Return True if the replay began with an older state and applied evictions to it."""
         return self._evicted_before not in (None, self.evicted)
 
     def _find(self, key: bytes) -> bytes | None:
@@ -338,10 +344,10 @@ class CommittedPartition:
             raise
 
     def apply(self, batch: RecordBatch) -> None:
-        """Apply a batch of committed changelog entries during recovery.
+        """Apply a batch of committed changelog entries, in a replay or on a standby.
 
-        If the batch contains an operator's decision that the store lacks, the store is outdated whatever its position.
-        It is then replaced by an empty one, no entry is applied, and `position` becomes 0.
+        A store that lacks an operator's decision in the batch is outdated, whatever its position. This method then
+        replaces the store by an empty one, applies no entry, and sets `position` to 0.
 
         Raises:
             StateError: Ratchet did not write an entry.
@@ -404,7 +410,7 @@ class CommittedPartition:
 
     @property
     def is_unproven(self) -> bool:
-        """Return True until a commit has shown that the store was recent enough at the start of the last replay."""
+        """Return True until a broker time shows that the store was recent enough at the start of the last replay."""
         return self._is_timed and self._replay.unproven > 0
 
     def prove(self, seconds: int) -> None:

@@ -1,8 +1,8 @@
 """Operators' changes of a partition's identities: `ratchet forget`, `ratchet state import` and `ratchet resume`.
 
-Each change has an entry in the changelog, committed together with the change, under a key of its own, so that
-compaction keeps all of them. Thus a request is applied only once however often a lane reads it, and the author of each
-change stays known.
+Each change has an entry in the changelog, which is committed together with the change. The entry's key is unique, so
+compaction keeps the entries of all changes. Thus a lane applies a request only once, however often it reads the
+request, and the author of each change stays known.
 
   b"g" + number     8-byte big-endian, counted from 0 in the order of their application
   value             JSON, see `Edit`
@@ -11,9 +11,10 @@ The change itself is an entry of the identity: a tombstone if the identity is fo
 a limited time, so a reader of the changelog also forgets the identity when it reads the entry described here
 (docs/decisions/0042).
 
-`ratchet resume --forget` writes a single entry, however many identities there are: readers drop all identities when
-they read it. A tombstone for each would need a transaction of any size, and tombstones are compacted away after a day.
-This entry stays: only a newer one replaces it, and compaction keeps it after the forgotten entries.
+`ratchet resume --forget` writes a single entry for all identities. A reader of the changelog drops all identities when
+it reads this entry. A tombstone for each identity would need a transaction of unlimited size, and Kafka deletes
+tombstones after a day. The single entry stays until a newer one replaces it, and compaction keeps its place after the
+forgotten entries.
 
   b"f"              a version byte
 """
@@ -280,11 +281,11 @@ FORGET_ALL: Final = (FORGET_ALL_KEY, b"\1")
 
 
 def remaining_entries(batch: RecordBatch) -> RecordBatch | None:
-    """Return a changelog batch after applying its entries that forget all identities.
+    """Drop from a changelog batch the identities that `FORGET_ALL` entries in it forget.
 
     Returns:
-        The batch without entries to forget all identities, and without the identities' entries before the last of
-        these; None: the batch has no entry to forget all identities.
+        The batch without its `FORGET_ALL` entries, and without the identities' entries before the last of those; None:
+        it has no `FORGET_ALL` entry.
     """
     lengths, keys = batch.columns[records.KEY_LENGTH], batch.columns[records.KEY]
     named = np.flatnonzero(lengths > 0)
@@ -302,7 +303,7 @@ def remaining_entries(batch: RecordBatch) -> RecordBatch | None:
 def entries_of_decision(
     progress: tuple[bytes, bytes], last: PolicyInterval | None, position: int, owner: Owner, *, forget: bool
 ) -> list[tuple[bytes, bytes | None]]:
-    """Return the changelog entries of an operator's decision to resume elsewhere.
+    """Return the changelog entries of an operator's decision to resume at another input offset.
 
     Args:
         progress: key and value of the progress entry.

@@ -31,9 +31,12 @@ SWEEP_SLOTS: Final = 1 << 16
 """Number of map slots searched per transaction for inactive identities, in 0.4 ms. Two million slots, for a million
 identities, take 32 transactions."""
 SWEEP_ENTRIES: Final = 1_000
-"""Number of store entries searched per transaction if not all are in the map; takes a few ms."""
+"""Number of store entries searched per transaction if the map lacks some identities; takes a few ms."""
 EVICT_MOST: Final = 10_000
-"""Maximum number of identities evicted per transaction, in addition to one for each added identity; takes 1 ms."""
+"""Maximum number of inactive identities evicted per transaction, in about 1 ms.
+
+The transaction also displaces at most as many, plus one for each identity that it adds.
+"""
 SAMPLE: Final = 8
 SAMPLE_LEAST: Final = 4_096
 """Minimum number of map slots in a sample; a larger one has `SAMPLE` slots for each identity to displace.
@@ -132,7 +135,7 @@ class Eviction:
             take: function that loads entries of the store into the map.
             known: number of identities, including those added by the transaction.
             now: time of this transaction in seconds.
-            judged_until: input watermark in seconds for inactive identities; None: none of them are evicted.
+            judged_until: input watermark in seconds, to find inactive identities; None: no identity counts as inactive.
 
         Returns:
             Numbers of evicted identities.

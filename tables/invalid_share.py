@@ -22,7 +22,7 @@ JUMP_SHARE: Final = 0.05
 JUMP_LEAST: Final = 10
 """Minimum number of invalid records in the last minute for a jump; `JUMP_SHARE` is the minimum rise of their share.
 
-Fewer records prove nothing: one of the first three is a third.
+Fewer records prove nothing: a single invalid record among three is already a share of a third.
 """
 
 

@@ -1,7 +1,7 @@
-"""Detector of sequences that jump so far that a number was probably misread.
+"""Detector of large jumps of a sequence, which probably come from a misread number.
 
-Such a record counts as fresh: only its producer knows whether the number is wrong. But every later record of its
-identity with a lower sequence is a duplicate. So a warning is logged at once, with a remedy.
+The record after a jump counts as fresh, because only its producer knows whether the number is wrong. But every later
+record of the same identity with a lower sequence is a duplicate. So Ratchet logs a warning at once, with a remedy.
 """
 
 from __future__ import annotations

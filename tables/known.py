@@ -34,8 +34,9 @@ RESIDENT_BYTES: Final = 100
 class KnownIdentities:
     """Identities with a last sequence, in the map or only in the store.
 
-    The map has as many as fit into the memory budget `room`. When the map exceeds the budget, everything is saved and
-    the map becomes empty. From then on, an identity without a slot is read from the store before its record is judged.
+    The map has as many identities as fit into the memory budget `room`. When it exceeds the budget, everything is saved
+    and the map becomes empty. From then on, an identity missing in the map is read from the store before its record is
+    judged.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class KnownIdentities:
         return self.map.outgrows(self.room())
 
     def leave_to_store(self) -> None:
-        """Start with an empty map; the store must contain everything in the present one."""
+        """Replace the map by an empty one; the store must already contain all of its identities."""
         self.beyond += len(self.map)
         missing, self.map = self.map.missing, self._empty_map()
         self.map.missing = missing
@@ -200,7 +201,7 @@ class KnownIdentities:
         return self.map.get(identity)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
-        """Return if a sequence was seen, for each state: (persisted, pushed); see `LastSequences.seen`.
+        """Return whether a sequence was seen, as (persisted, pushed); see `LastSequences.seen`.
 
         The call changes nothing, so another thread may open the store at the same time.
 
@@ -214,8 +215,8 @@ class KnownIdentities:
     ) -> tuple[list[bytes], bool]:
         """Return identities after a given one, ordered by their bytes and including pushed ones.
 
-        Identities in the map are not ordered. So they are read from the store, which orders them, together with the few
-        newer ones of the map. However many identities the store has, only about `limit` of them are read.
+        The map has no order, so this method reads the ordered store, and adds the few newer identities of the map.
+        However many identities the store has, only about `limit` of them are read.
 
         Args:
             after: identity before the first to return; None: start at the first.
@@ -260,7 +261,7 @@ class KnownIdentities:
     def _with(self, identity: bytes) -> LastSequences:
         """Return a map that contains the identity's entry, if there is one.
 
-        This is the loaded map, unless the entry may be only in the store: then a new map with just that entry.
+        Usually it is the loaded map. If only the store may have the entry, it is a new map with that entry alone.
         """
         if not self.beyond or self.store is None or self.map.holds(identity):
             return self.map
@@ -269,7 +270,7 @@ class KnownIdentities:
         return alone
 
     def discard(self) -> None:
-        """Close and remove a damaged store; the next opening creates a new one."""
+        """Close the store and remove its files; the next opening creates a new one."""
         self.release()
         Store.remove(self.path)
 

@@ -38,8 +38,8 @@ VERDICTS: Final = kernels.CONFLICT + 1
 class SequencePartition(CommittedPartition):
     """State of a partition that a lane's transaction changes.
 
-    Every sequence has two states (PIP-6): *pushed*, judged in a committed or the open transaction, and *persisted*,
-    committed.
+    Each identity has two last sequences (PIP-6): the *persisted* one of the committed transactions, and the *pushed*
+    one, which includes the open transaction.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class SequencePartition(CommittedPartition):
 
         Args:
             next_offset: next input offset
-            epoch: leader epoch of the input batch that ends before it
+            epoch: leader epoch of the input batch that ends before `next_offset`
         """
         fresh, duplicate, invalid, late, conflict = (int(n) for n in self._judged)
         before = self.progress or Progress(0, 0, 0, 0)
@@ -248,7 +248,7 @@ class SequencePartition(CommittedPartition):
         self.known.take_rest()
 
     def at_rest(self) -> None:
-        """Write a postponed snapshot while no records arrive, so that a crash leaves little to replay."""
+        """Do the work of `CommittedPartition.at_rest`, unless a transaction is open."""
         if self._judged.any():
             return  # a transaction is open, and its changes must not be saved
         super().at_rest()

@@ -29,12 +29,15 @@ _VERSION: Final = 1
 
 
 class PolicyInterval(NamedTuple):
-    """Range of input offsets under one policy.
+    """Range of input offsets with judged records, or with records forwarded unjudged.
 
-    number: number of the interval in its partition, from 0. deduplicate: True if its records were judged. start: first
-    input offset. end: input offset after the last record forwarded so far; in a judged interval, the same as `start`.
-    policy: next offset to read in the policy topic when the interval's last policy was taken. unjudged: number of
-    records forwarded without a verdict.
+    Args:
+        number: number of the interval in its partition, from 0.
+        deduplicate: True if its records were judged.
+        start: first input offset.
+        end: input offset after the last record forwarded unjudged so far; in a judged interval, the same as `start`.
+        policy: next offset to read in the policy topic when the interval's last policy was taken.
+        unjudged: number of records forwarded without a verdict.
     """
 
     number: int

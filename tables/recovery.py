@@ -25,23 +25,22 @@ Totals = tuple[Progress | None, EvictedTotals]
 class Replay:
     """Progress of one replay, from the local state to the changelog's end; an interrupted replay can be continued.
 
-    A state is proven once a broker time has shown that the state was recent enough at the replay to have missed no
-    tombstone.
+    The state is unproven until a broker time shows that it was recent enough at the replay to have missed no tombstone.
     """
 
     def __init__(self) -> None:
         """Start without a replay."""
         self.is_earlier = False
-        """True if the replay continues from an earlier state."""
+        """True if the replay began with a state that contains entries."""
         self._from = self._at = 0
-        """Broker time of the newest entry before the replay, in seconds; 0: there was none."""
+        """Value of `earlier` for the running replay; 0: none runs, or its state was empty. Next offset at its start."""
         self.unproven = 0
-        """Broker time in seconds of the newest entry of the state before its replays; 0: the state is proven.
+        """Broker time in seconds of the state's newest entry before the first unproven replay; 0: the state is proven.
 
         A later replay that applies no entry proves nothing: a lane's replay may continue the state of its standby.
         """
         self.has_ended = False
-        """True once the replay has reached the end of the changelog: entries applied later are newer than that end."""
+        """True once the replay has reached the end of the changelog; entries applied later are newer than this end."""
 
     @property
     def earlier(self) -> int:

@@ -2,12 +2,12 @@
 
 Every re-sent record has the header `ratchet-replays`. There are two kinds
 (docs/decisions/0043-replayed-dead-letters.md):
-- An agent rejected the record. It was judged before that, and its sequence counts as seen. It also has the header
-  `ratchet-replayed-from` with the name of its dead letter. It is judged by this name and its content alone, so that it
-  passes exactly once, whatever its own identity and sequence are.
-- Judging rejected the record, or its dead letter belongs to another stream: two streams may read one input, and headers
-  are copied. It is judged as any record, but never dropped: if it is not new, it becomes a dead letter again, because
-  it may never have been forwarded.
+- Records rejected by an agent of this stream. They were judged before, so their sequences count as seen. They also have
+  the header `ratchet-replayed-from` with the name of the dead letter. They are judged by this name and their content
+  alone. So each passes exactly once, whatever its identity and sequence are.
+- Records rejected by the deduplication, or by another stream: two streams may read one input, and programs may copy
+  headers. They are judged by their own identities and sequences, but never dropped. A record with another verdict than
+  fresh becomes a dead letter again, because it may never have been forwarded.
 """
 
 from __future__ import annotations

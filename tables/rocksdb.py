@@ -30,7 +30,7 @@ The next start reads the log again, at 1 µs an entry; a file for every few entr
 """
 
 IN_MEMORY: Final = "cur-size-all-mem-tables"
-"""RocksDB's name of a property: the bytes in its log but not yet in a file."""
+"""RocksDB's property for the bytes in its log, but in no file yet."""
 
 _LOCKED: Final = ("While lock file", "lock hold by current process")
 """RocksDB's texts (env/fs_posix.cc) about a lock of another process, or of another store in this process."""
@@ -239,7 +239,7 @@ class Database:
 
     @staticmethod
     def remove(path: Path) -> None:
-        """Remove a damaged store; no other process may use its folder.
+        """Remove the folder of a store before rebuilding the store; no other process may use the folder.
 
         Raises:
             StateError: the folder cannot be removed.
@@ -248,7 +248,8 @@ class Database:
             shutil.rmtree(path)
         except OSError as error:
             raise StateError(
-                f"{path}: the store is damaged and cannot be removed: {error.strerror}. Remove it by hand"
+                f"{path}: the store has to be rebuilt, but its folder cannot be removed: {error.strerror}. Remove the "
+                "folder; the worker then rebuilds the store from the changelog"
             ) from None
 
 

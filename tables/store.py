@@ -20,8 +20,8 @@ Only the changelog has the entry b"f" (`kafka_ratchet.tables.edits`). Only the s
     b"u"              8-byte big-endian broker time in seconds: see `Store.unproven`
     b"v"              a byte: the layout of this store; see `LAYOUT`
 
-Where the stream has bounds, an identity's value has 4 bytes more: its last activity, in seconds. In the changelog the
-entry's timestamp has it.
+Where the stream has bounds, an identity's value has 4 bytes more: its last activity, in seconds. In the changelog, the
+last activity is the timestamp of the identity's entry.
 """
 
 from __future__ import annotations

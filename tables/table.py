@@ -74,7 +74,7 @@ class Sequences:
 
 
 def _refuse_write(*args: Any, **kwargs: Any) -> Any:
-    raise StateError("only the partitions' lanes may write the table of last sequences")
+    raise StateError("the table of last sequences is read-only: only Ratchet writes it. Use a table of your own")
 
 
 def _refuse_listing(*args: Any) -> Any:

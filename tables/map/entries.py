@@ -6,11 +6,14 @@ sizes in bytes:
 
   sequence 8 | flags 1 | words 1 | fingerprint 8 | first 8, seen 8 | bits 8 each word | seconds 4
 
-Flag 1: the fingerprint is present. Flag 2: first and seen (the number of sequences seen since then) are present. Flag
-4: first is the last sequence at the start of counting. `words` is the number of 64-bit words in `bits`. Seconds, the
-identity's last activity, are only in the store of a stream with bounds, where a plain sequence has them too. Every map
-can read each form: a sequence below the last one counts as seen unless the entry says otherwise, and a missing
-fingerprint equals any other.
+- Flag 1: `fingerprint` is present.
+- Flag 2: `first`, the identity's first sequence, and `seen`, the number of sequences seen since then, are present.
+- Flag 4: the stream began to count after the identity's first sequence. `first` is then the last sequence at that time.
+- `words` is the number of 64-bit words in `bits`.
+- `seconds` is the identity's last activity. Only the store of a stream with bounds has it, after a plain sequence too.
+
+Every map can read plain and longer values. A sequence below the last one counts as seen, unless `bits` says otherwise.
+A missing fingerprint equals any other.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ FINGERPRINT, COUNTED, COUNTED_FROM = 1, 2, 4
 """Flags of a value in the longer form."""
 
 LONGER = 10
-"""Bytes that every value in the longer form has."""
+"""Bytes of a value in the longer form before its optional fields."""
 
 WORDS_MOST = 64
 """Maximum number of 64-bit words of a window, which has at most 4,096 sequences."""
@@ -160,7 +163,7 @@ def _are_counts(data: U8, value: int, size: int) -> bool:
 
 @compiled()
 def _read_extras(data: U8, value: int, size: int, last: int, extras: ExtraColumns, slot: int) -> None:
-    """Copy the parts of a value's further state that the map keeps into a slot.
+    """Copy into a slot those parts of a value's further state that the map keeps.
 
     Args:
         data, value: bytes, and the position of the value.

@@ -106,10 +106,10 @@ class LastSequences:
         return LastSequence(int(self._undo[change - 1]) if change else pushed, pushed)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
-        """Return if a sequence of the window was seen, for each state: (persisted, pushed).
+        """Return whether the window marks a sequence as seen, in the persisted and in the pushed state.
 
-        The window is the range below an identity's last sequence. The result is False for both states if the sequence
-        is outside of the window, or the map keeps no window.
+        The window is the range below an identity's last sequence. Both values are False if the sequence is outside of
+        the window, or the map keeps no window.
         """
         slot, window = self.slots.find(identity), self.kept.window
         if slot < 0 or not window:
@@ -144,8 +144,8 @@ class LastSequences:
             batch: batch with the records' values, required by a map with fingerprints.
 
         Returns:
-            uint8[records] of FRESH, DUPLICATE or INVALID; a map with the state for it also returns TOO_LATE and
-            CONFLICT.
+            uint8[records] of FRESH, DUPLICATE or INVALID; also of TOO_LATE if the map has windows, and of CONFLICT if
+            it has fingerprints.
         """
         count, slots = len(identities.begins), self.slots
         verdicts = np.empty(count, np.uint8)
@@ -211,7 +211,7 @@ class LastSequences:
     def outgrows(self, room: int) -> bool:
         """Return True if the map exceeds a size in bytes, or will soon exceed it.
 
-        It exceeds the size for a short time when it moves into twice as many slots.
+        Moving into twice as many slots takes three times the present size for a short time.
         """
         return self.size > room or (self.slots.is_nearly_full and self.size * 3 > room)
 
@@ -320,7 +320,7 @@ class LastSequences:
         """Lower the last sequences of identities that the open transaction has not moved.
 
         Args:
-            to: new last sequence of each identity, all of them with a persisted one; -1: forget the identity.
+            to: new last sequence by identity; -1: forget the identity. Each identity has a persisted sequence.
         """
         slots = self.slots.of(list(to))
         self._change(slots)

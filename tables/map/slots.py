@@ -22,7 +22,7 @@ FIRST_SLOTS: Final = 1 << 12
 """Number of slots of an empty map, 33 bytes each. It is a power of two: the kernels mask instead of dividing."""
 FIRST_ARENA: Final = 1 << 16
 NEAR: Final = 1 / 8
-"""Room that the map keeps for further slots, as a share of the used ones; with less room it grows."""
+"""Number of slots that the next transaction may add, as a share of the used ones; see `Slots.is_nearly_full`."""
 WASTE: Final = 1 / 4
 """Share of used slots without a sequence above which the map is packed.
 

@@ -71,7 +71,7 @@ class Codec:
 
     @property
     def form(self) -> str:
-        """Return a description of the form of keys and values, for display and for comparison with existing entries."""
+        """Return serializer and key type as text, for display and for comparison with existing entries."""
         # A type's module is left out: it may move.
         named = self.key_type.__qualname__ if isinstance(self.key_type, type) else str(self.key_type)
         return f"{self.serializer} by {'str or int' if self.key_type is None else named}"
@@ -81,9 +81,9 @@ class Codec:
 
     @cached_property
     def shape(self) -> str:
-        """Return a description of the rest of the form: fields of keys, and bytes within values; empty: neither.
+        """Return a digest of the keys' fields, and whether values contain bytes, as text; empty: neither.
 
-        It is not a part of `form`, because workers of an earlier version halt at a form that they do not know.
+        The text is not a part of `form`, because workers of an earlier version halt at an unknown form.
         """
         shape = "" if self.is_simple else _shape(inspect.type_info(self.key_type))
         # A class keeps its name when its fields change.
@@ -113,9 +113,9 @@ class Codec:
         return True
 
     def remedy(self, before: str) -> str:
-        """Return how to continue over entries of another form.
+        """Return the remedy for an error about existing entries of another form.
 
-        before: description of the other form
+        before: `form` of these entries
         """
         return "Give the table a new name, or undo the change"
 
@@ -267,10 +267,10 @@ class Codec:
 
 
 def _shape(kind: Any, within: tuple[type, ...] = ()) -> str:
-    """Return the parts of a key's type that its bytes depend on: names, types and order of fields, and tags.
+    """Return as text the parts of a key's type that determine its bytes.
 
-    If the class leaves fields with their defaults out, the defaults are a part too. A class with fields gives a text
-    with braces. Names of classes are left out.
+    These parts are tags, and the names, types and order of fields; also the defaults of fields, if the class omits
+    fields with default values. A class with fields gives a text with braces. Names of classes are left out.
 
     Args:
         kind: the type as `msgspec.inspect` describes it.

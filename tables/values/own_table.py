@@ -1,4 +1,4 @@
-"""Ratchet's own table, which has no name: it stores each table's form and windows, and the stream time."""
+"""Ratchet's own table, which has no name: it stores the stream time, and facts about each of the program's tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def windows_key(table: str) -> str:
 
 
 def form_key(table: str) -> str:
-    """Return the key of a table's form in Ratchet's own table."""
+    """Return the key of a table's form in Ratchet's own table; see `Codec.form`."""
     return f"form {table}"
 
 

@@ -4,9 +4,9 @@ Their entries are in the stream's changelog, after the entries of the last seque
 
   b"t" + length of the name (1 byte) + name + key      the value's bytes; null: the key is gone
 
-The table without a name is Ratchet's own (`own_table.py`). It contains the form of each table's keys and values, and
-for tables with windows the stream time and the windows. For a table that a later version of the program added, it also
-contains the input offset at which the table began.
+The table without a name is Ratchet's own (`own_table.py`). For each table it contains the form: serializer and key
+type. For tables with windows it contains the stream time, the windows, and the number of dropped late writes. For a
+table that a later version of the program added, it contains the input offset at which the table began.
 """
 
 from __future__ import annotations
@@ -344,7 +344,7 @@ class PartitionTables:
     def closed(self) -> None:
         """Forget all values, because the store was closed or removed.
 
-        It may be called in a thread. No agent runs then, because a rollback came before.
+        Another thread may call this method: no agent runs, because a rollback came before.
         """
         self._fall_back()
         self.unsaved.clear()

@@ -121,7 +121,7 @@ class TablePartition:
         self.before: dict[Any, Any] = {}
         """Values of changed keys, as they were before the open transaction."""
         self.writable: dict[Any, Any] = _SHUT
-        """`before` while writes are allowed; writers use this field."""
+        """Dict for the former value of a key: `before` while writes are allowed, else a dict that refuses them."""
         self.undo: dict[Any, Any] | None = None
         """Former values of the keys changed by the current record, if the record can be undone alone; else None."""
         self.lent = lent

@@ -1,7 +1,7 @@
 """Partition of a table with windows, which also finds entries by their window to expire them.
 
-Expiry depends on the stream time of the current event, and not on the entries still stored: the next commit removes the
-entries of expired windows, at an unknown time.
+A window expires by the stream time of the current event, even while its entries are still stored. A later commit
+removes the entries, after a number of events that differs from run to run.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class WindowedPartition(TablePartition):
         self._first_stored = NEVER
         """Start in milliseconds of the first window that the store may have."""
         self._removed = NEVER
-        """Start in milliseconds of the first window never removed; former settings may have removed earlier ones."""
+        """Least start of a window in milliseconds: earlier windows may have been removed under former settings."""
         self._is_begun = False
         self.report = LateReport()
 

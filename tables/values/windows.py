@@ -123,7 +123,7 @@ def window_of(table: str, size: Seconds, step: Seconds | None, expires: Seconds 
     if step_ms > size_ms:
         raise SettingsError(
             f"table {table}: a step of {step_ms / 1000:g} s is more than the size of {size_ms / 1000:g} s: an event "
-            "between two windows would be counted in none"
+            "between two windows would be counted in none. Write a step of at most the size"
         )
     return Window(size_ms, step_ms, None if expires is None else _ms(table, "expires", expires))
 
