@@ -6,34 +6,34 @@
     │   └── NotInApp                the program uses an attribute of faust.App that kafka_ratchet.App lacks
     ├── BrokerUnavailable           Kafka did not answer within the limit
     │   └── KafkaRefused            Kafka rejects the client's login, or the client rejects Kafka's certificate
-    ├── TopicError                  a topic is missing or has the wrong shape
+    ├── TopicError                  a topic is missing, or has an unfit partition count, configuration or writer
     │   ├── TopicMissing
     │   ├── TopicReplaced           a topic was deleted, and perhaps created again under the same name
     │   ├── PartitionsDiffer        a topic has another partition count than it must have
     │   └── TopicTaken              another application or stream writes to a topic that must have one writer
-    ├── SourceError                 a file to publish cannot be read
+    ├── SourceError                 a source to publish or compare, or its stored progress, cannot be used
     ├── ReaderError                 a reader with a database of its own cannot continue
-    │   ├── ReaderFenced            another process has taken over the reader's partitions
+    │   ├── ReaderFenced            another process has taken over partitions of the reader
     │   ├── BatchUnread             librdkafka reads a record batch only in part
     │   ├── DatabaseUnavailable     its database does not answer within the limit
     │   ├── PositionNotStored       its database stored another position than the reader wrote
-    │   └── ReaderMisused           the program ended the reader's transaction, or used a transaction after its end
-    ├── FaultRunFailed              a setup under injected faults did not recover, or its results cannot be counted
+    │   └── ReaderMisused           the program ended the reader's transaction, or used the reader in a forbidden way
+    ├── FaultRunFailed              a setup or worker under injected faults did not recover, or cannot be measured
     ├── BenchFailed                 a bench cannot be built, does not start, or does not reach the end of its input
     ├── TransportError              a partition cannot be processed further until something changes
     │   ├── CorruptBatch            fetched bytes are not a valid record batch
     │   ├── BatchTooLarge           a batch unpacks to more than max_batch_mb
     │   ├── PositionLost            the committed offset is outside the topic's present records
-    │   ├── LogTruncated            a partition's log lost records already read; new ones may have their offsets
-    │   ├── FormUnclear             sequences seem to be encoded in another form than this stream decodes
+    │   ├── LogTruncated            a partition's log lost records already read; new records may have the same offsets
+    │   ├── FormUnclear             sequences seem to have another format than this stream decodes
     │   ├── RecordTooLarge          a record exceeds max.message.bytes of its destination topic
     │   ├── RecordRefused           Kafka rejects a record, now and at every further try
     │   ├── ProducerFenced          a newer producer has taken over the name of this producer
     │   └── TransactionError        a transaction has failed
     │       ├── Fenced              another worker has taken over the partition
     │       └── Aborted             the transaction is not known to be committed; the lane restarts
-    ├── AgentFailed                 an agent raised, returned, or was abandoned
-    ├── SendRefused                 a record was sent without a current event, or to a topic of the stream's own
+    ├── AgentFailed                 an agent or timer raised, returned, or held its transaction too long
+    ├── SendRefused                 an agent sent a record without a current event, or to a forbidden topic
     └── StateError                  the local state cannot be used
         ├── TableError              a key or value does not fit its table, or a table is used outside its agent
         ├── StateFolderInUse        another worker holds the folder
@@ -97,7 +97,7 @@ class TopicTaken(TopicError):
 
 
 class SourceError(RatchetError):
-    """Unreadable source of records to publish, such as a file."""
+    """Source of records to publish or compare that cannot be used, or its stored progress."""
 
 
 class ReaderError(RatchetError):
@@ -109,7 +109,7 @@ class BatchUnread(ReaderError):
 
 
 class ReaderFenced(ReaderError):
-    """Takeover of a reader's name by another process. The transaction of the former process is rolled back."""
+    """Takeover of a reader's partitions by another process. The transaction of the former process is rolled back."""
 
 
 class DatabaseUnavailable(ReaderError):
@@ -121,11 +121,15 @@ class PositionNotStored(ReaderError):
 
 
 class ReaderMisused(ReaderError):
-    """Reader's transaction that the program ended itself, or used after its end."""
+    """Forbidden use of a reader by the program.
+
+    The program ended the reader's transaction, used it after its end, began another loop, or used the reader outside
+    `with` or in two threads at once.
+    """
 
 
 class FaultRunFailed(RatchetError):
-    """Setup that did not recover from injected faults, or with results that cannot be counted."""
+    """Setup or test worker that did not recover from injected faults, or that cannot be measured."""
 
 
 class BenchFailed(RatchetError):
@@ -162,9 +166,9 @@ class LogTruncated(TransportError):
 
 
 class FormUnclear(TransportError):
-    """Sequences that seem to be encoded in another form than this stream decodes.
+    """Sequences that seem to have another format than this stream decodes.
 
-    In the form that the stream decodes, new records would count as duplicates and be dropped.
+    Decoded in the stream's format, new records would count as duplicates and be dropped.
     """
 
 
@@ -193,11 +197,14 @@ class Aborted(TransactionError):
 
 
 class AgentFailed(RatchetError):
-    """Agent that raised an exception, returned, or was abandoned. Its partition starts again or halts."""
+    """Agent or timer that raised an exception, returned, or held its transaction too long.
+
+    Its partition starts again or halts.
+    """
 
 
 class SendRefused(RatchetError):
-    """Send without a current event, or to a topic forbidden to the agent's stream."""
+    """Send without a current event, to the agent's own input, or to a topic that the app does not declare."""
 
 
 class StateError(RatchetError):

@@ -241,11 +241,11 @@ class App(Timers):
         """Check that the program fits the settings.
 
         Args:
-            streams: names of `[streams.NAME]` in the settings
+            streams: names of `[streams.NAME]` in the settings.
 
         Raises:
-            SettingsError: the program declares a stream missing in the settings, has no agent, or has several streams
-                with agents and a table without a stream.
+            SettingsError: the program has no agent; a stream is missing in the settings, or has a timer and no agent;
+                or a table does not name its stream, and several streams have agents.
         """
         for name in self.streams:
             if name not in streams:
