@@ -83,10 +83,11 @@ class Ownership:
         Args:
             partitions: partitions to take over; each has a row.
             topic_id: id of the topic to read.
-            limit_s: longest wait for an unreachable database or locked rows, in seconds.
+            limit_s: longest wait for an unreachable database or locked rows, in seconds; None: without limit.
 
         Raises:
-            TopicReplaced: see `Positions.take_over`.
+            TopicReplaced, PositionNotStored: see `Positions.take_over`.
+            DatabaseUnavailable: see `connect`.
             Exception: the driver's error, after the limit.
         """
         begun = time.monotonic()

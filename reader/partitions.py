@@ -54,7 +54,7 @@ class Partitions:
         """Return the topic's id, and the number of partitions that the reader has rows for.
 
         Raises:
-            ReaderMisused: `begin` was not called.
+            ReaderMisused: there was no connection to Kafka yet.
         """
         if self._shape is None:
             raise ReaderMisused("a Reader is used outside 'with'. Use it within 'with'")

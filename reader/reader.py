@@ -222,9 +222,11 @@ class Reader:
 
         Raises:
             ReaderFenced: another process has taken over the partitions.
-            ReaderMisused: the program has ended the transaction.
+            ReaderMisused: the program has ended the transaction, begun another loop, or used the reader outside `with`
+                or in two threads at once.
             TopicReplaced, TopicMissing, PositionLost: the topic was replaced or deleted, or has lost records.
             BatchUnread: librdkafka does not read a batch to its end.
+            ReaderError: Kafka refuses a request.
             PositionNotStored: a trigger, rule or policy of the database prevents storing the positions.
             BrokerUnavailable, DatabaseUnavailable: with `until_end`, no answer within `timeout_s`.
         """

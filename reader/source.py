@@ -105,7 +105,7 @@ class Source:
         self._consumer.subscribe([self._topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)
 
     def join_again(self) -> None:
-        """Leave the group and join it, for a new assignment."""
+        """Leave the group and join it again, so that Kafka assigns partitions once more."""
         self._consumer.unsubscribe()
         self._join()
 

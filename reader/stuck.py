@@ -13,16 +13,21 @@ from typing import Any, Final, NamedTuple
 INTERVAL_MS: Final = 2_500
 """Milliseconds between two reports of librdkafka's statistics."""
 REQUESTS: Final = 8
-"""Number of answers in a row without a record, after which a partition counts as stuck. Slow or throttled requests have
-no answer."""
+"""Minimum number of fetch requests without a record, in at least `STANDSTILL_S`, before a partition counts as stuck.
+
+librdkafka sends the next request after an answer, so slow or throttled requests do not add up.
+"""
 STANDSTILL_S: Final = 12.0
 
 
 class Standstill(NamedTuple):
     """Position where librdkafka makes no progress, although committed records follow.
 
-    offset: the position. end: last stable offset of the partition. since: time when librdkafka was first seen at the
-    position, in seconds of librdkafka's clock. requests: number of fetch requests to the leader until that time.
+    Args:
+        offset: the position.
+        end: last stable offset of the partition.
+        requests: number of fetch requests to the leader until `since`.
+        since: time of the first report with this position, in seconds of librdkafka's clock.
     """
 
     offset: int
