@@ -1,7 +1,7 @@
-"""Test kit for programs: `run` needs no Kafka; `assert_once` and `Worker` need one.
+"""Test kit for programs.
 
-`Worker` runs a program in a worker process, and `assert_once` kills that process again and again;
-`kafka_ratchet.testing.fixtures` contains fixtures for pytest.
+`program_run.run` processes given records without Kafka. `worker.Worker` runs a program in a worker process on a Kafka,
+and `once.assert_once` kills this process again and again. `fixtures` contains fixtures for pytest.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class FaustWorker(Worker):
             return {"WEB_PORT": str(found.getsockname()[1])}
 
     def repeats(self, stream: str) -> int:
-        """Return how often each record may be sent; see `Worker.repeats`."""
+        """Return how often `assert_once` sends each record; see `Worker.repeats`."""
         return 2 if stream in judged_topics(self._given) else 1
 
     def expected(self, published: Mapping[str, Sequence[Record]]) -> Ran:

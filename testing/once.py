@@ -21,8 +21,8 @@ EVERY_POINT: Final = (
 )
 """Crash points of `assert_once`.
 
-Points after a commit come first: a loss before it is computed again from the beginning. If every batch passes a point,
-the worker is killed the second time it comes there, after some batches.
+The first crash follows the first commit: before that commit, a restarted worker only begins again, and cannot lose
+records. A later crash is at the second passage of its point, unless a worker passes the point only at its start.
 """
 
 
@@ -54,8 +54,8 @@ def assert_once(
     Raises:
         AssertionError: outputs or tables differ.
         FaultRunFailed: the worker ended in another way, or did not reach a point.
-        SettingsError: there are too few events; a stream has timers, which depend on the clock; or there are internal
-            streams, where events of several partitions mix in any order.
+        SettingsError: there are too few events; a stream has timers, which depend on the clock; or there are several
+            partitions and internal streams, where events of several partitions mix in any order.
     """
     chunks = 2 * len(points) + 1
     if max((len(rows) for rows in events.values()), default=0) < chunks:

@@ -30,7 +30,7 @@ NOT_YET: Final = {
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 }
-"""Error codes of a broker not ready yet to coordinate a group. The first request makes it create the group's topic."""
+"""Error codes of a broker not ready yet to coordinate a group. The first such request creates `__consumer_offsets`."""
 
 Place = tuple[str, int]
 """Topic and partition number."""
@@ -45,7 +45,7 @@ def _partitions(consumer: Consumer, topic: str) -> list[int]:
 
 
 def ends(bootstrap: str, topic: str) -> dict[Place, int]:
-    """Return the end offset of each partition of a topic; empty partitions are left out."""
+    """Return the end offset of each partition of a topic; partitions without any record so far are left out."""
     consumer = _consumer(bootstrap, "testing")
     try:
         found = {
@@ -71,8 +71,9 @@ def _end(consumer: Consumer, place: TopicPartition) -> int:
 def committed_offsets(bootstrap: str, group: str, places: Collection[Place]) -> dict[Place, int]:
     """Return a group's committed offsets of some partitions.
 
-    The request is that of a reader of uncommitted data. Otherwise Kafka would delay the answer while a killed worker's
-    transaction is open (KIP-447, require_stable). Partitions without an offset, or without an answer, are left out.
+    The request has the isolation level of uncommitted data. With the other level, Kafka would delay the answer while a
+    killed worker's transaction is open (KIP-447, require_stable). Partitions without an offset, or without an answer,
+    are left out.
     """
     consumer = _consumer(bootstrap, group, **{"isolation.level": "read_uncommitted"})
     try:

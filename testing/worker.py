@@ -201,7 +201,11 @@ class Worker:
 
     @property
     def process(self) -> ChildProcess:
-        """Return the process started last."""
+        """Return the process started last.
+
+        Raises:
+            FaultRunFailed: no process was started.
+        """
         if self._process is None:
             raise FaultRunFailed(f"{self.name} was not started")
         return self._process
@@ -299,7 +303,7 @@ class Worker:
     # Inputs and outputs.
 
     def repeats(self, stream: str) -> int:
-        """Return how often each record may be sent: more than once if the stream is deduplicated."""
+        """Return how often `assert_once` sends each record: twice to a deduplicated stream, else once."""
         return 2
 
     def publish(self, stream: str, rows: Sequence[Any], *, times: int = 1) -> None:
