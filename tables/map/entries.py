@@ -7,8 +7,8 @@ sizes in bytes:
   sequence 8 | flags 1 | words 1 | fingerprint 8 | first 8, seen 8 | bits 8 each word | seconds 4
 
 - Flag 1: `fingerprint` is present.
-- Flag 2: `first`, the identity's first sequence, and `seen`, the number of sequences seen since then, are present.
-- Flag 4: the stream began to count after the identity's first sequence. `first` is then the last sequence at that time.
+- Flag 2: `first`, the identity's lowest sequence, and `seen`, the number of sequences seen from there, are present.
+- Flag 4: the stream began to count after the identity's first record. `first` is then the last sequence at that time.
 - `words` is the number of 64-bit words in `bits`.
 - `seconds` is the identity's last activity. Only the store of a stream with bounds has it, after a plain sequence too.
 
