@@ -176,7 +176,7 @@ class CommittedPartition:
         """Load the store, unless it is loaded; replace a damaged or unsuitable one by an empty one.
 
         Raises:
-            StateError: the store cannot be opened, removed or made again.
+            StateError: the store cannot be opened, removed or made again, or a newer Ratchet wrote one of its entries.
         """
         if self.is_open:
             return

@@ -171,7 +171,7 @@ class Eviction:
         return self._chosen
 
     def _next(self, table: LastSequences, store: Store, most: int) -> list[tuple[bytes, bytes]]:
-        """Return the next entries of the store, except identities with a newer entry in the map."""
+        """Return the next entries of the store, without those of identities in the map."""
         with closing(store.entries(self._key)) as entries:
             found = list(islice(entries, most))
         self._key = found[-1][0] + b"\0" if len(found) == most else b"i"

@@ -46,8 +46,8 @@ class Replay:
     def earlier(self) -> int:
         """Return the broker time of the local state before an unfinished or unproven replay; 0: the state is proven.
 
-        The time is in seconds. The store keeps it, because the entries applied during the replay do not show if the
-        older state has missed tombstones.
+        The time is in seconds. The store keeps it, because entries applied in the replay do not show whether the state
+        before them had missed tombstones.
         """
         return self.unproven or self._from
 

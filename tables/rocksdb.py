@@ -68,7 +68,7 @@ class Database:
         Raises:
             StateFolderInUse: another process has the store open.
             StoreDamaged: a file is damaged.
-            StateError: the store cannot be opened, for lack of room or permission.
+            StateError: the store cannot be opened, for lack of disk space, memory, open files or permission.
         """
         self.path = path
         self._in_log = 0
@@ -128,7 +128,8 @@ class Database:
     def _unreadable(self, error: Exception | str) -> StateError:
         if any(words in str(error) for words in _OUTSIDE):
             return StateError(
-                f"{self.path}: RocksDB cannot open the store: {error}. Free disk space, or let this user write there"
+                f"{self.path}: RocksDB cannot use the store: {error}. Depending on this cause, free disk space or "
+                "memory, allow more open files (ulimit -n), or let this user write there"
             )
         return StoreDamaged(f"{self.path}: RocksDB cannot read the store: {error}")
 

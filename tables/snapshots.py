@@ -30,7 +30,7 @@ writing them would cost more than judging them. The partition does nothing else 
 
 
 class _WithoutTimes(Exception):
-    """Store written while the stream had no bounds, so that it lacks times of activity."""
+    """Store without times that the stream needs for bounds or tables, which it did not have before."""
 
 
 class _WithoutCounts(Exception):
@@ -81,7 +81,7 @@ def read_store(path: Path, known: KnownIdentities, *, timed: bool, log: Any) -> 
         log: logger for the message about a removed store.
 
     Raises:
-        StateError: the store cannot be opened, removed or made again.
+        StateError: the store cannot be opened, removed or made again, or a newer Ratchet wrote one of its entries.
     """
     try:
         return _read(path, known, timed=timed)

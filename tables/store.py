@@ -140,7 +140,11 @@ class Store(Database):
 
     @property
     def progress(self) -> Progress | None:
-        """Return the partition's progress; None: nothing was committed."""
+        """Return the partition's progress; None: nothing was committed.
+
+        Raises:
+            StateError: the entry is damaged, or of another version.
+        """
         value = self.get(PROGRESS)
         try:
             return Progress.unpack(value) if value is not None else None
@@ -149,7 +153,11 @@ class Store(Database):
 
     @property
     def evicted(self) -> EvictedTotals:
-        """Return the totals of evictions."""
+        """Return the totals of evictions.
+
+        Raises:
+            StateError: the entry is damaged, or of another version.
+        """
         value = self.get(EVICTED)
         try:
             return EvictedTotals.unpack(value) if value is not None else EvictedTotals()

@@ -55,7 +55,7 @@ class Sequences:
         self.partitions: dict[int, SequencePartition] = {}
 
     def partition(self, number: int) -> SequencePartition:
-        """Return the state of an input partition, created at the first call and not opened yet."""
+        """Return the state of an input partition; the first call creates it, without opening it."""
         if number not in self.partitions:
             where = self.folder / str(number), self.changelog, number, self.identity, self.limit
             self.partitions[number] = made = SequencePartition(*where, self._room, self.bounds, self.clock, self.kept)

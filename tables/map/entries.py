@@ -265,7 +265,7 @@ def write_entries(
 ) -> tuple[int, int, int]:
     """Write changed identities as changelog records; an evicted identity becomes a tombstone.
 
-    The key is b"i" + identity, the value as above without seconds.
+    The key is b"i" + identity. The value has the format in the module's docstring, without seconds.
 
     Args:
         first: index in `slots` of the first identity to write.

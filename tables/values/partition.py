@@ -167,7 +167,9 @@ class PartitionTables:
                 table.writable = writable
 
     def begin(self) -> None:
-        """Check the form and the windows of the tables' entries when a run of agents begins.
+        """Check the form and the windows of the tables' entries; store those of new tables.
+
+        A new run of agents or of a timer calls this method first.
 
         Raises:
             TableError: a table's entries have another form, or other windows, than the program declares.

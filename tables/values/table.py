@@ -110,13 +110,14 @@ class Table(MutableMapping[Any, Any]):
         """Return the partition of the current event.
 
         Raises:
-            TableError: no agent of the table's stream processes an event.
+            TableError: no agent of the table's stream processes an event, and none of its timers runs.
         """
         return self.here.get() or self._nowhere()
 
     def _nowhere(self) -> NoReturn:
         raise TableError(
-            f"table {self.name}: only an agent of the table's stream may read or write it, while it processes an event"
+            f"table {self.name}: only an agent of the table's stream may read or write it, while it processes an "
+            "event; or a timer of that stream"
         )
 
     def __getitem__(self, key: Any) -> Any:

@@ -60,7 +60,8 @@ class TableView:
         reader, elsewhere = AT_WORK.get(), self.table.elsewhere
         if reader is None or elsewhere is None:
             raise TableError(
-                f"the view of table {self.table.name}: only an agent may read it, while it processes an event"
+                f"the view of table {self.table.name}: only an agent may read it, while it processes an event; or a "
+                "timer of a stream"
             )
         kept = self.table.codec.check_key(key)
         try:

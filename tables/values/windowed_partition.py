@@ -40,7 +40,7 @@ class LateReport:
         self._clock, self._logged_at, self._unlogged_count = clock, -LOG_AGAIN_S, 0
 
     def note(self, table: str, windows: int, event: CurrentEvent) -> None:
-        """Count a write that came too late for expired windows, and log the count at intervals."""
+        """Count a late write, once for each expired window, and log the count at intervals."""
         self._unlogged_count += windows
         if self._clock() - self._logged_at >= LOG_AGAIN_S:
             log.warning(
@@ -187,6 +187,7 @@ class WindowedPartition(TablePartition):
         """Remove a key in the open transaction.
 
         Raises:
+            KeyError: there is no such key.
             TableError: the key does not come from the table's windows.
         """
         super().delete(self._place(key))
@@ -205,7 +206,7 @@ class WindowedPartition(TablePartition):
         return late_writes(self._own(), self.codec.table)
 
     def note_late(self, windows: int, event: CurrentEvent) -> None:
-        """Count a write that came too late for expired windows, and log the count at intervals."""
+        """Count a late write, once for each expired window, and log the count at intervals."""
         self._own().set(late_key(self.codec.table), self.late + windows)
         self.report.note(self.codec.table, windows, event)
 

@@ -139,7 +139,7 @@ class WindowedTable:
         """Return the partition of the current event.
 
         Raises:
-            TableError: no agent of the table's stream processes an event.
+            TableError: no agent of the table's stream processes an event, and none of its timers runs.
         """
         partition = self.table.partition
         assert isinstance(partition, WindowedPartition)  # noqa: S101 - the table has windows
