@@ -36,7 +36,7 @@ A batch has this column only if the program asks for it by name: computing an id
 COLUMNS: Final = (KEY, VALUE, TIMESTAMP, SEQUENCE, HEADERS, OFFSET)
 """Columns of a batch that an agent reads, if it names none.
 
-A yielded batch has no columns `sequence` and `offset`: its new records get both when they are written.
+In a yielded batch, the columns `sequence` and `offset` are ignored: its new records get both when they are written.
 """
 
 
@@ -53,7 +53,7 @@ class CurrentBatch:
         Args:
             delivery: delivery with the records
             rows: int64[records], indexes of the records
-            columns: names of columns, out of COLUMNS
+            columns: names of columns, out of COLUMNS and ID
         """
         batch = delivery.batch
         self._delivery, self._rows = delivery, rows

@@ -85,9 +85,9 @@ class Stream:
         self._reading.held.append(self._reading.index)
 
     def drop(self) -> None:
-        """Release the current record, which the program has skipped, unless other records are held.
+        """Release the current record, which the program has skipped, if no other record is held.
 
-        If other records are held, the current one stays held too, so that an error undoes the effects of all of them.
+        Otherwise the current record stays held too, so that an error undoes the effects of all held records.
         """
         if len(self._reading.held) == 1:
             self._reading.held.pop()
@@ -151,6 +151,7 @@ class AgentRun:
 
         Raises:
             AgentFailed: the program raised an error that halts the partition, or it returned.
+            Aborted: the transaction was rolled back.
         """
         if self._failure is not None:
             raise self._failure
@@ -334,7 +335,7 @@ class PartitionProgram:
         """Return the indexes of the re-sent records that each agent has already processed, by agent.
 
         A dead letter may be re-sent for some agents only, because the others processed the record the first time. If
-        the stream lacks one of the agents to re-send for, the record becomes a dead letter again.
+        the stream lacks one of these agents, the record becomes a dead letter again.
 
         rows: int64[records], indexes to process, without duplicates among the re-sent records.
         """

@@ -207,10 +207,10 @@ def contents(batch: RecordBatch, at: Ints) -> tuple[Spans, Spans]:
 
 
 def named_headers(delivery: Delivery, indices: Sequence[int]) -> list[bytes]:
-    """Return the headers of some records of a batch, each with the event's id as last header.
+    """Return the headers of some records of a batch, with the id of each record's event.
 
-    A valid id already in the headers is not repeated. An invalid one is kept, with the event's id after it: readers use
-    the last header of that name.
+    The id is the last header, unless the headers of an internal stream's record have a valid id already. Readers use
+    the last header of that name, so an earlier id does no harm.
     """
     batch, spec = delivery.batch, delivery.spec
     is_internal = spec.event_header == EVENT_ID

@@ -117,7 +117,7 @@ class Topic:
         if sender is None:
             raise SendRefused(
                 f"topic {self.name}: sent outside an agent's event. Send records only inside an agent, after it has "
-                "read an event"
+                "read an event, or inside a stream's timer"
             )
         return sender
 
