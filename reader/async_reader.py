@@ -90,7 +90,7 @@ class AsyncReader:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(function, *arguments))
 
     async def __aenter__(self) -> AsyncReader:
-        """Connect, and take over the partitions; raises the errors of `Reader.__enter__`."""
+        """Connect as `Reader.__enter__` does; raises its errors."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ratchet-reader")
         try:
             await self._call(self._reader.__enter__)

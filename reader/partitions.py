@@ -114,7 +114,7 @@ class Partitions:
         self.source.read_from({partition: held.position for partition, held in self._ours.held.items()})
 
     def follow(self) -> None:
-        """Read the owned partitions, from the positions in the database.
+        """Take over new partitions, and read all owned ones from the positions in the database.
 
         Raises:
             ReaderFenced: see `continue_from_stored`.

@@ -168,7 +168,7 @@ class Reader:
     # -- start and end
 
     def __enter__(self) -> Reader:
-        """Connect, and take over the partitions.
+        """Connect; without a group, take over all partitions.
 
         Raises:
             TopicMissing: the topic does not exist.

@@ -94,7 +94,7 @@ class Store(Protocol):
 
 
 FORBIDDEN = frozenset({"abort", "begin", "commit", "end", "rollback", "start"})
-"""First words of statements that would end the reader's transaction."""
+"""First words of statements that begin or end a transaction."""
 
 
 @lru_cache(256)
