@@ -56,7 +56,7 @@ class FaustWorker(Worker):
 
     Attributes:
         faust: the Faust app.
-        hosted: the app's parts on lanes.
+        hosted: the program that hosts the app.
     """
 
     _option = "--faust"
@@ -121,7 +121,7 @@ class FaustWorker(Worker):
             return {"WEB_PORT": str(found.getsockname()[1])}
 
     def repeats(self, stream: str) -> int:
-        """Return how often `assert_once` sends each record; see `Worker.repeats`."""
+        """Return how often `assert_once` sends each record: twice to a deduplicated stream, else once."""
         return 2 if stream in judged_topics(self._given) else 1
 
     def expected(self, published: Mapping[str, Sequence[Record]]) -> Ran:

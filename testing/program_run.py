@@ -107,14 +107,15 @@ def run(
             called between the records before and after it. Internal streams process their records after all given
             records.
         batch: number of records per transaction.
-        tables: contents of global tables, by name; other global tables are empty.
+        tables: contents of global tables, by name; other global tables are empty. Ignored for a Faust app.
 
     Returns:
         Outputs and tables.
 
     Raises:
-        SettingsError: the program has no such stream, or a worker would refuse it.
-        AgentFailed: an agent raised an error.
+        SettingsError: the program has no such stream or global table, or a worker would refuse the program.
+        TableError: a key or value in `tables` has another type than the table.
+        AgentFailed: an agent or timer raised an error.
     """
     if not isinstance(app, App):
         return _run_faust(app, records, batch)

@@ -303,7 +303,7 @@ class Worker:
     # Inputs and outputs.
 
     def repeats(self, stream: str) -> int:
-        """Return how often `assert_once` sends each record: twice to a deduplicated stream, else once."""
+        """Return how often `assert_once` sends each record: twice, because the streams are deduplicated."""
         return 2
 
     def publish(self, stream: str, rows: Sequence[Any], *, times: int = 1) -> None:
@@ -340,7 +340,7 @@ class Worker:
             )
 
     def outputs(self) -> list[list[Output]]:
-        """Return committed outputs and dead letters by partition, each in the order of `run`."""
+        """Return committed outputs and dead letters by partition, topic after topic and in offset order."""
         found: list[list[Output]] = [[] for _ in range(self.partitions)]
         for stream, topics in (self._inputs | self._steps).items():
             for topic, name in ((topics["output"], stream), (topics["dead_letters"], f"{stream}-dead-letters")):
