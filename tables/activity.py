@@ -34,7 +34,7 @@ first."""
 
 
 class Activity(NamedTuple):
-    """Activity of a producer since the take-over of the partition, or since it was last forgotten.
+    """Activity of a producer since the store was opened, or since the counter last forgot the producer.
 
     Args:
         last_seen: time of the last commit with a fresh record of the producer, or with a counted duplicate, in seconds

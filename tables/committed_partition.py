@@ -54,7 +54,7 @@ class CommittedPartition:
         *,
         bounded: bool,
     ) -> None:
-        """Store the settings without reading; see `kafka_ratchet.tables.partition.SequencePartition` for them."""
+        """Store the settings without reading the store; `SequencePartition` describes the arguments."""
         self.path, self.changelog, self.partition, self.identity = path, changelog, partition, identity
         self.log = log.bind(changelog=changelog, partition=partition)
         self.position = 0

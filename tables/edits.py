@@ -102,7 +102,7 @@ class Edit(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def has_forgotten(self) -> bool:
-        """Return True if the change forgot a known identity."""
+        """Return True if the change forgot all sequences of a known identity."""
         return self.kind == FORGET and self.before != NOTHING and self.after == NOTHING
 
     @property

@@ -48,7 +48,7 @@ class KnownIdentities:
         room: Callable[[], int],
         kept: StateOptions = PLAIN,
     ) -> None:
-        """Store the settings without reading.
+        """Store the settings without reading the store.
 
         Args:
             path: folder of the store.

@@ -54,7 +54,7 @@ class SequencePartition(CommittedPartition):
         clock: Callable[[], float] = time.monotonic,
         kept: StateOptions = PLAIN,
     ) -> None:
-        """Store the settings without reading.
+        """Store the settings without reading the store.
 
         Args:
             path: folder of the store.

@@ -44,7 +44,7 @@ FINGERPRINT_BYTES: Final = 16
 
 
 def letter_of(headers: Iterable[Header], letters: bytes) -> bytes | None:
-    """Return the dead letter of this stream that a record was re-sent from; None: there is none.
+    """Return the name of this stream's dead letter that a record was re-sent from; None: there is none.
 
     Args:
         headers: headers of the record; any program may have written or copied them.

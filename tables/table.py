@@ -22,7 +22,7 @@ from kafka_ratchet.tables.values.table import Table
 
 
 class Sequences:
-    """Partitions of one stream that this worker owns."""
+    """Partitions of one stream in this worker, created at their first use."""
 
     def __init__(
         self,

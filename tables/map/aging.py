@@ -27,7 +27,7 @@ def touch(
     touched: I64,
     sizes: I64,
 ) -> None:
-    """Mark the identities of dropped records as active in the open transaction.
+    """Mark the identities of all records as active, except of fresh and invalid ones.
 
     Args:
         data, begins, spans: identities, as for `kafka_ratchet.rule.kernels.judge`

@@ -45,7 +45,7 @@ class Jumps(NamedTuple):
 
 
 class LastSequences:
-    """Last sequences by the slots of their identities; each slot has a pushed and a persisted one."""
+    """Map from identities to last sequences: each identity's slot has a pushed and a persisted sequence."""
 
     def __init__(self, *, timed: bool = False, kept: StateOptions = PLAIN) -> None:
         """Start with an empty map.

@@ -21,7 +21,7 @@ TIMED: Final = np.dtype([("sequence", ">i8"), ("seen", ">u4")])
 AT_A_TIME: Final = 10_000
 """Number of entries converted to Python objects at a time: the objects of a million identities would take 100 MB."""
 ENTRY_OVERHEAD: Final = 40
-"""Maximum bytes of a changelog record, without its identity."""
+"""Maximum bytes of a changelog record with a plain value, without its identity."""
 
 
 def pairs(columns: Iterable[tuple[list[bytes], list[bytes | None]]]) -> Iterator[tuple[bytes, bytes | None]]:

@@ -35,7 +35,7 @@ class CommittedTable:
     def __init__(
         self, table: TablePartition, find: Find, scan: StoreScan, unsaved: Collection[tuple[bytes, Any]]
     ) -> None:
-        """Store the sources without reading.
+        """Store the sources without reading from them.
 
         Args:
             table: partition of the table, including its pushed changes.

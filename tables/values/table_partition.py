@@ -3,7 +3,8 @@
 A program reads and writes the pushed values in `values`. The former values of changed keys are kept as well: rollback
 restores them, and commit forgets them. The store is read for keys missing in `values`.
 
-A rollback also ends the present run of the agents; the next run processes the events again, on a partition of its own.
+A rollback also ends the present run of the agents. The next run processes the events again, with a new object of this
+class, so that the old run cannot change its values.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class TablePartition:
         self.codec, self.default, self.find, self.scan = codec, default, find, scan
         self.kinds = codec.kinds
         self.direct = frozenset() if self.has_windows else codec.kinds
-        """Types of keys that allow direct reads of `values` and, with `writable`, direct writes."""
+        """Types of keys that `Table` looks up in `values`, and changes there with `writable`, without this class."""
         self.prefix = prefix_of(codec.table)
         self.values: dict[Any, Any] = {}
         """Value or ABSENT of each key; keys and values are in the codec's form, see `Codec`."""
