@@ -148,7 +148,8 @@ class StreamDefinition:
             the internal stream, for agents and tables.
 
         Raises:
-            SettingsError: the name is already used, or the events would come back to this stream.
+            SettingsError: the key or the name is not suitable, the internal stream has another `value_type`, or events
+                would come twice or come back to this stream.
         """
         step, topic = _step_of(self.app, self, name, self.value_type if value_type is None else value_type)
         self.app.agent(self, on_error=on_error)(regroup(name, topic, key))
@@ -367,7 +368,8 @@ class App(Timers):
                 service), so that `ratchet verify --replay` cannot compute them again.
 
         Raises:
-            SettingsError: the function or the stream is not suitable, or the stream has an agent of that name.
+            SettingsError: `on_error`, the function or the stream is not suitable, or the stream has an agent of that
+                name.
         """
         if on_error not in ("halt", "dead-letter"):
             raise SettingsError(f"on_error is {on_error!r}. Write halt or dead-letter")
@@ -394,7 +396,8 @@ def _step_of(app: App, parent: StreamDefinition, name: str, value_type: Any) -> 
     """Return the internal stream that gets a stream's events, and the topic between them; make both if missing.
 
     Raises:
-        SettingsError: the name is already used, or the events would come back to their stream.
+        SettingsError: the name is not suitable, the internal stream has another `value_type`, or events would come
+            twice or come back to their stream.
     """
     if not isinstance(name, str):
         raise SettingsError(

@@ -105,9 +105,9 @@ class Reading:
         """Words for messages in place of topic, partition and offset, while the run has no batch."""
 
     async def as_own(self, program: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a program; only its own task may read events, write tables and send records.
+        """Run a program so that only its own task may read events, write tables and send records.
 
-        The effects of another task that it starts would belong to an arbitrary event, or to none.
+        The effects of further tasks would belong to an arbitrary event, or to none.
         """
         await _steps(program(), self._enter, self._leave)
 
@@ -220,7 +220,12 @@ class Reading:
             await self._more()
 
     def _check(self) -> None:
-        """Check that the program may read another event."""
+        """Check that the program may read another event.
+
+        Raises:
+            AgentFailed: another task than the agent's own reads.
+            TableError: a value was changed in place and not assigned back.
+        """
         if self.away:
             raise AgentFailed(
                 f"{self.place}: only the agent's own task may read events, not a task that it has started, as "
