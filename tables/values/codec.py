@@ -117,7 +117,7 @@ class Codec:
 
         before: `form` of these entries
         """
-        return "Give the table a new name, or undo the change"
+        return "Give the table a new name, so that it starts empty, or undo the change"
 
     def check_key(self, key: Any) -> Any:
         """Return the key as the table stores it: unchanged, or as bytes.
@@ -164,7 +164,7 @@ class Codec:
         except msgspec.MsgspecError as error:
             raise TableError(
                 f"table {self.table}: {data!r:.100} is not a key: {error}. Was key_type changed? Give the table a "
-                "new name, or undo the change"
+                "new name, so that it starts empty, or undo the change"
             ) from None
 
     def key(self, kept: Any) -> Any:
@@ -262,7 +262,7 @@ class Codec:
         except msgspec.MsgspecError as error:
             raise TableError(
                 f"table {self.table}: a value cannot be read: {error}. Was value_type or serializer changed? Give the "
-                "table a new name, or undo the change"
+                "table a new name, so that it starts empty, or undo the change"
             ) from None
 
 

@@ -151,7 +151,7 @@ class TablePartition:
         if windows is not None:
             raise TableError(
                 f"table {self.codec.table}: its entries have windows, but the program declares none. Give the table a "
-                "new name, or undo the change"
+                "new name, so that it starts empty, or undo the change"
             )
 
     def open(self) -> None:

@@ -146,7 +146,7 @@ class WindowedPartition(TablePartition):
     def _other(self, windows: str) -> str:
         return (
             f"table {self.codec.table}: its entries have {windows}, but the program declares {self.window}. Give the "
-            "table a new name, or undo the change"
+            "table a new name, so that it starts empty, or undo the change"
         )
 
     def _own(self) -> TablePartition:

@@ -71,7 +71,7 @@ def test_entries_of_another_kind_are_refused(before: int, after: int) -> None:
         begun(after, written(before))
     assert str(refused.value) == (
         f"table t: its entries were written as {FORMS[before]}, but the program declares {FORMS[after]}. Give the "
-        "table a new name, or undo the change"
+        "table a new name, so that it starts empty, or undo the change"
     )
 
 
