@@ -47,7 +47,8 @@ class Duckdb:
             return DuckdbDatabase(duckdb.connect(str(self._path), config=CONFIG))
         except duckdb.IOException as error:
             raise DatabaseUnavailable(
-                f"{self.where} cannot be opened: {error}. End the process that has it open"
+                f"{self.where} cannot be opened: {error}. End the process that has it open, or correct the path or the "
+                "file's rights"
             ) from error
         except duckdb.Error as error:
             raise SettingsError(f"{self.where}: {error}. Check the path and the file's rights") from error
