@@ -70,16 +70,16 @@ def verify(
 ) -> Report:
     """Compare a stream's output and dead letters with those recomputed from its input.
 
-    It reads up to the offsets that the group `settings.app` has committed, may run next to workers, and changes
-    nothing. All records from intervals with deduplication off must be in the output, and the policy topic must confirm
-    these intervals. If retention has deleted the beginning of a topic, the comparison starts after the deleted records,
-    and the report has the offset of its start.
+    The comparison ends at the offsets that the group `settings.app` has committed. It may run next to workers, and
+    changes nothing. All records from intervals with deduplication off must be in the output, and the policy topic must
+    confirm these intervals. If retention has deleted the beginning of a topic, the comparison starts after the deleted
+    records, and the report has this starting offset.
 
-    The quick comparison over columns uses the worker's reader and compiled rule. It accepts a partition only without
-    any finding. Any other partition is compared record by record, with librdkafka and verify's own rule;
-    `Report.singly` has the reason. Memory, record by record: some 200 bytes per fresh record and 400 per identity of
-    one partition at a time, and 300 per dead letter. Memory, over columns: 150 bytes per identity and some 80 MB for
-    each of two to four partitions at a time.
+    The quick comparison over columns uses the worker's reader and compiled rule. Its result counts only for partitions
+    without any finding. All other partitions are compared record by record, with librdkafka and verify's own rule, and
+    `Report.singly` has the reasons. The comparison record by record reads one partition at a time. It takes some 200
+    bytes of memory per fresh record, 400 per identity, and 300 per dead letter. The comparison over columns reads two
+    to four partitions at a time. Each takes some 80 MB of memory, and 150 bytes per identity.
 
     Args:
         settings: with `bootstrap` set.
@@ -93,8 +93,10 @@ def verify(
         SettingsError: stream or bootstrap are unknown, an extractor cannot be imported, or the options do not fit the
             stream.
         StateFileRefused: the state is damaged, or belongs to another stream, application, topic or rule.
-        TopicMissing: the input, output or dead-letter topic does not exist.
-        PartitionsDiffer: input and output have different partition counts.
+        TopicMissing: the input or output, or the topic of dead letters or dropped records, does not exist.
+        PartitionsDiffer: the output, or the topic of dropped records, has another partition count than the input.
+        OwnerDiffers, StateError: an entry of the changelog was written by a newer Ratchet.
+        SourceError: the files of `source` cannot be read.
         PositionLost: a topic ends before the committed offset or before the end of the last run, or retention has
             deleted records during every read.
         ForeignOffset: another client has committed offsets in the worker's group.
@@ -111,9 +113,9 @@ def verify_results(
 ) -> Report:
     """Run `verify`, and check that the result table has each record of the output once.
 
-    The table is read before the output, so the job may run at the same time. Additional memory: eight bytes for each
-    row of an append-only table, or some 700 for each key of a table with a key; and 16 for each record of one partition
-    of the output.
+    The table is read before the output, so the job may run at the same time. In addition to `verify`, an append-only
+    table takes eight bytes of memory for each row, and a table with a key some 700 for each key. Each record of one
+    output partition takes 16 bytes more.
 
     Args:
         settings: with `bootstrap` set.
@@ -150,7 +152,7 @@ def verify_results(
 
 def _bootstrap(settings: Settings) -> str:
     if settings.bootstrap is None:
-        raise SettingsError("bootstrap: is missing. Set it to the address of the stream's Kafka")
+        raise SettingsError("bootstrap is missing. Set it to the address of the stream's Kafka")
     return settings.bootstrap
 
 
@@ -165,11 +167,14 @@ def _verify(
     independent: bool | None,
 ) -> Report:
     if isinstance(chosen, RepartitionSettings):
-        raise SettingsError(f"streams.{name}: is verified together with stream {chosen.of}. Name --stream {chosen.of}")
+        raise SettingsError(
+            f"streams.{name}: this internal stream is verified together with stream {chosen.of}. "
+            f"Write --stream {chosen.of}"
+        )
     if source is not None and chosen.repartition_by is not None:
         raise SettingsError(
-            f"streams.{name}: --source does not work with repartition_by: Ratchet copies each record to the partition "
-            "of its identity, which may be another one than it was published to. Leave out --source"
+            f"streams.{name}: --source does not work with repartition_by, because Ratchet copies each record from the "
+            "producer's partition to the partition of the record's identity. Leave out --source"
         )
     options = {"--results": table, "--source": source}
     reader = TopicReader(settings, chosen, bootstrap)
@@ -186,14 +191,14 @@ def _verify(
         intervals, owners, edits = reader.changelog(changelog_name(settings.app, name))
         if any(owner.rule.get("output") == AGENTS for owner in owners.values()):
             raise SettingsError(
-                f"streams.{name}: its output comes from a program's agents, and without --replay verify compares "
-                "only records forwarded unchanged. Run the agents over the input again: "
+                f"streams.{name}: agents of a program write the output, and without --replay verify compares only "
+                "records forwarded unchanged. Run the agents over the input again: "
                 f"ratchet verify --replay --app MODULE:NAME --stream {name}"
             )
         if state is not None and any(map(judging_of, owners.values())):
             raise SettingsError(
-                f"streams.{name}: it has, or had, reorder_window or conflicts, and the file of --state cannot hold "
-                "their state. Run verify without --state"
+                f"streams.{name}: the stream has, or had, reorder_window or conflicts, and the file of --state cannot "
+                "hold the state of these settings. Run verify without --state"
             )
         as_columns = ColumnComparison(
             settings,

@@ -1,8 +1,8 @@
 """Comparison of a stream's input with its internal topic, for streams with `repartition_by`.
 
 Each record of the input must be once in the internal topic; a record without a valid identity must be a dead letter
-instead. All records of one identity must be in one partition of the internal topic. Those that came from one input
-partition must have kept their order. Whether it is the right partition for the identity is not checked.
+instead. All records of one identity must be in one partition of the internal topic; the choice of this partition is not
+checked. Records of one identity and one input partition must have kept their order.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def compare_arrivals(
 ) -> None:
     """Compare the committed records of the input with those of the internal topic.
 
-    All records of an identity must be in one partition. Only this is checked if retention has deleted the beginning of
-    either topic, an operator has moved the group's position, or the input was created again. Nothing is checked if the
-    internal topic was created again. The report says so. The comparison needs some 300 bytes of memory for each record
-    of the input.
+    If retention has deleted the beginning of either topic, the comparison checks only that each identity has all its
+    records in one partition. The same applies after a decision of an operator, and after the input was created again.
+    If the internal topic was created again, nothing is checked. `Report.arrivals_not_compared` counts these cases. The
+    comparison takes some 300 bytes of memory for each record of the input.
 
     Args:
         reader: reader of any stream of the application.
@@ -100,7 +100,10 @@ def compare_arrivals(
 
 
 def _replaced(reader: TopicReader, owners: dict[int, Owner], part: str, name: str) -> set[int]:
-    """Return the partitions of owner entries with another topic of the role `part` than today's."""
+    """Return the partitions with an owner entry that names an earlier topic in the role `part`.
+
+    name: name of the present topic in this role
+    """
     now = reader.topic_id(name)
     return {number for number, owner in owners.items() if is_other_topic(owner.topics.get(part), name, now)}
 
@@ -147,7 +150,7 @@ def _set_aside(parts: dict[int, Due]) -> None:
             parts[number] = deque(each for each in part if each[0] not in several)
         parts[IN_NO_ORDER] = deque(
             sorted(aside, key=lambda each: not each[1])
-        )  # what must be there is crossed off first
+        )  # due records first, as _take removes the first equal one
 
 
 def _take(parts: dict[int, Due], digest: bytes, at: tuple[str, None, None, int, int], report: Report) -> None:

@@ -98,27 +98,28 @@ class ExpectedPartition:
         self.skipped = [0] * len(self.skips)
         """Number of records found in each of `skips`."""
         self._unjudged = [range(interval.start, interval.end) for interval in unjudged if interval.end > begin]
-        # Unjudged records move no sequence, so that those before the beginning would say nothing of it.
+        # Records from intervals with deduplication off do not raise last sequences. If there are such records before
+        # the beginning, the output does not show the last sequences at the beginning.
         self._front_speaks = all(interval.start >= begin for interval in unjudged)
-        # So do forgotten or imported identities before it.
+        # The same applies if operators have forgotten or imported identities before the beginning.
         self._front_speaks &= all(edit.position >= begin or not edit.has_changed for edit in edits)
         self._windows = Windows(judging) if judging else None
-        # A late record may be one that older records of the output have already been, or not.
+        # In a reorder window, a late record may or may not repeat an older record of the output.
         self._front_speaks &= self._windows is None
         self._edits = deque(edit for edit in edits if edit.position >= begin and edit.has_changed)
         self._rule = rule
         self._forms = None if rule.guessed_header is None else FormFinder(rule.guessed_header)
         self._last: dict[bytes, tuple[int, int]] = {}  # identity -> (its number, its last sequence)
         self._identities: list[bytes] = []
-        # By number of the identity: True if its known last sequence is no lower bound.
+        # By number of the identity: True if its known last sequence is exact, and no lower bound.
         self._exact = bytearray()
         self._starts: list[KnownSequence] = []
         """Known state of each identity before its first record, by number of the identity."""
         self._since: list[int] = []
-        """First input offset at which the number stands for the identity, by number; -1: from the beginning."""
+        """First input offset where a number stands for its identity, by number; -1: from the beginning."""
         self._is_complete = self.baseline.complete
         self._imported_from = -1
-        """Input offset of the last import of identities, which earlier output does not show; -1: none."""
+        """Input offset of the last import of identities; output before the import lacks them. -1: no import."""
         self._imported_at = [edit.position for edit in self._edits if edit.kind != FORGET]
         for identity, known in self.baseline.last.items():
             self._begin_identity(identity, known, -1)
@@ -129,9 +130,10 @@ class ExpectedPartition:
         self._contents = bytearray()
         self._timestamps = array("q")
         self._judged = bytearray()
-        # A sequence rises within its identity, so the two name one fresh record ...
+        # Index of the first expected record by identity and sequence. Only one such record can be fresh.
         self._places: dict[bytes, int] = {}
-        # ... and, for unjudged records, several of the output: all unseen ones.
+        # Indices of the unseen expected records by identity and sequence, if records from intervals with deduplication
+        # off share both.
         self._several: dict[bytes, deque[int]] = {}
         self._seen = bytearray()
         self.invalid: dict[int, bytes] = {}
@@ -156,7 +158,7 @@ class ExpectedPartition:
             edit = self._edits.popleft()
             if edit.kind == FORGET:
                 number, last = self._last.get(edit.name, (-1, NO_SEQUENCE))
-                # The remainder may be more than known here; a forgotten identity is known to have none.
+                # The remaining last sequence may be higher than known here. After a complete deletion there is none.
                 left = NO_SEQUENCE if edit.above is None else min(last, edit.above)
                 known_exactly = self._is_complete if number < 0 else bool(self._exact[number])
                 exact = known_exactly if edit.above is not None else True
@@ -287,8 +289,8 @@ class ExpectedPartition:
     def _place(self, record: RecordView, digest: bytes, seen: bytearray) -> int | None:
         """Return the index of the expected record for an output record; None if there is none.
 
-        Both have the same identity and sequence. Among several such records, return the first unseen one, preferably
-        with the same content.
+        The two records have the same identity and sequence. Among several expected ones, return the first unseen one,
+        preferably with the same content.
 
         digest: digest of the output record's content; seen: state of each expected record
         """
@@ -328,7 +330,8 @@ class ExpectedPartition:
         seen = self._seen = bytearray(len(self._offsets))
         furthest = -1
         unmatched_here = 0
-        # Records without a counterpart: (offset, the place they stand at, which of the output's records it is).
+        # Output records without an expected record: (offset, index of the expected record in the same place, index in
+        # the output).
         unmatched: list[tuple[int, int, int]] = []
         front = None if self.baseline.aligned else DeletedInputRecords()
         for number, (offset, record) in enumerate(output):
@@ -378,8 +381,8 @@ class ExpectedPartition:
         """
         seen = self._seen
         for offset, place, number in unmatched:
-            # An unmatched record that stands where one is missing is that record, altered so much that its identity or
-            # sequence cannot be read any more.
+            # If an expected record is missing in the same place, the unmatched record is this one with another identity
+            # or sequence.
             if self._forward and place < len(seen) and not seen[place]:
                 seen[place] = SEEN
                 if emitted is not None:
@@ -392,9 +395,9 @@ class ExpectedPartition:
     def _begins_here(self, front: DeletedInputRecords, place: int | None, digest: bytes) -> bool:
         """Return True if an output record certainly comes from input that Kafka still has.
 
-        It must equal the input record byte for byte. If deduplication was on and there is no reorder window, its
-        sequence must also be higher than all earlier ones of its identity in the output. Otherwise it may come from a
-        deleted record, which the input record repeats.
+        It must equal the input record byte for byte, and no operator may have changed the state of its identity before.
+        If deduplication was on and there is no reorder window, its sequence must also be higher than all earlier ones
+        of its identity in the output. Otherwise it may come from a deleted record, which the input record repeats.
 
         place: index of the matching expected record; digest: digest of the output record's content
         """
@@ -402,14 +405,15 @@ class ExpectedPartition:
             return False
         identity = self._identities[self._owners[place]]
         if self._since[self._owners[place]] >= 0:
-            return False  # the same record may have come, and be here, before its identity was forgotten
+            return False  # the output may have the same record from before an operator's edit of the identity
         is_higher = self._sequences[place] > front.last.get(identity, NO_SEQUENCE)
         return not self._judged[place] or is_higher or self._windows is not None
 
     def _dismiss(self, front: DeletedInputRecords, report: Report) -> None:
         """Count expected records as duplicates if they repeat deleted input.
 
-        The output then has a record from deleted input with the same identity and the same or a higher sequence.
+        An expected record is such a repeat if the output has a record from deleted input with the same identity and the
+        same or a higher sequence.
         """
         if not self._front_speaks:
             return
@@ -437,7 +441,7 @@ class ExpectedPartition:
         for place, there in enumerate(self._seen):
             if there:
                 # From here on no record of this identity can repeat deleted input, unless it has a window.
-                # Unjudged records move no sequence.
+                # Records from intervals with deduplication off do not raise last sequences.
                 moves = there == SEEN and self._windows is None and self._judged[place]
                 self._exact[self._owners[place]] |= bool(moves)
                 is_whole |= there == SEEN
@@ -451,7 +455,7 @@ class ExpectedPartition:
                 report.undecided += 1
             else:
                 report.add(self._finding("lost", topic, place, None))
-        # Where the output begins, the proof does. Where nothing of it is there, it has not begun.
+        # The proof begins at the first present record of the output. Without any, nothing is proven.
         if is_whole:
             report.output_deleted += before
         else:
@@ -501,22 +505,22 @@ class ExpectedPartition:
 
     @property
     def identities(self) -> list[bytes]:
-        """Identities of the expected records. Their positions here are their numbers in `owners`."""
+        """Return the identities of the expected records. An index here is an identity's number in `owners`."""
         return self._identities
 
     @property
     def owners(self) -> Numbers:
-        """Number of each expected record's identity, int64[records]."""
+        """Return the number of each expected record's identity, int64[records]."""
         return numbers(self._owners)
 
     @property
     def input_offsets(self) -> Numbers:
-        """Input offset of each expected record, int64[records]."""
+        """Return the input offset of each expected record, int64[records]."""
         return numbers(self._offsets)
 
     @property
     def seen(self) -> Flags:
-        """True for each expected record found in the output, bool[records]."""
+        """Return True for each expected record found in the output, bool[records]."""
         return np.equal(np.frombuffer(self._seen, np.uint8), SEEN, dtype=np.bool_)
 
     def known_as(self, place: int) -> tuple[str | None, int | None]:

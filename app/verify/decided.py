@@ -78,10 +78,10 @@ def legs_now(owner: Owner | None, baseline: Baseline, end: int) -> list[Leg]:
 def not_followed(
     owner: Owner | None, decided: str, unjudged: Sequence[PolicyInterval], edits: Sequence[Edit]
 ) -> tuple[list[PolicyInterval], list[Edit]]:
-    """Return policy intervals and edits without those that an earlier run has already processed.
+    """Return the policy intervals and edits that remain after an earlier run.
 
-    Processed intervals are removed. A processed edit stays in the list as an edit that changes nothing, so that the
-    others keep their numbers.
+    Intervals processed by the earlier run are removed. Its processed edits are replaced by edits that change nothing,
+    so that all later edits keep their numbers.
 
     Args:
         owner: owner entry of the partition.
@@ -280,7 +280,7 @@ class DecidedPartition:
 
 
 def _is_output_gone(owner: Owner | None, since: Mark) -> bool:
-    """Return True if a later decision than the mark's replaced the output topic."""
+    """Return True if a decision later than the one with the mark `since` replaced the output topic."""
     marks = [each.mark for each in owner.decisions if each.mark is not None] if owner is not None else []
     at = next((number for number, mark in enumerate(marks) if mark is since), len(marks))
     return any(OUTPUT in mark.replaced for mark in marks[at + 1 :])

@@ -121,9 +121,13 @@ class DroppedRecords:
     ) -> int | None:
         """Count the missing records.
 
-        Retention deletes from the beginning, so records of input offsets after `oldest` were not deleted.
+        Retention deletes from the beginning of the topic, so it has not deleted records of input offsets after
+        `oldest`.
 
-        oldest: lowest input offset of a record left in the topic; None: the topic is empty.
+        oldest: lowest input offset of a record left in the topic; None: the topic is empty
+
+        Returns:
+            input offset of the first dropped record that workers may still write; None: there is none.
         """
         waits_from, before = None, 0
         for place, there in enumerate(seen):
@@ -206,10 +210,7 @@ class WrittenDrops:
         return any(offset in each for each in self._kept)
 
     def is_read_again(self, offset: int) -> bool:
-        """Return True if workers judged this input offset again.
-
-        An operator had moved the partition back.
-        """
+        """Return True if workers judged this input offset again, after an operator had moved the position back."""
         return any(offset in each for each in self._again)
 
     def is_certain(self, offset: int) -> bool:
@@ -220,8 +221,8 @@ class WrittenDrops:
 def first_kept(owner: Owner | None, since: Mark, topic: str, topic_id: str) -> int:
     """Return the first offset of dropped records after a decision, in their topic.
 
-    The offset is 0 if, directly after the decision, workers wrote dropped records to another topic: the mark then has
-    an offset of that topic.
+    This is the offset in the mark, if workers wrote to this topic directly after the decision. Otherwise the mark has
+    an offset of another topic, and 0 is returned.
 
     Args:
         owner: owner entry of the partition.
@@ -243,10 +244,7 @@ def _is_topic(change: DuplicatesFrom, topic: str, topic_id: str) -> bool:
 
 
 def read_again(owner: Owner | None) -> Sequence[range]:
-    """Return the ranges of input offsets that workers judged again.
-
-    An operator had moved the partition back.
-    """
+    """Return the input offsets that workers judged again, after operators had moved the position back."""
     decisions = owner.decisions if owner is not None else ()
     return [
         range(decision.after, decision.before)

@@ -257,18 +257,18 @@ class ResultsReport(Findings[FindingKind, Finding], Document):
 
     @property
     def unproven_reason(self) -> str | None:
-        """Reason why rows cannot be compared with records; None if they can."""
+        """Return the reason why rows cannot be compared with records; None if they can."""
         return self.unproven or None
 
     @property
     def altered(self) -> int | None:
-        """Number of altered rows; None if no values were compared."""
+        """Return the number of altered rows; None if no values were compared."""
         is_known = not self.values_unproven or self.values_compared or self.counts["altered"]
         return self.counts["altered"] if is_known else None
 
     @property
     def values(self) -> dict[str, Any]:
-        """Extent of the comparison of values, for JSON."""
+        """Return the extent of the comparison of values, for JSON."""
         return {
             "rows": self.values_compared,
             "without_timestamp": self.without_time,
@@ -278,12 +278,12 @@ class ResultsReport(Findings[FindingKind, Finding], Document):
 
     @property
     def sentences(self) -> list[str]:
-        """Listed findings as text."""
+        """Return the listed findings as text."""
         return [str(finding) for finding in self.findings]
 
     @property
     def identities(self) -> list[dict[str, Any]]:
-        """First identities with the counts of their records, for JSON."""
+        """Return the first identities with the counts of their records, for JSON."""
         return [
             {
                 "identity": None if identity is None else identity.decode("utf-8", "backslashreplace"),
@@ -294,5 +294,5 @@ class ResultsReport(Findings[FindingKind, Finding], Document):
 
     @property
     def identities_in_all(self) -> int:
-        """Number of identities with counted records."""
+        """Return the number of identities with counted records."""
         return len(self.accounts)

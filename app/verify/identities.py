@@ -44,17 +44,17 @@ class OutputRecords:
 
     @property
     def offsets(self) -> Numbers:
-        """Offsets of the records, ascending."""
+        """Return the offsets of the records, ascending."""
         return numbers(self._offsets)
 
     @property
     def timestamps_ms(self) -> Numbers:
-        """Kafka's timestamp of each record, in milliseconds since the epoch."""
+        """Return Kafka's timestamp of each record, in milliseconds since the epoch."""
         return numbers(self._timestamps)
 
     @property
     def places(self) -> Numbers:
-        """Index of each record's expected record; `UNMATCHED`: none."""
+        """Return the index of each record's expected record; `UNMATCHED`: none."""
         return numbers(self._places)
 
 

@@ -92,7 +92,7 @@ class KeyedRows:
     def compare_last(self, expected: pa.Table, deleted: pa.Table) -> None:
         """Check that each key's row comes from the key's last record in some Kafka partition.
 
-        A key needs no row if its last record in a partition is a delete.
+        A key needs no row if its last record in any partition is a delete.
 
         Args:
             expected: last record of each key in each partition, if that record has a value.

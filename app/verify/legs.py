@@ -82,8 +82,8 @@ def legs_of(decisions: Sequence[Decision], begin: int, end: int, held: int, sinc
             raise UnknownOrder(
                 f"input offsets {leg.start:,} to {min(held, leg.end) - 1:,} are deleted, and later results of agents "
                 "and tables depend on them. Run again with the --state file of a run that ended after these "
-                "offsets. Without such a file, this partition cannot be replayed: use --state before retention deletes "
-                "input"
+                "offsets. Without such a file, this partition cannot be replayed. To prevent this, run with --state "
+                "before retention deletes input"
             )
     return legs
 

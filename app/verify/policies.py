@@ -21,7 +21,7 @@ from kafka_ratchet.transport.owner import Decision, Owner
 
 
 class PolicyRecord(NamedTuple):
-    """Record of the policy topic. stream: None for all streams; deduplicate: None if it unsets the policy."""
+    """Record of the policy topic. stream: None: all streams; deduplicate: None: the policy is unset."""
 
     stream: str | None
     deduplicate: bool | None

@@ -501,8 +501,8 @@ class TopicReader:
                 blocked = self.blocked(topic, {first: ends[first]}, {first: written[first]})
                 raise TransportError(
                     f"{topic} partition {first}: a transaction has been open at offset {ends[first]} for more than "
-                    f"{limit_s:.0f} s{''.join(f'. {each}' for each in blocked)}. Set transaction_timeout_ms here to "
-                    "the value that the worker has"
+                    f"{limit_s:.0f} s{''.join(f'. {each}' for each in blocked)}. If it is a worker's transaction, set "
+                    "transaction_timeout_ms here to the worker's value"
                 )
             if now - said_at >= MESSAGE_EVERY_S:
                 said_at = now

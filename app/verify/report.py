@@ -270,32 +270,32 @@ class Report(Findings[FindingKind, Finding], Document):
 
     @property
     def lost(self) -> int:
-        """Number of missing records that must be in output or dead letters."""
+        """Return the number of missing records that must be in output or dead letters."""
         return self.counts["lost"]
 
     @property
     def doubled(self) -> int:
-        """Number of repeats in output or dead letters, not counting each first record."""
+        """Return the number of repeats in output or dead letters, not counting each first record."""
         return self.counts["doubled"]
 
     @property
     def reordered(self) -> int:
-        """Number of output records that come after a record that should follow them."""
+        """Return the number of output records that should come before an earlier record of the output."""
         return self.counts["reordered"]
 
     @property
     def altered(self) -> int:
-        """Number of records with another key, value, headers or timestamp than expected."""
+        """Return the number of records with another key, value, headers or timestamp than expected."""
         return self.counts["altered"]
 
     @property
     def unexpected(self) -> int:
-        """Number of records in output or dead letters that no input record explains."""
+        """Return the number of records in output or dead letters that no input record explains."""
         return self.counts["unexpected"]
 
     @property
     def contradicted(self) -> int:
-        """Number of contradictions, such as between a policy interval and the policy topic."""
+        """Return the number of contradictions, such as between a policy interval and the policy topic."""
         return self.counts["contradicted"]
 
     @property
@@ -382,12 +382,12 @@ class Report(Findings[FindingKind, Finding], Document):
 
     @property
     def numbered_edits(self) -> list[dict[str, Any]]:
-        """Operators' changes with their partitions, for JSON."""
+        """Return the operators' changes with their partitions, for JSON."""
         return [{"partition": number, **msgspec.to_builtins(each)} for number, each in self.edits]
 
     @property
     def doubts(self) -> list[dict[str, Any]]:
-        """Partitions with a sequence in a doubtful form, for JSON."""
+        """Return the partitions with a sequence in a doubtful form, for JSON."""
         return [
             {"partition": number, "offset": offset, "reason": reason}
             for number, (offset, reason) in sorted(self.doubtful.items())
@@ -395,15 +395,15 @@ class Report(Findings[FindingKind, Finding], Document):
 
     @property
     def left_out_by_partition(self) -> dict[int, str]:
-        """Reasons of partitions left out, by rising partition."""
+        """Return the reasons of partitions left out, by rising partition."""
         return dict(sorted(self.left_out.items()))
 
     @property
     def singly_by_partition(self) -> dict[int, str]:
-        """Reasons of partitions compared record by record, by rising partition."""
+        """Return the reasons of partitions compared record by record, by rising partition."""
         return dict(sorted(self.singly.items()))
 
     @property
     def sentences(self) -> list[str]:
-        """Listed findings as text."""
+        """Return the listed findings as text."""
         return [str(finding) for finding in self.findings]

@@ -94,7 +94,7 @@ class ResultTable:
     def read(self) -> None:
         """Read the table, and have Spark compute its expected rows, if possible.
 
-        Call it before the ends of the output are read, so that the table's offsets are not past them.
+        Call it before the ends of the output are read, so that the table's offsets are not past these ends.
 
         Raises:
             SetupError: the table cannot be read or changes during each read, or Spark cannot be started.
@@ -330,7 +330,7 @@ class ResultTable:
 
     @property
     def planner(self) -> TopicPlanner:
-        """Planner that knows the offsets of the topic to read."""
+        """Return the planner that knows the offsets of the topic to read."""
         return self._planner
 
     def finish(self) -> ResultsReport:

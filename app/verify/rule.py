@@ -1,6 +1,6 @@
 """Rule of deduplication, written a second time for verify.
 
-It shares no code with the worker's rule, so that verify does not repeat a mistake of it.
+It shares no code with the worker's rule, so that verify does not repeat the worker's mistakes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ _DECIMAL = re.compile(rb"-?[0-9]+", re.ASCII)
 _ESCAPE = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
-"""Pattern of an escape in a JSON string. The group matches half of a surrogate pair without the other half, which is no
-character."""
+"""Pattern of an escape in a JSON string. The group matches a lone surrogate, which is no character."""
 
 
 _NUMBER = re.compile(rb"0|[1-9][0-9]*", re.ASCII)
@@ -99,7 +98,7 @@ class Rule:
 
     @property
     def guessed_header(self) -> str | None:
-        """Name of the header with the sequence, if the form of the sequence is guessed; else None."""
+        """Return the name of the header with the sequence, if the form of the sequence is guessed; else None."""
         is_guessed = self._sequence.kind == "header" and self._form is SequenceForm.GUESS
         return self._sequence.name if is_guessed else None
 

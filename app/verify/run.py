@@ -1,4 +1,4 @@
-"""Parts of one run of verify over a stream that compare no records: starts, changelog, and state file."""
+"""Course of one run of verify over a stream: starting offsets, changelog, report and state file."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ class Run:
     ) -> tuple[Records, Records]:
         """Pass all records of a partition to the comparison with a producer's files.
 
-        Records that the comparison of topics does not read, older and uncommitted ones, are read here.
+        This includes older and uncommitted records, which the comparison of topics does not read.
 
         Returns:
             iterators over `given` and `output`, which pass on each record as the caller reads it
@@ -242,7 +242,7 @@ class Run:
     def watch(self, sent: SourceComparison, rule: Rule, partition: int, baseline: Baseline) -> None:
         """Pass all records of a partition to the comparison with a producer's files.
 
-        Call it for a partition compared in legs, see `decided`.
+        Call it for a partition compared in legs (`kafka_ratchet.app.verify.decided`).
         """
         reader, stream, ranges = self._reader, self._stream, self._ranges
         given = reader.records(stream.input, partition, ranges.committed_to[partition], baseline.input_from)
@@ -254,8 +254,8 @@ class Run:
     def is_of_other_topics(self, partition: int, owner: Owner | None) -> bool:
         """Return True if a partition's owner entry names another input or output topic than today's.
 
-        The topic was then deleted and created again, or replaced. The partition cannot be compared; it is left out,
-        and reported as halted, as its worker halts for the same reason.
+        The topic was then deleted and created again, or replaced. The partition is left out of the comparison, and
+        reported as halted, because its worker halts for the same reason.
         """
         ids, report, ranges = self._reader.topic_ids, self._report, self._ranges
         parts = (("input", self._stream.input), ("output", self._stream.output))
@@ -282,7 +282,7 @@ class Run:
                 self._report.skipped.append(found)
 
     def read_skipped(self, partition: int, owner: Owner | None, decided: str) -> None:
-        """Count and report the skipped input of a partition compared in legs, see `decided`.
+        """Count and report the skipped input of a partition compared in legs.
 
         decided: time of the newest decision that an earlier run has processed; ISO 8601
         """
@@ -380,7 +380,7 @@ class Run:
 
     @property
     def writes_state(self) -> bool:
-        """True if `--state` is given."""
+        """Return True if `--state` is given."""
         return self._writer is not None
 
     def end_replay(self, partition: int, ended: Baseline, entries: Iterable[Entry]) -> None:

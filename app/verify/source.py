@@ -79,7 +79,7 @@ class FoundRecords:
         self.valid: Flags = np.frombuffer(self._valid, np.bool_)[order]
 
     def of(self, sequences: Numbers) -> list[slice]:
-        """Return, for each of these sequences, the slice of the sorted records with it."""
+        """Return, for each of these sequences, the slice of the sorted records with the sequence."""
         first, behind = (np.searchsorted(self.sequences, sequences, side) for side in ("left", "right"))
         return [slice(start, end) for start, end in zip(first.tolist(), behind.tolist(), strict=True)]
 

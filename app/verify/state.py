@@ -28,8 +28,8 @@ VERSION = 1
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Maximum length in bytes of a line to read. Lines that verify writes are far shorter.
 
-The longest lines have an identity or an entry of a table. Both fit into a record of the changelog, and JSON takes up to
-six bytes for one of their bytes. The line of a partition also has input offsets of dead letters.
+The longest lines have an identity, an entry of a table, or input offsets of dead letters. Identity and entry fit into a
+record of the changelog, and each of their bytes takes up to six bytes in JSON.
 """
 
 Entry = tuple[bytes, bytes]
@@ -87,7 +87,8 @@ class SavedState:
         if header.get("version") != VERSION:
             raise StateFileRefused(
                 f"{path}: has the format {str(header.get('version'))[:40]}, and this Ratchet reads format {VERSION}. "
-                "Use the version that wrote it, or delete it, to begin at the topics' first offsets"
+                "Use the version of Ratchet that wrote the file; or delete the file, to begin at the topics' first "
+                "offsets"
             )
         proven.refuse_another(path, header)
         letters = header.get("dead_letters_from")
@@ -260,7 +261,11 @@ class StateWriter:
         entries: Iterable[Entry] = (),
         decided: str = "",
     ) -> None:
-        """Write the next partition. The arguments are fields of a `Baseline`; entries: those of its tables."""
+        """Write the next partition.
+
+        complete: True if `known` has all identities before `input_from`; letters: input offsets of dead letters;
+        entries: entries of the partition's tables; decided: see `Baseline`
+        """
         positions = {"input": input_from, "output": output_from, "complete": complete, "letters": sorted(letters)}
         self._write({"partition": partition, **positions, **({"decided": decided} if decided else {})})
         for identity, (sequence, exact) in known:
@@ -324,9 +329,9 @@ class Baseline:
     last: dict[bytes, KnownSequence] = field(default_factory=dict)
     """Last sequence by identity."""
     complete: bool = True
-    """True if the input had no other identities than those in `last` before `input_from`."""
+    """True if `last` has all identities of the input before `input_from`."""
     aligned: bool = True
-    """True if no output from `output_from` on comes from input before `input_from`."""
+    """True if all output from `output_from` on comes from input at or after `input_from`."""
     output_whole: bool = True
     """True if retention has deleted nothing of the output from `output_from` on."""
     lettered: frozenset[int] = frozenset()

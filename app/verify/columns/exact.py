@@ -167,7 +167,7 @@ def exact_partitions(
         keep: True if results need the last sequences at the offset where the next run continues.
 
     Returns:
-        result of each partition with exactly the right output; for any other one, the reason to compare it singly.
+        by partition: the result if the output is exactly right; else the reason to compare record by record.
     """
     looked = _look(settings, bootstrap, stream, places, ranges, baselines, topic_ids, keep)
     try:

@@ -155,8 +155,8 @@ class PartitionRule:
     def known(self) -> Iterator[tuple[bytes, KnownSequence]]:
         """Yield each identity with its last sequence.
 
-        `KnownSequence.exact` is True if this sequence is certain: at the start, the identity was unknown or its
-        sequence exact, or the identity has had a higher sequence since.
+        `KnownSequence.exact` is False only if the sequence was inexact at the start, and the identity has had no
+        higher one since.
         """
         slots = self._map.slots
         used = np.flatnonzero((slots.hashes != 0) & (slots.pushed >= 0))

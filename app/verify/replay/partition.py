@@ -192,7 +192,7 @@ class ReplayedPartition:
     def _begins_in(self, legs: Sequence[Leg]) -> set[int]:
         """Return the offsets at which workers began tables in the first of `legs`.
 
-        An offset contained in a later leg too counts for the later leg only.
+        An offset that a later leg contains as well is left out; it counts for the later leg.
         """
         leg, *later = legs
         begins = {each for each in self._kept.begins.values() if _is_in(each, leg)}

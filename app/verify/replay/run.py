@@ -82,9 +82,9 @@ class ReplayedAgents:
         """Run the agents over the committed input again, and compare outputs, dead letters and tables.
 
         The replay may run next to workers, and changes nothing in Kafka. Other effects of the agents, such as requests
-        to a service, happen again. Memory: 200 bytes per identity of one partition at a time, 300 bytes per dead
-        letter, and `state_memory_mb` for the tables' values. It takes some 100 MB more if outputs differ. Tables are in
-        a temporary RocksDB.
+        to a service, happen again. The replay takes 200 bytes of memory per identity of one partition at a time, 300
+        per dead letter, and `state_memory_mb` for the tables' values. If outputs differ, the comparison takes some 100
+        MB more. Tables are in a temporary RocksDB.
 
         Args:
             bootstrap: host:port[,host:port].
@@ -142,8 +142,8 @@ class _Replay:
                 )
             if any(map(judging_of, owners.values())):
                 raise SettingsError(
-                    f"streams.{self.name}: it has, or had, reorder_window or conflicts. Its agents cannot be replayed, "
-                    "because a replay judges by rising sequences only"
+                    f"streams.{self.name}: the stream has, or had, reorder_window or conflicts. Its agents cannot be "
+                    "replayed, because a replay judges by rising sequences only. Run ratchet verify without --replay"
                 )
             with self._sent():
                 for number in range(self.reader.partitions):

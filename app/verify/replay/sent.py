@@ -1,10 +1,13 @@
 """Comparison of sent records in any order: each must be in the topic as often as in the replay.
 
-It is for topics that agents send records to: there, the lanes of all input partitions write to the same partitions,
-each in transactions of its own. Other programs may write there as well, so foreign records are only counted. It is also
-for a stream's output if several agents yield records: each agent processes a whole batch, and a worker's batches differ
-from the replay's. All records are in one temporary RocksDB, sorted by topic, side and content, so that memory does not
-grow with them.
+Two kinds of topics have no fixed order of records:
+
+- Topics that agents send records to. The lanes of all input partitions write to each partition of such a topic, each
+  lane in transactions of its own. Other programs may write there as well, so foreign records are only counted.
+- The output of a stream with several agents that yield records. Each agent processes a whole batch, and a worker's
+  batches differ from the replay's.
+
+All records are in one temporary RocksDB, sorted by topic, side and content, so that memory does not grow with them.
 
     key: topic (2 bytes) + b"m" for the replay or b"t" for the topic + partition (4) + digest (16) + number (8)
     value: `SentRecord`
