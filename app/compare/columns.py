@@ -1,4 +1,4 @@
-"""Identity and content of a comparison, as pairs of places: one on each side for each part."""
+"""Values to compare, as pairs of places: the source's place and the target's for each value."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ValuePair:
 
     @property
     def name(self) -> str:
-        """Name of the value in messages and JSON."""
+        """Return the name of the value in messages and JSON."""
         return self.target.name or str(self.target)
 
 

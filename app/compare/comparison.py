@@ -148,12 +148,12 @@ class Comparison(Document):
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the command: 0 right, 1 wrong, 3 in flight or not readable to the end."""
+        """Return the exit code: 0 right, 1 wrong, 3 in flight or not readable to the end."""
         return int(Exit.WRONG if self.is_wrong else Exit.OPEN if self.is_open else Exit.RIGHT)
 
     @property
     def altered_if_compared(self) -> int | None:
-        """Number of altered rows; None if no values were compared."""
+        """Return the number of altered rows; None if no values were compared."""
         return self.altered if self.compared else None
 
 

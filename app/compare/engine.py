@@ -121,8 +121,10 @@ CREATE OR REPLACE TEMP TABLE placed AS
 SELECT findings.*, s.place AS splace, s.ms AS ms, t.place AS tplace
 FROM findings LEFT JOIN source_places AS s USING (identity) LEFT JOIN target_places AS t USING (identity)
 """
-"""Query for the findings with their places. A statement of its own: joined with `PLACES`, DuckDB 2.0 ordered the joins
-in a way that took much memory.
+"""Statement that adds the places to the findings.
+
+It is separate from `PLACES`, because DuckDB 2.0 ordered the joins of one combined statement in a way that took much
+memory.
 """
 
 ONCE: Final = {
@@ -274,7 +276,7 @@ class RowFinding:
 
 
 class Engine:
-    """DuckDB file with the rows of both sides, where they are compared.
+    """DuckDB file that stores the rows of both sides, and compares them.
 
     It is a context manager, which removes temporary files at its end.
 

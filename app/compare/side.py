@@ -52,12 +52,12 @@ class RequestedValues:
 
     @property
     def parts(self) -> list[tuple[ValueLocation, Kind]]:
-        """All places with their types: first those of the identity, then those of the content."""
+        """Return all places with their types: first those of the identity, then those of the content."""
         return [*self.by, *self.compared]
 
     @property
     def places(self) -> list[ValueLocation]:
-        """All places: first those of the identity, then those of the content."""
+        """Return all places: first those of the identity, then those of the content."""
         return [place for place, _ in self.parts]
 
     def texts(self) -> Callable[[Sequence[Any]], tuple[str | None, str]]:

@@ -155,7 +155,7 @@ class TableSide:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Convert errors of the database libraries into ours.
+        """Convert errors of the database libraries and the system into `SourceError`.
 
         Raises:
             SourceError: the table cannot be read.
@@ -664,8 +664,8 @@ POSTGRES_SETTINGS: Final = (
     "SET LOCAL extra_float_digits = 1",
     "SET LOCAL row_security = off",
 )
-"""Statements that set the text form of values, which a role may have set otherwise. They also make a policy that hides
-rows an error."""
+"""Statements that set the text form of values, since a role may have another. With `row_security = off`, PostgreSQL
+raises an error instead of hiding rows by a policy."""
 
 POSTGRES_AS_TEXT: Final = frozenset({1082, 1083, 1114, 1184, 1266, 3904, 3906, 3908, 3910, 3912, 3926})
 """Types read as text, by number in pg_type: times and ranges.
@@ -746,7 +746,10 @@ def _bare(type_: str | bytes) -> str:
 
 
 MYSQL_NAMED: Final[Mapping[str, Kind]] = {"char": "padded", "uuid": "uuid"}
-"""Types that share a number with others in the protocol, by name. The server returns a CHAR without trailing spaces."""
+"""Types that share a number with others in the protocol, by name.
+
+A CHAR counts as padded, because the server returns it without trailing spaces.
+"""
 
 BIT: Final = 16
 """Number of the type BIT in MySQL's protocol; drivers return its values as bytes."""

@@ -32,8 +32,8 @@ Kind = Literal[
 """Name of the type that one side declares for a value.
 
 any: no declared type; each value has a type of its own. untyped: text of a CSV file, which may be a number. text: text,
-even if it looks like a number. padded: text that the database fills up with spaces. day: date in an identity; unlike
-with date, two times of one day stay different.
+even if it looks like a number. padded: text that the database fills up with spaces. day: date as part of an identity;
+two times of one day are different values, although they are equal as `date`.
 """
 
 TEXT_MOST: Final = 256
@@ -61,7 +61,7 @@ NULL: Final = "\\N"
 """Text of null among compared values. No other value has this text, because backslashes in values are doubled."""
 
 NO_FIELDS: Final = "\\U"
-"""Content of a record without fields, as its value has another format. No other content equals it."""
+"""Content of a record without fields, because its value is not in the topic's format. No other content equals it."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
