@@ -75,7 +75,7 @@ class Result:
     def is_anothers(self, offset: int) -> bool:
         """Return True if a row with the record's position comes from another topic.
 
-        This is certain if there is such a row before the job has read the record.
+        This is certain if the table has such a row although the job has not read the record yet.
 
         offset: output offset of the record
         """
@@ -106,7 +106,7 @@ class Result:
 class SentRecord:
     """Record that agents have sent for an event.
 
-    read: True if the stream of its topic has processed it; None: not known
+    read: True if the stream that reads the topic has processed the record; None: not known
     """
 
     at: RecordPosition
@@ -188,17 +188,17 @@ class Answer(Document):
 
     @property
     def is_found(self) -> bool:
-        """True if the input has an arrival of the record."""
+        """Return True if the input has an arrival of the record."""
         return bool(self.arrivals)
 
     @property
     def identity_text(self) -> str | None:
-        """Identity as text; None: not known."""
+        """Return the identity as text; None: not known."""
         return None if self.identity is None else shown(self.identity)
 
     @property
     def identity_hex(self) -> str | None:
-        """Identity in hexadecimal digits; None: not known."""
+        """Return the identity in hexadecimal digits; None: not known."""
         return None if self.identity is None else self.identity.hex()
 
 

@@ -76,7 +76,7 @@ class Log:
 def read_log(settings: Settings, reader: TopicReader, name: str, partition: int, of: bytes, within: Scan) -> Log:
     """Return the contents of one partition of a stream's changelog.
 
-    of: bytes of the identity with the deletions to find; within: limits of time and size
+    of: bytes of the traced identity, to find deletions of its state; within: limits of time and size
 
     Raises:
         OwnerDiffers: the owner entry was written by a newer Ratchet.
@@ -125,9 +125,11 @@ def read_log(settings: Settings, reader: TopicReader, name: str, partition: int,
 def who_wrote(
     settings: Settings, bootstrap: str, ids: Iterable[str], places: Iterable[RecordPosition]
 ) -> dict[RecordPosition, tuple[int, int]]:
-    """Return producer id and epoch of the record batch at each place, without unreadable batches.
+    """Return producer id and epoch of the record batch at each place.
 
-    ids: names of the topics of these places
+    Places with an unreadable batch are left out.
+
+    ids: names of the topics; places in other topics are left out
     """
     wanted = list(dict.fromkeys(places))
     return asyncio.run(_who_wrote(settings, bootstrap, sorted(set(ids)), wanted)) if wanted else {}

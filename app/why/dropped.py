@@ -105,12 +105,12 @@ class Count:
 
     @property
     def first(self) -> str:
-        """First timestamp; ISO 8601, UTC."""
+        """Return the first timestamp; ISO 8601, UTC."""
         return moment(self.first_ms)
 
     @property
     def last(self) -> str:
-        """Last timestamp; ISO 8601, UTC."""
+        """Return the last timestamp; ISO 8601, UTC."""
         return moment(self.last_ms)
 
 
@@ -156,9 +156,14 @@ def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: Re
     with consumer(options, "ratchet-page", closes=close_later) as asked:
         count = partition_count(asked, topic, settings.kafka_timeout_s)
         if not count:
-            raise TopicMissing(f"stream {name}: there is no topic {topic}. A worker creates it when it starts")
+            raise TopicMissing(
+                f"stream {name}: topic {topic} does not exist. Start a worker, which creates it; or, with "
+                "create_topics = false, create the topic"
+            )
         if wanted.partition is not None and wanted.partition >= count:
-            raise TopicMissing(f"{topic} has partitions 0 to {count - 1}, and no partition {wanted.partition}")
+            raise TopicMissing(
+                f"{topic} has partitions 0 to {count - 1}, and no partition {wanted.partition}. Name one of these"
+            )
         numbers = range(count) if wanted.partition is None else [wanted.partition]
         held = offset_ranges(asked, topic, count, settings.kafka_timeout_s)
         reading.found.held = sum(each.end - each.first for each in held)

@@ -26,7 +26,7 @@ class Question(NamedTuple):
 
     @property
     def command(self) -> str:
-        """Command line of `ratchet why` for the same question, quoted for a shell."""
+        """Return the command line of `ratchet why` for the same question, quoted for a shell."""
         words = ["ratchet", "why", "--stream", self.stream]
         if self.topic is not None:
             words += ["--topic", self.topic]

@@ -35,7 +35,7 @@ class SentSearch:
     def find(
         self, answer: Answer, arrivals: list[InputRecord], output: tuple[Mapping[int, int], Mapping[int, int]]
     ) -> None:
-        """Find the records that agents have sent for each arrival, and add them to it.
+        """Find the records that agents have sent for each arrival, and add them to the arrival.
 
         Args:
             answer: answer with the arrivals
