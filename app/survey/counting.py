@@ -49,12 +49,12 @@ class Table:
 
     @property
     def most(self) -> int:
-        """Number of entries that fit before the table must grow."""
+        """Return the number of entries that fit before the table must grow."""
         return int(len(self.rows) * FULL)
 
     @property
     def may_grow(self) -> bool:
-        """True while the table is below its largest size."""
+        """Return True while the table is below its largest size."""
         return len(self.rows) < self._slots_most
 
     def refill(self, level: int, *, grow: bool) -> int:

@@ -29,7 +29,7 @@ class RecordPart(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Name without the quotes of a path."""
+        """Return the name, without the quotes of a path."""
         return self.name.replace('"', "") if self.kind == "field" else self.name
 
 
@@ -44,8 +44,8 @@ SEQUENCE: Final = RecordPart("header", "ratchet-sequence")
 class Candidate:
     """Candidate for recognising duplicates: an identity and, if it has one, its rising number.
 
-    With a number, a record is a duplicate if its identity and number were seen before. Without a number, it is one if
-    its identity was.
+    With a number, a record is a duplicate if its identity and number were seen before. Without a number, the identity
+    alone decides.
     """
 
     identity: tuple[RecordPart, ...]
@@ -57,7 +57,7 @@ class Candidate:
 
     @property
     def setting(self) -> str | list[str]:
-        """Value for the setting `identity` of a stream."""
+        """Return the value for the setting `identity` of a stream."""
         if self.identity == (PRODUCER,):
             return "producer"
         names = [str(place) for place in self.identity]
@@ -98,12 +98,12 @@ class Candidates:
 
     @cached_property
     def headers(self) -> tuple[str, ...]:
-        """Names of all headers of the candidates, to find in each record."""
+        """Return the names of all headers of the candidates, to find in each record."""
         return self._names("header")
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        """Paths of all JSON fields of the candidates, to find in each record."""
+        """Return the paths of all JSON fields of the candidates, to find in each record."""
         return self._names("field")
 
     def _names(self, kind: str) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ class Proposal(Document):
 
     @property
     def toml(self) -> str:
-        """TOML section with the reasons as comments; empty if nothing is proposed."""
+        """Return the TOML section with the reasons as comments; empty if nothing is proposed."""
         if self.refused is not None:
             return ""
         out = [f"[streams.{self.name}]"]

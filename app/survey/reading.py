@@ -62,7 +62,7 @@ class Range:
 
     @property
     def is_whole(self) -> bool:
-        """True if the range begins at the partition's first present record."""
+        """Return True if the range begins at the partition's first present record."""
         return self.begin <= self.first
 
 
@@ -125,7 +125,7 @@ class Topic:
 
     @property
     def offsets(self) -> int:
-        """Number of offsets to read, over all partitions."""
+        """Return the number of offsets to read, over all partitions."""
         return sum(each.end - each.begin for each in self.ranges)
 
     def end(self, partition: int) -> int:

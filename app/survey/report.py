@@ -90,12 +90,12 @@ class NumberOrder(Document):
 
     @property
     def counts(self) -> bool:
-        """True if most rising numbers are just one above their identity's highest number so far."""
+        """Return True if most rising numbers are just one above their identity's highest number so far."""
         return 2 * self.steps > self.rises
 
     @property
     def windows(self) -> list[tuple[int, int]]:
-        """Possible reorder windows, each with the number of late records that it would accept."""
+        """Return possible reorder windows, each with the number of late records that it would accept."""
         if not self.late:
             return []
         sizes = [1 << bits for bits in range(1, WINDOW_MOST.bit_length())]
@@ -103,7 +103,7 @@ class NumberOrder(Document):
 
     @property
     def named_windows(self) -> list[dict[str, int]]:
-        """Possible reorder windows and the late records that each would accept, for JSON."""
+        """Return possible reorder windows and the late records that each would accept, for JSON."""
         return [{"reorder_window": size, "passes": passes} for size, passes in self.windows]
 
 
@@ -205,17 +205,17 @@ class Finding(Document):
 
     @property
     def duplicates(self) -> int:
-        """Number of records that a worker would drop as duplicates."""
+        """Return the number of records that a worker would drop as duplicates."""
         return self.equal + self.conflicts
 
     @property
     def sequence_text(self) -> str | None:
-        """Header or field of the sequence as text; None without one."""
+        """Return the header or field of the sequence as text; None without one."""
         return None if self.candidate.sequence is None else str(self.candidate.sequence)
 
     @property
     def across_partitions(self) -> int:
-        """Number of repeats seen only in other partitions."""
+        """Return the number of repeats seen only in other partitions."""
         return self.across + self.across_conflicts
 
 
@@ -314,36 +314,36 @@ class Report(Document):
 
     @property
     def span_ms(self) -> int:
-        """Milliseconds from the first record to the last, by their clock; 0 without a timestamp."""
+        """Return the milliseconds from the first time of the clock to the last; 0 without a timestamp."""
         return max(0, self.last_ms - self.first_ms)
 
     @property
     def is_whole(self) -> bool:
-        """True if all present records of the topic were read."""
+        """Return True if all present records of the topic were read."""
         return len(self.ranges) == self.partitions and all(each.is_whole for each in self.ranges)
 
     @property
     def range_bounds(self) -> list[dict[str, int]]:
-        """Read offsets by partition, for JSON."""
+        """Return the range of offsets read in each partition, for JSON."""
         names = ("partition", "first", "begin", "end")
         return [{name: getattr(each, name) for name in names} for each in self.ranges]
 
     @property
     def seconds_shown(self) -> float:
-        """Seconds of reading, in whole milliseconds."""
+        """Return the seconds of reading, rounded to whole milliseconds."""
         return round(self.seconds, 3)
 
     @property
     def records_per_s(self) -> int:
-        """Records read in a second."""
+        """Return the number of records read per second."""
         return round(self.records / max(self.seconds, 1e-9))
 
     @property
     def form_reasons(self) -> list[dict[str, str]]:
-        """Headers and fields with sequences unreadable for a stream, with reasons, for JSON."""
+        """Return the headers and fields with sequences that a stream cannot read, with reasons, for JSON."""
         return [{"place": place, "why": why} for place, why in self.forms]
 
     @property
     def left_out_reasons(self) -> list[dict[str, str]]:
-        """Headers and fields of the sample that are no candidates, with reasons, for JSON."""
+        """Return the headers and fields of the sample that are no candidates, with reasons, for JSON."""
         return [{"place": place, "why": why} for place, why in self.left_out]

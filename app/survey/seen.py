@@ -77,9 +77,9 @@ def _slot_of(table: I64, wanted: np.uint64) -> np.int64:
 
 @compiled()
 def _in_partition(wanted: np.uint64, partition: int) -> np.uint64:
-    """Return a hash of identity and partition, in the same sample as the identity's.
+    """Return a hash of identity and partition.
 
-    Both have the same lowest bits.
+    Its lowest bits are those of the identity's hash, so that both hashes are in the same sample.
     """
     low = (np.uint64(1) << np.uint64(LEVEL_MOST)) - np.uint64(1)
     found = (mixed(wanted, np.uint64(partition), np.uint64(0x5851F42D4C957F2D)) & ~low) | (wanted & low)
