@@ -126,8 +126,8 @@ class ForgetEffect:
 class IdentityStatus:
     """Last sequences of one identity in one partition.
 
-    persisted: last sequence in a committed transaction; pushed: last sequence in any
-    transaction, committed or open.
+    persisted: last sequence in a committed transaction.
+    pushed: last sequence in any transaction, committed or open.
     verdict: verdict on a record with the sequence of the query; None: the query has no sequence.
     """
 

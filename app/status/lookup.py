@@ -1,6 +1,6 @@
 """Parsers of queries for one identity (text or hex, and perhaps a sequence), and the answers to them.
 
-The status address, the page and `ratchet tables` all use them, and so accept and refuse the same.
+The status address, the page and `ratchet tables` use these parsers, so they accept and refuse the same queries.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def parse_parts(identity: Identity, texts: Sequence[str], hexadecimal: str | Non
 def typed_identity(query: Mapping[str, str]) -> tuple[list[str], str | None]:
     """Return the parameters identity and hex of an address, as `parse_parts` takes them.
 
-    A web form sends both parameters, and leaves those empty that the user has not filled in; they count as not given.
-    If the address has only one of the two parameters, and that one is empty, the identity is the empty key.
+    A web form always sends both parameters. A parameter that the user has not filled in is empty there, and counts as
+    not given. If an address has only one of the two parameters, an empty one stands for the empty key.
     """
     text, hexadecimal = query.get("identity"), query.get("hex")
     if text is not None and hexadecimal is not None:

@@ -83,7 +83,8 @@ class ProducerPartition:
     pushed: last sequence that a worker has judged, committed or in an open transaction; None: there is none.
     fresh, duplicate: estimated number of records with each verdict, from a sample of each batch
     (`kafka_ratchet.tables.activity.ActivityCounter`).
-    since: start of this count: when the worker took the partition, or when it began to count a dropped name again.
+    since: start of the count in fresh and duplicate: the worker took the partition then, or began to count a dropped
+    name again.
     last_seen: time of the last record; None: no record since `since`.
     Times are in ISO 8601, UTC, by the worker's clock.
     """

@@ -160,7 +160,7 @@ def settings_for_results(settings: Settings, stream: str | None, sink: str | Non
 
 
 def access_of(settings: Settings) -> Access:
-    """Return addresses, passwords and keys of Kafka and the store; they are not for the command line."""
+    """Return addresses, passwords and keys of Kafka and the store, which must not be on a command line."""
     kept = settings.sink
     return Access(
         kafka_options(settings),
