@@ -47,7 +47,7 @@ class Column(Generic[RowT]):
 
     @property
     def is_number(self) -> bool:
-        """True if the column is numeric, so that its values are aligned to the right."""
+        """Return True if the column has numbers, which are aligned to the right."""
         return self.kind in NUMBERS
 
     def of(self, row: RowT) -> Any:

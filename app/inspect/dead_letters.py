@@ -30,19 +30,19 @@ class RecordCount(Protocol):
 
     @property
     def name(self) -> str:
-        """Reason or identity."""
+        """Return the reason or identity."""
 
     @property
     def records(self) -> int:
-        """Number of the records."""
+        """Return the number of the records."""
 
     @property
     def first(self) -> str:
-        """Time of the earliest record."""
+        """Return the time of the earliest record; ISO 8601, UTC."""
 
     @property
     def last(self) -> str:
-        """Time of the latest record."""
+        """Return the time of the latest record; ISO 8601, UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,34 +53,34 @@ class LetterCount:
 
     @property
     def name(self) -> str:
-        """Reason, with unprintable characters escaped."""
+        """Return the reason, with unprintable characters escaped."""
         return shown(self.counted.reason.encode(errors="replace"))
 
     @property
     def records(self) -> int:
-        """Number of the dead letters."""
+        """Return the number of the dead letters."""
         return self.counted.letters
 
     @property
     def replayed(self) -> int:
-        """Number of the re-sent dead letters."""
+        """Return the number of the re-sent dead letters."""
         return self.counted.replayed
 
     @property
     def partitions(self) -> str:
-        """Number of dead letters in each partition, as text."""
+        """Return the number of dead letters in each partition, as text."""
         found = sorted(self.counted.partitions.items())
         more = ", …" * (len(found) > PARTITIONS_SHOWN)
         return ", ".join(f"{number}: {count:,}" for number, count in found[:PARTITIONS_SHOWN]) + more
 
     @property
     def first(self) -> str:
-        """Earliest time; ISO 8601, UTC."""
+        """Return the earliest time; ISO 8601, UTC."""
         return moment(self.counted.first_ms)
 
     @property
     def last(self) -> str:
-        """Latest time; ISO 8601, UTC."""
+        """Return the latest time; ISO 8601, UTC."""
         return moment(self.counted.last_ms)
 
 
@@ -165,18 +165,18 @@ class LetterRecord(Document):
 
     @property
     def reason(self) -> str | None:
-        """Reason; None: the record has no headers of a dead letter."""
+        """Return the reason; None: the record has no headers of a dead letter."""
         return None if self.found.letter.origin is None else self.found.letter.origin.reason
 
     @property
     def origin(self) -> RecordPosition | None:
-        """Place of the input record; None: the record has no headers of a dead letter."""
+        """Return the place of the input record; None: the record has no headers of a dead letter."""
         origin = self.found.letter.origin
         return None if origin is None else RecordPosition(origin.topic, origin.partition, origin.offset)
 
     @property
     def headers(self) -> list[ShownHeader]:
-        """Headers, each with its name and content."""
+        """Return the headers, each with its name and content."""
         return [
             ShownHeader(name, content_of(value, self.values or name.startswith(OF_RATCHET)))
             for name, value in self.found.letter.headers
@@ -184,12 +184,12 @@ class LetterRecord(Document):
 
     @property
     def key(self) -> Content:
-        """Key of the record."""
+        """Return the key of the record."""
         return content_of(self.found.key, self.values)
 
     @property
     def value(self) -> Content:
-        """Value of the record."""
+        """Return the value of the record."""
         return content_of(self.found.value, self.values)
 
 

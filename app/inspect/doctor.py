@@ -26,12 +26,12 @@ class Diagnosis(Document):
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the command."""
+        """Return the exit code of the command."""
         return exit_code(self.checks)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of findings by mark."""
+        """Return the number of findings by mark."""
         return {mark.name.lower(): sum(each.mark is mark for each in self.checks) for mark in Mark}
 
 
@@ -47,12 +47,12 @@ class ProgramCheck(Document):
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the command: 1 if Ratchet would refuse a part of the program, else 0."""
+        """Return the exit code: 1 if Ratchet would refuse a part of the program, else 0."""
         return int(bool(self.counts["refused"]))
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of findings by verdict."""
+        """Return the number of findings by verdict."""
         verdicts = ("exact", "rule", "refused")
         return {verdict: sum(each.verdict == verdict for each in self.findings) for verdict in verdicts}
 

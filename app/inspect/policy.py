@@ -26,12 +26,12 @@ class StreamPolicy(Document):
 
     @property
     def switch(self) -> str:
-        """State of deduplication, as a word."""
+        """Return the state of deduplication, as a word."""
         return switch_word(self.deduplicate)
 
     @property
     def change(self) -> str:
-        """Command that changes the state; "" if the settings switch deduplication off."""
+        """Return the command that changes the state; "" if the settings switch deduplication off."""
         if not self.deduplicate and self.origin in (PolicyOrigin.STREAM_SETTING, PolicyOrigin.GLOBAL_SETTING):
             return ""
         word = switch_word(not self.deduplicate)

@@ -19,23 +19,23 @@ class OffsetRow(Protocol):
 
     @property
     def partition(self) -> int:
-        """Number of the partition."""
+        """Return the number of the partition."""
 
     @property
     def offset(self) -> int | None:
-        """Next offset to read."""
+        """Return the next offset to read."""
 
     @property
     def end(self) -> int:
-        """High watermark."""
+        """Return the high watermark."""
 
     @property
     def lag(self) -> int | None:
-        """Number of offsets left to read."""
+        """Return the number of offsets left to read."""
 
     @property
     def lag_s(self) -> float | None:
-        """Age in seconds of the oldest record without a row."""
+        """Return the age in seconds of the oldest record without a row."""
 
 
 class SinkTotals(Protocol):
@@ -43,15 +43,15 @@ class SinkTotals(Protocol):
 
     @property
     def generation(self) -> int | None:
-        """Number of times that jobs with the sink's name have taken the table over."""
+        """Return how often jobs with the sink's name have taken the table over."""
 
     @property
     def lag(self) -> int | None:
-        """Number of offsets left to read."""
+        """Return the number of offsets left to read."""
 
     @property
     def lag_s(self) -> float | None:
-        """Age in seconds of the oldest record without a row."""
+        """Return the age in seconds of the oldest record without a row."""
 
 
 COLUMNS: Final = (
@@ -103,7 +103,7 @@ class OpenTransactions(Document):
 
     @property
     def text(self) -> str:
-        """Sentence about the offsets, for the operator."""
+        """Return the sentence about the offsets, for the operator."""
         return str(self.blocked)
 
 
@@ -138,7 +138,7 @@ class SinkProgress(Document):
 
     @property
     def rows(self) -> list[PartitionProgress]:
-        """Progress in each partition."""
+        """Return the table's progress in each partition."""
         found = self.status
         return [
             PartitionProgress(
@@ -154,22 +154,22 @@ class SinkProgress(Document):
 
     @property
     def by_partition(self) -> dict[int, PartitionProgress]:
-        """Progress by partition."""
+        """Return the table's progress by partition, for JSON."""
         return {row.partition: row for row in self.rows}
 
     @property
     def trouble(self) -> str | None:
-        """Reason why the job cannot continue; None: it can."""
+        """Return the reason why the job cannot continue; None: it can."""
         return self.status.trouble or None
 
     @property
     def stalled(self) -> Standstill | None:
-        """Standstill that Kafka or the store shows; None without one."""
+        """Return the job's standstill that Kafka or the store shows; None without one."""
         return None if self.status.stalled is None else Standstill(*self.status.stalled)
 
     @property
     def open_transactions(self) -> list[OpenTransactions] | None:
-        """Offsets that old open transactions hold back; None without any."""
+        """Return the offsets that old open transactions hold back; None without any."""
         return [OpenTransactions(each) for each in self.blocked] or None
 
 
