@@ -238,7 +238,7 @@ class ExpectedPartition:
         Records with an uncertain verdict stay unseen.
         """
         self._finish_forms(report)
-        # Without an output, a lower bound stays a lower bound.
+        # Without output, records of identities with an inexact last sequence stay uncertain.
         self._seen = bytearray(SEEN if self._exact[owner] else UNSEEN for owner in self._owners)
 
     def continue_windows(self, before: ExpectedPartition) -> None:
@@ -440,7 +440,7 @@ class ExpectedPartition:
         is_whole, before = self.baseline.output_whole, 0
         for place, there in enumerate(self._seen):
             if there:
-                # From here on no record of this identity can repeat deleted input, unless it has a window.
+                # Without a reorder window, no later record of this identity can repeat deleted input.
                 # Records from intervals with deduplication off do not raise last sequences.
                 moves = there == SEEN and self._windows is None and self._judged[place]
                 self._exact[self._owners[place]] |= bool(moves)

@@ -210,7 +210,7 @@ class ResultTable:
             if self._values is not None:
                 self._expect(spark, job, self._values)
             elif write_mode.windows is not None and write_mode.windows.time == RECORD_TIME:
-                # The count above has windows by Spark's timestamps; those are compared with Kafka's own.
+                # `recount` assigns windows by Spark's timestamps, so these are compared with Kafka's own.
                 only_times = ComparedColumns([], [], has_time=True, has_value=False)
                 self._values = TableValues(only_times, arrow_schema(record_schema()), self.report, parses=True)
                 restricted = self._store.restricted_values
@@ -241,7 +241,7 @@ class ResultTable:
         self.report.left_out += int(np.count_nonzero(found.left_out))
         self.report.records += int(np.count_nonzero(records < stored.before))
         if self.report.proven_by != "rows":
-            # A row is not one record here: what counts is whether the job has read it, and it was rejected or not.
+            # A row may stand for several records here, so each record that the job has read counts as row or reject.
             read = (records >= stored.first) & (records < stored.after) & (steps.rejects == 0)
             steps = OutputStates(read.astype(np.int64), steps.rejects, records >= stored.after, np.zeros_like(read))
         self._find(expected, emitted, found, steps, stored)

@@ -222,7 +222,8 @@ class Run:
     ) -> tuple[Records, Records]:
         """Pass all records of a partition to the comparison with a producer's files.
 
-        This includes older and uncommitted records, which the comparison of topics does not read.
+        This includes records that the comparison of topics does not read: older ones, and input that the group has not
+        committed yet.
 
         Returns:
             iterators over `given` and `output`, which pass on each record as the caller reads it

@@ -189,7 +189,7 @@ class TableValues:
         self._report.values_compared += len(at)
         differ = rows.digests != digests["_digest"].to_numpy()[at] if self.columns else np.zeros(len(at), np.bool_)
         if self._columns.has_value:
-            # A row of columns may be without `_kafka_value`: whether it is kept is a setting that may change.
+            # If values are parsed into columns, a row may lack `_kafka_value`: a setting decides, and may change.
             other = rows.values != digests["_value_digest"].to_numpy()[at]
             differ |= other & (rows.values != NO_VALUE) if self._parses else other
         for offset in np.sort(rows.offsets[differ]).tolist():
@@ -201,7 +201,7 @@ class TableValues:
         rows, kafka_ms = rows.at(is_there), timestamps_ms[at[is_there]]
         is_held = (kafka_ms >= FIRST_MS) & (kafka_ms < END_MS) & (kafka_ms != NO_TIMESTAMP_MS)
         wanted = np.where(is_held, np.where(is_held, kafka_ms, 0) * 1000, NO_TIME)
-        # Spark's source has made one of two days, so that the row has none.
+        # Spark's source cannot tell some pairs of days apart, so rows of these days have no time.
         is_mixed_up = (rows.times == NO_TIME) & np.isin(kafka_ms // DAY_MS, list(mixed_up_days()))
         self._report.without_time += int(np.count_nonzero((rows.times == NO_TIME) & (~is_held | is_mixed_up)))
         for index in np.flatnonzero((rows.times != wanted) & ~is_mixed_up).tolist():

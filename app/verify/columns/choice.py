@@ -104,7 +104,7 @@ class ColumnComparison:
             reason = self._reason or self._reason_for(number, baseline)
         if reason is None and self._state:
             self._look({number: baseline})
-        # Asked once more where retention has moved the beginning since.
+        # A second call for a partition, after retention has deleted more records, finds no result.
         found = reason or self._found.pop(number, REASON_RETENTION)
         if isinstance(found, str):
             self._report.singly[number] = found

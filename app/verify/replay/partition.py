@@ -340,7 +340,7 @@ def batch_of(spec: LaneSpec, rows: Rows) -> RecordBatch:
     data[:8] = first.to_bytes(8, "big")
     name = spec.identity_header
     batch = read_chunk(spec.topic, spec.partition, first, bytes(data), [], identity_header=name, most=ANY_SIZE)
-    # Set here: the builder takes -1, which is Kafka's for a record without a timestamp, for a batch without a record.
+    # Timestamps are set here, because the builder takes the timestamp -1 (none) for a batch without records.
     batch.timestamps[:] = [record.timestamp_ms for _, record in rows]
     return batch
 
