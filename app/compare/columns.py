@@ -1,4 +1,4 @@
-"""Values to compare, as pairs of places: the source's place and the target's for each value."""
+"""Identity and values to compare, as pairs of places: one in the source, and one in the target."""
 
 from __future__ import annotations
 

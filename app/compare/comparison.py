@@ -262,7 +262,10 @@ class Comparer:
         target. Records that came to the source between the two moments count as in flight.
 
         Raises:
+            SettingsError: an option does not fit a side, or a table declares other types than at the last run.
             SourceError: a side cannot be read.
+            TopicReplaced: the topic was deleted and created again since the last run, or while it was read.
+            LogTruncated: the topic has lost records already read.
             BrokerUnavailable: Kafka does not answer.
         """
         now_ms = round(time.time() * 1000)

@@ -227,7 +227,7 @@ class RunConditions:
     cutoff_ms, latest_ms: a missing record with a time between these two counts as in flight. A time after latest_ms
         comes from a clock ahead of ours.
     edges: end of each partition of the source, before the target was read. Missing records from this offset on count as
-        in flight. So do all records of a partition without an edge, because it was added later.
+        in flight. A partition without an edge was added later, so all its missing records count as in flight.
     sample: number of findings to list of each kind
     """
 

@@ -201,7 +201,7 @@ class TopicSide:
             yield rows
 
     def _records(self, spans: Mapping[int, OffsetRange]) -> Iterator[Records]:
-        """Read batches with the worker's client if it is installed, else records with librdkafka."""
+        """Read batches with the worker's client if `reads_batches` allows it, else records with librdkafka."""
         if reads_batches(self._settings, spans):
             for batch in batches_between(self._settings, self.topic, self.id, spans):
                 yield BatchRecords(batch)
