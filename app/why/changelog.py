@@ -60,9 +60,9 @@ class Log:
     def step(self, offset: int) -> tuple[ProgressEntry, bool] | None:
         """Return the first progress entry past an input offset, with True if its transaction judged the offset.
 
-        The flag is False if an earlier transaction may have judged the offset: compaction may have removed that
-        transaction's entry. If `steps` has an earlier entry, none is missing between the two,
-        because compaction removes the oldest entries first.
+        The flag is False if an earlier transaction may have judged the offset, because compaction may have removed its
+        entry. If `steps` has an entry before the returned one, no entry between these two is missing: compaction
+        removes the oldest entries first.
 
         Returns:
             (entry, flag); None if no entry is past the offset

@@ -100,7 +100,8 @@ class Explanation:
             sequence: sequence of the records; None: any.
             partitions: input partitions to search; None: all.
             judged_to: offset by partition. The partition's worker has judged all records before this offset without
-                ever seeing the identity. So the search in the partition begins at the offset, and the answer says so.
+                ever seeing the identity. If no record from the offset on has the identity either, the partition is left
+                out, and the answer says so.
             through: as in `ResultSearch.follow`.
 
         Raises:

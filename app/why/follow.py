@@ -186,7 +186,7 @@ class ResultSearch:
                 each.against = origin.last_sequence if each.against is None else each.against
 
     def _first_kept(self, topic: str, begin: int, log: Log) -> int:
-        """Return the first offset, at least `begin`, in the topic of duplicates with records of the present input."""
+        """Return the first offset from `begin` on with duplicates of the present input topic."""
         made = newest_replacing(log, INPUT)
         return (
             begin if made is None else max(begin, first_kept(log.owner, made[1], topic, self._reader.topic_id(topic)))
@@ -241,8 +241,8 @@ class ResultSearch:
     def kept_at(self, place: RecordPosition, log: Log) -> tuple[RecordPosition, OriginHeaders] | None:
         """Return place and origin of an input record's copy in the topic of duplicates; None: not found.
 
-        The search is a bisection, as the topic has the order of the input unless an operator has moved the partition
-        back. Without that order, nothing is found.
+        The search is a bisection, because the topic has the order of the input. After an operator has moved the
+        position back, this order is broken, and the copy may not be found.
         """
         topic, number = self._stream.duplicates, place.partition
         span = None if topic is None else self._reader.span(topic, number)

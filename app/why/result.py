@@ -98,8 +98,8 @@ def _find(
                 result.rejects = int((rejects.of(place.partition) == place.offset).sum())
                 if not result.rows and not result.rejects and not is_whole:
                     del found[place]
-        # Rows found may come from a commit since the first request, so they are compared with a later one;
-        # missing ones are compared with the first.
+        # A row may come from a commit after the first request for offsets, so records with a row get the offsets of a
+        # later request. Records without a row keep those of the first request.
         later = store.offsets()
         for place, result in found.items():
             if result.rows or result.rejects:
