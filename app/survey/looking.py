@@ -307,7 +307,7 @@ def _sequences(sample: TopicSample, places: _Places) -> list[Candidate]:
         owners = [place for place in places.owners()[:OWNERS_MOST] if place not in numbers]
         tried = [_rising(sample, owner, number) for owner in (*owners, PARTITION)]
         rising = [each for each in tried if each is not None]
-        # To a tenth: whether a share is 0.98 or 0.99 is chance, unlike the owner's name.
+        # Shares are rounded to a tenth, because smaller differences are chance; then the owner's name decides.
         rising.sort(key=lambda each: (-round(each.share, 1), each.owner_rank))
         found += rising[:1]
     found.sort(key=lambda each: (each.candidate.sequence != SEQUENCE, -round(each.share, 1), each.owner_rank))

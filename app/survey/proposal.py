@@ -143,7 +143,7 @@ def _best(report: Report) -> Finding | None:
         if most:
             alike = [each for each in those if each.equal + each.across >= ALIKE * most]
             return min(alike, key=lambda each: (each.conflicts + each.across_conflicts > 0, _tier(each)))
-    # Without a duplicate only a usual name says that it is an identity, or a number that counts and loses nothing.
+    # Without duplicates, only a usual name or a number that counts by one shows that a candidate is an identity.
     known = (each for each in good if _tier(each) == 0 or (each.numbers is None and _has_usual_name(each)))
     return min((each for each in known if not _lost(each)), key=_tier, default=None)
 
