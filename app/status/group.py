@@ -153,7 +153,7 @@ async def _describe(admin: AIOKafkaAdminClient, name: str) -> Group:
             found = await describe(lambda request: admin._send_request(request, node), name)  # noqa: SLF001, B023
             committed = await admin.list_consumer_group_offsets(name)
             break
-        # The first question to a new broker makes it create the topic of the groups, and it asks for patience.
+        # After the first request, a new broker creates the topic of the groups, and refuses requests until then.
         except (GroupCoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError):
             await asyncio.sleep(RETRY_S)
     offsets = {(where.topic, where.partition): found for where, found in committed.items() if found.offset >= 0}

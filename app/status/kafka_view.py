@@ -79,15 +79,15 @@ class KafkaView:
             leaderless: partitions without a leader by topic, as Kafka has just listed them.
 
         Raises:
-            BrokerUnavailable: Kafka did not answer within five seconds, or refused the request.
+            BrokerUnavailable: Kafka did not answer within `TIMEOUT_S`, or refused the request.
             KafkaRefused: Kafka refuses this client, or this client refuses Kafka's certificate.
         """
         self._leaderless = dict(leaderless or {})
         try:
             return self._read(changelogs, listed)
         except BrokerUnavailable:
-            # A client knows leaders as they were, a new one asks. The old one is not closed, as another thread may be
-            # asking by it: it ends with its last user.
+            # The old clients may know outdated leaders; new clients ask Kafka. The old ones are not closed, because
+            # another thread may still use them: they end with their last user.
             self._consumers = {}
         try:
             return self._read(changelogs, listed)

@@ -247,7 +247,8 @@ def answer_of(
     unseen      The record has not arrived so far. Sent again, it would be forwarded.
     forgotten   A sequence at least as high had arrived, but an operator has forgotten the identity. Sent again, the
                 record would be forwarded.
-    depends     The answer differs between partitions. The caller should name the partition.
+    depends     The answers of the partitions differ. The caller should name the partition. However,
+                persisted with in flight gives in flight, and unseen with forgotten gives forgotten.
     unknown     A possible partition has no answering worker, or the sequence is below the window. In the second case
                 the record would not be forwarded.
 
@@ -276,6 +277,6 @@ def answer_of(
     if answers == {"forgotten", "unseen"}:
         return "forgotten"
     if len(answers) > 1:
-        # Here committed and there not yet, but nowhere missing.
+        # Committed in some partitions, in an open transaction in the others.
         return "in flight" if answers == {"persisted", "in flight"} else "depends"
     return answers.pop() if answers else "unknown"

@@ -356,7 +356,7 @@ def _row(
     end, stable_end = (where.end, where.stable_end) if where else (None, None)
     if status is not None:
         position = _further(status.input_position, committed)
-        # One answer's pair: an end and a last stable offset of two moments would make up an open transaction.
+        # End and last stable offset must be of the same moment; else an open transaction may seem to exist.
         if stable_end is None or (status.stable_end is not None and (status.input_end or 0) >= (end or 0)):
             stable_end = status.stable_end
         end = _further(status.input_end, end)

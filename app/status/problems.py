@@ -101,8 +101,8 @@ def about_late(rows: Sequence[KnownIdentity], sequence: int | None, window: int)
     """
     return [
         f"partition {row.partition}: sequence {sequence} is more than {window:,} (reorder_window) below the last one, "
-        f"{max(row.persisted or 0, row.pushed or 0)}: it is too late to tell whether it came. Sent again it would "
-        "not be forwarded"
+        f"{max(row.persisted or 0, row.pushed or 0)}: it is too late to tell whether the record came. Sent again, the "
+        "record would not be forwarded"
         for row in rows
         if row.verdict == TOO_LATE  # so there is a last one, and it is not negative
     ]

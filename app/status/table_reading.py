@@ -72,7 +72,7 @@ def read_table(partitions: Mapping[int, tuple[TablePart, int]], query: TableQuer
         query: key or page
 
     Raises:
-        QueryError: no key of this table can have those bytes.
+        QueryError: the table cannot have the key of the query.
         StoreDamaged: a store cannot be read.
     """
     asked = [AskedPartition(number, position) for number, (_, position) in sorted(partitions.items())]
