@@ -12,14 +12,14 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AclOperation, ConfigResource, OffsetSpec, ResourceType, TopicDescription
 
 from kafka_ratchet.app.doctor.findings import Finding, Mark
-from kafka_ratchet.app.names import OWNERS_TOPIC, changelog_name, policy_topic
-from kafka_ratchet.app.repartition import RepartitionSettings
+from kafka_ratchet.app.names import OWNERS_TOPIC, changelog_name, is_repartition_topic, policy_topic
+from kafka_ratchet.app.repartition import RepartitionSettings, arrives_in
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.answers import WorkerStatus
 from kafka_ratchet.app.status.group import describe_commits, describe_group, sentence_of_strangers
 from kafka_ratchet.app.status.problems import about_programs
 from kafka_ratchet.app.status.worker_client import WorkerClient
-from kafka_ratchet.app.worker.topics import config_of
+from kafka_ratchet.app.worker.topics import config_of, deleted_sooner, retention_of
 from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.producers import admin_client, explained
 from kafka_ratchet.tables.eviction import NULLS_LAST_S
@@ -136,6 +136,7 @@ class KafkaChecks:
                 yield _ok("topics", f"stream {name}: {len(there)} of its topics exist, each with {count} partitions")
             for topic in sorted(there):
                 yield from self._config(name, topic)
+            yield from self._retention(name, sorted({*stream.writes} & there.keys()))
         yield from self._timeout()
 
     def group(self) -> Iterator[Finding]:
@@ -219,6 +220,24 @@ class KafkaChecks:
                 f"{topic}: keeps records for {kept_ms // 1000} s, less than inactive_after_s ({wanted_s} s): verify "
                 "cannot prove that far back",
             )
+
+    def _retention(self, name: str, written: Sequence[str]) -> Iterator[Finding]:
+        """Check that Kafka keeps a stream's output for as long as the input.
+
+        written: existing topics of the stream's records
+        """
+        source = arrives_in(self._settings.streams, name)
+        # The internal topic of a program's stream keeps everything, and only the program knows what feeds it.
+        if source not in self.found or is_repartition_topic(source, self._settings.app):
+            return
+        try:
+            kept = retention_of(config_of(self._admin, source))
+            problems = {topic: deleted_sooner(config_of(self._admin, topic), kept) for topic in written}
+        except RatchetError:  # `_config` has reported it
+            return
+        for topic, problem in problems.items():
+            if problem:
+                yield Finding("topics", Mark.WARNING, f"{topic}: {problem}")
 
     def _timeout(self) -> Iterator[Finding]:
         ours = self._settings.transaction_timeout_ms

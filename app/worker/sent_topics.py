@@ -13,7 +13,7 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.settings_sections import is_topic_name
 from kafka_ratchet.app.status.inputs import similar
 from kafka_ratchet.app.worker.claims import read_claims
-from kafka_ratchet.app.worker.topics import StreamTopics, create
+from kafka_ratchet.app.worker.topics import StreamTopics, create, longest, retention_config
 from kafka_ratchet.errors import SettingsError, TopicMissing, TopicTaken
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.topic_log.clients import all_topics, partition_counts
@@ -133,4 +133,6 @@ def _create(
     options = program.topic_options.get(topic, TopicOptions())
     partitions = options.partitions or max(streams[name].partitions for name in senders)
     replication = options.replication or max(settings.streams[name].replication for name in senders)
-    create(admin, topic, partitions, replication, options.config)
+    # A sent record has the timestamp of the event that it was sent for.
+    retention = retention_config(admin, longest(streams[name].kept for name in senders))
+    create(admin, topic, partitions, replication, {**retention, **options.config})

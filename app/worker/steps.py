@@ -19,7 +19,7 @@ from kafka_ratchet.app.settings import Settings, StreamSettings, with_arrivals
 from kafka_ratchet.app.status.group import ask_group
 from kafka_ratchet.app.status.open_transactions import ask_about
 from kafka_ratchet.app.streams import STREAM_NAME
-from kafka_ratchet.app.worker.topics import InternalInput, StreamTopics, prepare
+from kafka_ratchet.app.worker.topics import InternalInput, StreamTopics, longest, prepare
 from kafka_ratchet.errors import SettingsError, TransportError
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.topic_log.clients import ADMIN_TIMEOUT_S, all_topics, committed_positions, consumer, ranges_of
@@ -250,9 +250,10 @@ def prepare_streams(bootstrap: str, settings: Settings, program: App | None) -> 
             partitions = max(each.partitions for each in parents)
             if "partitions" in stream.model_fields_set:
                 partitions = stream.partitions
-            internal = InternalInput(partitions, max(each.dead_letters_limit for each in parents))
+            limit, kept = max(each.dead_letters_limit for each in parents), longest(each.kept for each in parents)
+            internal = InternalInput(partitions, limit, kept)
         elif (arrivals := topics.get(arrivals_of(name))) is not None and stream.repartition_by:
-            internal = InternalInput(arrivals.sent, arrivals.dead_letters_limit)
+            internal = InternalInput(arrivals.sent, arrivals.dead_letters_limit, arrivals.kept)
         config = (options.get(stream.input) or TopicOptions()).config
         topics[name] = prepare(bootstrap, settings, name, stream, internal, tables, config)
     return topics

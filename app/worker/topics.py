@@ -52,11 +52,20 @@ NOT_COMPACTED: Final = {
 """Configuration of a topic that keeps each record, such as the one that an internal stream reads."""
 
 
+class Retention(NamedTuple):
+    """Effective retention.ms and retention.bytes of a topic; -1: records stay for ever."""
+
+    ms: int = -1
+    bytes: int = -1
+
+
 class InternalInput(NamedTuple):
     """Partition count and max.message.bytes (`limit`) with which an internal stream's input is created."""
 
     partitions: int
     limit: int
+    kept: Retention = Retention()
+    """Longest retention of the inputs that feed the stream: the internal topic itself keeps all records."""
 
 
 class StreamTopics(NamedTuple):
@@ -73,6 +82,8 @@ class StreamTopics(NamedTuple):
     """Size limit of the topic of duplicates; 0 if dropped records are not kept."""
     sent: int = 0
     """Partition count of the output if records are repartitioned by identity; else 0."""
+    kept: Retention = Retention()
+    """Longest retention of the inputs that the stream's records come from."""
 
 
 def prepare(
@@ -129,10 +140,14 @@ def prepare(
             f"{stream.input}: cleanup.policy is {policy}, so records would disappear before stream {name} has read "
             "them. Set cleanup.policy=delete on the topic"
         )
-    input_limit = limit_of(admin, stream.input)
+    prepare_owners(admin, settings)
+    given = config_of(admin, stream.input, NEW_TOPIC_S)
+    input_limit = int(given["max.message.bytes"])
+    kept = internal.kept if internal else retention_of(given)
+    retention = retention_config(admin, kept)
     wanted = {
-        stream.output: {"max.message.bytes": str(input_limit)},
-        stream.dead_letters: {"max.message.bytes": str(input_limit + DEAD_LETTER_ROOM)},
+        stream.output: {"max.message.bytes": str(input_limit), **retention},
+        stream.dead_letters: {"max.message.bytes": str(input_limit + DEAD_LETTER_ROOM), **retention},
         changelog: COMPACTED,
     }
     if stream.duplicates is not None:
@@ -155,15 +170,89 @@ def prepare(
         "the last sequences of long inactive identities, and their duplicates would pass",
     )
     _check_clock(changelog, config)
-    prepare_owners(admin, settings)
     if not isinstance(stream, RepartitionSettings):  # which sends records on by their identity
         ownership.refuse_added(changelog, partitions)
     claimed = ownership.claim(changelog, partitions, tables=tables.get(name, ()))
-    output, dead_letters, entries = (
-        limit_of(admin, topic) for topic in (stream.output, stream.dead_letters, changelog)
+    limits = _checked_limits(admin, stream, kept)
+    return StreamTopics(
+        changelog,
+        partitions,
+        limits[stream.output],
+        limits[stream.dead_letters],
+        int(config["max.message.bytes"]),
+        claimed,
+        limits.get(stream.duplicates or "", 0),
+        sent,
+        kept,
     )
-    duplicates = limit_of(admin, stream.duplicates) if stream.duplicates is not None else 0
-    return StreamTopics(changelog, partitions, output, dead_letters, entries, claimed, duplicates, sent)
+
+
+def _checked_limits(admin: AdminClient, stream: StreamSettings, kept: Retention) -> dict[str, int]:
+    """Return the `max.message.bytes` of the topics that a stream writes, and warn of short retentions.
+
+    kept: retention of the stream's input
+    """
+    limits = {}
+    for topic in filter(None, (stream.output, stream.dead_letters, stream.duplicates)):
+        config = config_of(admin, topic, NEW_TOPIC_S)
+        limits[topic] = int(config["max.message.bytes"])
+        if problem := deleted_sooner(config, kept):
+            log.warning("Kafka may delete records before they are read", topic=topic, reason=problem)
+    return limits
+
+
+def retention_of(config: Mapping[str, str]) -> Retention:
+    """Return how long a topic keeps records.
+
+    config: effective configuration of the topic
+    """
+    if "delete" not in config["cleanup.policy"]:
+        return Retention()
+    return Retention(int(config["retention.ms"]), int(config["retention.bytes"]))
+
+
+def longest(retentions: Iterable[Retention]) -> Retention:
+    """Return the longest time and the largest size among one or more retentions."""
+    times, sizes = zip(*retentions, strict=True)
+    return Retention(max(times, key=_length), max(sizes, key=_length))
+
+
+def _length(limit: int) -> float:
+    return float("inf") if limit < 0 else limit
+
+
+def retention_config(admin: AdminClient, kept: Retention) -> dict[str, str]:
+    """Return the settings that let a new topic keep records as long as an input does.
+
+    They leave out limits below the broker's default. Kafka deletes by the records' timestamps, and forwarded
+    records keep those of the events: with a shorter retention than the input's, old records would be deleted unread.
+
+    Args:
+        admin: connected admin client
+        kept: retention of the input
+    """
+    # Ratchet sets no retention on this compacted topic, so it shows the default. The broker's own configuration would
+    # take a right that workers do not need otherwise.
+    config = config_of(admin, OWNERS_TOPIC, NEW_TOPIC_S)
+    wanted = {"retention.ms": kept.ms, "retention.bytes": kept.bytes}
+    return {name: str(value) for name, value in wanted.items() if _length(value) > _length(int(config[name]))}
+
+
+def deleted_sooner(config: Mapping[str, str], kept: Retention) -> str:
+    """Return why Kafka deletes forwarded records sooner than the input's, with the remedy; "" if it does not.
+
+    Args:
+        config: effective configuration of a topic that a stream writes
+        kept: retention of the stream's input
+    """
+    own = retention_of(config)
+    if config["message.timestamp.type"] == "LogAppendTime" or _length(own.ms) >= _length(kept.ms):
+        return ""
+    return (
+        f"its retention.ms is {own.ms}, and that of the stream's input {kept.ms}. Records keep their timestamps, so "
+        f"Kafka deletes those older than {own.ms} ms soon after they are written, read or not. Set "
+        f"retention.ms={kept.ms} on the topic"
+    )
 
 
 def _prepare_sent(
@@ -188,7 +277,7 @@ def _prepare_sent(
             "delete it"
         )
     if stream.output not in found:
-        create(admin, stream.output, sent, stream.replication, {**NOT_COMPACTED, **config})
+        create(admin, stream.output, sent, stream.replication, {**config, **NOT_COMPACTED})
     return sent
 
 
@@ -319,11 +408,6 @@ def _named(what: str, error: KafkaException) -> TopicError | BrokerUnavailable:
     away = reason.code() < 0 or reason.code() in (KafkaError.NOT_CONTROLLER, KafkaError.REQUEST_TIMED_OUT)
     away = away or no_broker_is_let_in(reason)
     return (BrokerUnavailable if away else TopicError)(f"{what}: {explained(reason)}")
-
-
-def limit_of(admin: AdminClient, topic: str) -> int:
-    """Return the `max.message.bytes` of a topic, which may be new."""
-    return int(config_of(admin, topic, NEW_TOPIC_S)["max.message.bytes"])
 
 
 FUTURE_MOST_MS: Final = 24 * 3600 * 1000

@@ -94,3 +94,13 @@ def test_topics_that_fit_and_topics_that_do_not(
     assert run(["doctor", "--json"]) == 1
     assert before | {wrong[0]} == set(admin.list_topics(timeout=30).topics)
     assert not (tmp_path / "ratchet-state").exists()
+
+
+def test_what_is_written_is_kept_as_long_as_the_input(broker: str, new_topic: Callable[..., str]) -> None:
+    day, old, stamped = 24 * 3600 * 1000, {"retention_ms": 3600_000}, {"message_timestamp_type": "LogAppendTime"}
+    topics = [new_topic(2, retention_ms=day), new_topic(2, **old), new_topic(2, **old, **stamped)]
+    Path("ratchet.toml").write_text(f'app = "{topics[0]}"\nbootstrap = "{broker}"\n' + STREAM.format(*topics))
+    (said,) = [each for each in diagnose() if "retention" in each.sentence]
+    assert said.mark is Mark.WARNING
+    assert said.sentence.startswith(f"{topics[1]}: its retention.ms is 3600000, and that of the stream's input {day}")
+    assert f"Set retention.ms={day} on the topic" in said.sentence
