@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from kafka_ratchet.transport.arrivals import Arrivals
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 
@@ -46,20 +47,40 @@ class InputEnd:
     When a lane reaches a recorded end, it has processed all records appended before the request for that end
     (docs/decisions/0069-judged-until.md). Times are of the brokers' clock alone. A clock of this process would be
     wrong, because the process may be suspended between the request and the commit, while records arrive.
+
+    arrivals: progress of the stream that copies records to this input; None: producers write to it
     """
 
-    def __init__(self) -> None:
-        self.known_ms = 0
-        """Newest broker time known, in milliseconds since the epoch. Read it before you request the input's end, and
-        pass it to `record_end` with the answer."""
+    def __init__(self, arrivals: Arrivals | None = None) -> None:
+        self._arrivals = arrivals
+        self._appended_ms = self._arrived_ms = 0
+        self._round: tuple[int, int] | None = None
+        """The next round of `arrivals` to begin, and `_appended_ms` before its begin."""
         self._waiting: tuple[int, int] | None = None
         """Oldest recorded end that the position has not reached: the end, and `known_ms` before its request."""
         self._newest: tuple[int, int] | None = None
         self._until_ms: int | None = None
 
+    @property
+    def known_ms(self) -> int:
+        """Return the newest broker time before which no record is still on its way to this input.
+
+        It is in milliseconds since the epoch. Without `arrivals` it is the newest broker time known. Read it before you
+        request the input's end, and pass it to `record_end` with the answer.
+        """
+        if self._arrivals is None:
+            return self._appended_ms
+        if self._round is not None and self._arrivals.proven >= self._round[0]:
+            return self._round[1]
+        return self._arrived_ms
+
     def appended(self, at_ms: int) -> None:
         """Record the time at which a broker appended a record, in milliseconds since the epoch."""
-        self.known_ms = max(self.known_ms, at_ms)
+        self._appended_ms = max(self._appended_ms, at_ms)
+        if self._arrivals is not None:
+            self._arrived_ms = self.known_ms
+            if self._round is None or self._arrivals.proven >= self._round[0]:
+                self._round = self._arrivals.begun + 1, self._appended_ms
 
     def record_end(self, end: int, known_before_ms: int) -> None:
         """Record the end of the input from Kafka's answer.

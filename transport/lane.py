@@ -42,6 +42,7 @@ from kafka_ratchet.errors import (
 )
 from kafka_ratchet.transport import owner as owners
 from kafka_ratchet.transport import sent_topics
+from kafka_ratchet.transport.arrivals import Arrivals
 from kafka_ratchet.transport.batch.chunk import CHUNK_SHARE, read_chunk
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
@@ -149,6 +150,7 @@ class Lane:
         measures: StreamMeasures | None = None,
         trace: TransactionTrace | None = None,
         turns: StartLimit | None = None,
+        arrivals: Arrivals | None = None,
     ) -> None:
         """Prepare the lane without starting it.
 
@@ -164,6 +166,7 @@ class Lane:
             measures: counters and histograms of the stream; None: not kept.
             trace: observer called for each transaction; None without one.
             turns: start-up semaphore shared by lanes; None: start at any time.
+            arrivals: progress of the stream that copies records to the input; None: producers write to the input.
         """
         self.cluster, self.spec, self.state = cluster, spec, state
         self.switch: PolicySource = switch or AlwaysOn()
@@ -171,7 +174,7 @@ class Lane:
         self.log = log.bind(topic=spec.topic, partition=spec.partition)
         self._processor, self._permit, self._ticks = processor, permit, ticks
         self.measures = measures or StreamMeasures()
-        self._trace, self._turns = trace, turns or StartLimit()
+        self._trace, self._turns, self._arrivals = trace, turns or StartLimit(), arrivals
         self._fetching: Hashable = ("fetch", spec.topic, spec.partition)
         self._asking = shared(spec.partition)
         self._producer = TransactionalProducer(
@@ -190,7 +193,7 @@ class Lane:
         self._position, self._epoch = 0, NO_EPOCH
         self._share = BatchLimit(spec.records_at_first, spec.transaction_timeout_ms)
         self._unread = PendingTimestamps()
-        self._input_end = InputEnd()
+        self._input_end = InputEnd(arrivals)
         self._topics: dict[str, bytes] = {}
         """Ids of the lane's topics at its take-over."""
         self._truncated = ""
@@ -377,7 +380,7 @@ class Lane:
         state.ownership.claim(with_judging(owner, spec.judging, 0 if is_new else position))
         self._position = self.status.position = position
         self._unread.clear()
-        self._input_end = InputEnd()
+        self._input_end = InputEnd(self._arrivals)
         self._epoch = state.progress_epoch if position == state.input_position else NO_EPOCH
         self._records = self._requests_to = 0
         self.status.move(LaneState.RUNNING)
@@ -785,12 +788,15 @@ class Lane:
         """
         spec, end = self.spec, self._input_end
         end.appended(at_ms)
+        if self._arrivals is not None:
+            await self._arrivals.ask()
+        known_ms = end.known_ms
         until_ms = end.judged_until_ms(self._position)
-        if until_ms is not None and end.is_reached(self._position) and at_ms - until_ms > END_OLD_MS:
+        if until_ms is not None and end.is_reached(self._position) and known_ms - until_ms > END_OLD_MS:
             with suppress(TimeoutError):  # then the older watermark stays
                 async with asyncio.timeout(END_WAIT_S):
                     place = spec.topic, spec.partition, LATEST, self._asking
-                    end.record_end(await self.cluster.offset(*place, isolation=READ_UNCOMMITTED), at_ms)
+                    end.record_end(await self.cluster.offset(*place, isolation=READ_UNCOMMITTED), known_ms)
             return end.judged_until_ms(self._position)
         return until_ms
 

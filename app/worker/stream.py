@@ -13,7 +13,7 @@ from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.agents.sends import router
 from kafka_ratchet.app.names import is_repartition_topic, policy_topic, transactional_id
-from kafka_ratchet.app.repartition import RepartitionSettings, is_judged
+from kafka_ratchet.app.repartition import RepartitionSettings, arrives_in, is_judged
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.worker.claim_check import ClaimCheck
 from kafka_ratchet.app.worker.kept import kept_of
@@ -27,6 +27,7 @@ from kafka_ratchet.rule.kernels import CONFLICT, TOO_LATE
 from kafka_ratchet.rule.verdicts import BY_NUMBER
 from kafka_ratchet.tables.eviction import EvictionLimits
 from kafka_ratchet.tables.table import Sequences
+from kafka_ratchet.transport.arrivals import Arrivals
 from kafka_ratchet.transport.batch.chunk import ALL_RECORDS
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.delivery import SHARE_AT_FIRST
@@ -100,6 +101,7 @@ class Stream:
             form_check(name, source, settings.sequence_form, settings.identity),
         )
         self.measures = StreamMeasures()
+        self._arrivals: Arrivals | None = None
 
     def lane(
         self,
@@ -148,7 +150,20 @@ class Stream:
         ticks = self.program.ticks(number) if self.program else None
         partition = self.sequences.partition(number)
         trace = tracing.of(spec, partial(totals_of, partition))
-        return Lane(cluster, spec, partition, self.processor, switch, permit, ticks, self.measures, trace, turns)
+        arrivals = self._arrivals_of(cluster, settings)
+        return Lane(
+            cluster, spec, partition, self.processor, switch, permit, ticks, self.measures, trace, turns, arrivals
+        )
+
+    def _arrivals_of(self, cluster: Cluster, settings: Settings) -> Arrivals | None:
+        """Return the progress of the copying stream, one for all lanes; None if none copies, or nothing is forgotten.
+
+        settings: settings with the internal streams
+        """
+        topic = arrives_in(settings.streams, self.name)
+        if topic != self.settings.input and self.settings.inactive_after_s is not None:
+            self._arrivals = self._arrivals or Arrivals(cluster, topic, settings.app)
+        return self._arrivals
 
     def standby(self, cluster: Cluster, settings: Settings, number: int) -> Standby:
         """Create the standby copy of partition `number`."""

@@ -94,11 +94,11 @@ async def until(true: Callable[[], object], what: str = "what is waited for") ->
         await asyncio.sleep(0.01)
 
 
-def commit_by_hand(bootstrap: str, group: str, topic: str, offset: int) -> None:
+def commit_by_hand(bootstrap: str, group: str, topic: str, offset: int, partition: int = 0) -> None:
     """Move a group's offset as a person does with Kafka's own tools, which leave no metadata."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
     try:
-        consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+        consumer.commit(offsets=[TopicPartition(topic, partition, offset)], asynchronous=False)
     finally:
         consumer.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kafka_ratchet.transport.arrivals import Arrivals
 from kafka_ratchet.transport.batch import kernels
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.input_time import InputEnd, PendingTimestamps
@@ -99,3 +100,32 @@ def test_an_end_that_moves_faster_than_the_position_still_counts() -> None:
         assert (end.judged_until_ms(10 * second) or 0) >= 1_000 * (second - 2)
     assert end.judged_until_ms(80) == 7_000
     assert (end.judged_until_ms(85), end.is_reached(85)) == (8_000, True)
+
+
+class Copied(Arrivals):
+    """Rounds that a test begins and proves."""
+
+    def __init__(self) -> None:
+        self.begun = self.proven = 0
+
+
+def test_a_time_counts_once_what_arrived_before_it_is_copied() -> None:
+    copied = Copied()
+    end = InputEnd(copied)
+    assert end.known_ms == 0
+    end.appended(1_000)
+    assert end.known_ms == 0
+    copied.begun = 1
+    end.appended(2_000)  # in the first round: a record before this time may have come after the ends were noted
+    assert end.known_ms == 0
+    copied.proven = 1
+    assert end.known_ms == 1_000
+    end.appended(3_000)
+    assert end.known_ms == 1_000
+    copied.begun = copied.proven = 2
+    assert end.known_ms == 3_000
+    end.appended(2_500)  # another broker's clock is behind
+    end.record_end(4, end.known_ms)
+    assert (end.judged_until_ms(3), end.judged_until_ms(4)) == (None, 3_000)
+    copied.begun = 5  # given up: the topic was replaced
+    assert end.known_ms == 3_000

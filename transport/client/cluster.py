@@ -341,6 +341,27 @@ class Cluster:
             except kafka.KafkaError as error:
                 await retry.wait(error)
 
+    async def committed_positions(
+        self, group: str, topic: str, partitions: Iterable[int], connection: Hashable
+    ) -> dict[int, CommittedPosition]:
+        """Return the positions that the group has committed, by partition; one request, without a retry.
+
+        Partitions without a position, or with an error of their own, are left out.
+
+        Raises:
+            KafkaError: Kafka does not answer, or refuses the request.
+        """
+        async with self.asking_coordinator(GROUP, group) as node:
+            request = OffsetFetchRequest(group, [(topic, sorted(partitions))])
+            response = await self.send(node, request, connection)
+            raise_for(response.error_code)
+        answers = response.topics[0][1] if response.topics else []
+        return {
+            int(number): CommittedPosition(int(offset), metadata or "")
+            for number, offset, metadata, code in answers
+            if code == 0 and offset >= 0
+        }
+
     async def topics(self, names: Iterable[str]) -> dict[str, TopicState]:
         """Return the topics in `names` that exist. Retries until Kafka answers.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import uuid
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -18,6 +19,7 @@ from kafka_ratchet.app.why.explain import Explanation
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.producers import create_topic
 from tests.app.worker_process import PATIENCE_S, Site, WorkerProcess, read_all
+from tests.transport.kafka_side import commit_by_hand
 
 TOML = """
 commit_interval_ms = 50
@@ -103,3 +105,68 @@ def test_each_id_passes_once_wherever_it_arrives(broker: str, tmp_path: Path, po
     producer.flush(30)
     found = {finding.kind for finding in verify(site.settings).findings}
     assert {"doubled", "unexpected"} <= found
+
+
+BOUNDED = TOML.replace("604800", "1").replace("partitions = 4", 'partitions = 2\nduplicates = "{app}.dropped"')
+
+
+class Hooks:
+    """Stream of ids that are forgotten after a second, and its worker."""
+
+    def __init__(self, broker: str, folder: Path) -> None:
+        self.broker, self.app = broker, f"rep-{uuid.uuid4().hex[:8]}"
+        self.topic = f"{self.app}.in"
+        self.site = Site(folder, broker, self.app, BOUNDED.format(app=self.app))
+        create_topic(AdminClient({"bootstrap.servers": broker}), self.topic, partitions=INPUTS, timeout_s=60, say=print)
+        self.worker, self._fresh = WorkerProcess(self.site), count(100)
+
+    def send(self, partition: int, *numbers: int) -> None:
+        producer = Producer({"bootstrap.servers": self.broker, "enable.idempotence": True})
+        for number in numbers:
+            producer.produce(self.topic, json.dumps({"n": number, "id": str(number)}).encode(), partition=partition)
+        assert producer.flush(30) == 0
+
+    def found(self, kind: str) -> dict[int, int]:
+        """Time of each number in the output ("out") or among the duplicates ("dropped")."""
+        parts = read_all(self.broker, f"{self.app}.{kind}").values()
+        read = [(json.loads(each.value())["n"], each.timestamp()[1]) for part in parts for each in part]
+        assert kind == "dropped" or len(dict(read)) == len(read), "an id has passed twice"
+        return dict(read)
+
+    def newest_ms(self) -> int:
+        """Send ten fresh ids to partition 0, and return their time after they have passed."""
+        sent = [next(self._fresh) for _ in range(10)]
+        self.send(0, *sent)
+        self.worker.wait_for(lambda: self.found("out").keys() >= {*sent}, "fresh ids")
+        return max(self.found("out").values())
+
+    def evicted(self) -> bool:
+        """Return True if the worker has forgotten an id since its last start."""
+        return "identities evicted" in self.worker.text()
+
+
+def test_an_id_is_kept_while_its_duplicate_waits_in_a_halted_partition(broker: str, tmp_path: Path) -> None:
+    hooks = Hooks(broker, tmp_path)
+    worker = hooks.worker
+    try:
+        worker.start()
+        hooks.send(0, 1)
+        hooks.send(1, 2)
+        worker.wait_for(lambda: hooks.found("out").keys() >= {1, 2}, "two ids")
+        worker.stop()
+        commit_by_hand(broker, hooks.app, hooks.topic, 0, partition=1)
+        hooks.send(1, 1)
+        worker.log.unlink()
+        worker.start(module="tests.app.operations.impatient_worker")
+        worker.wait_for(lambda: "another client has committed offset 0" in worker.text(), "the halt")
+        began_ms = hooks.newest_ms()
+        while hooks.newest_ms() - began_ms < 4_000:
+            assert not hooks.evicted()
+        resumed = hooks.site.command(
+            "resume", "--stream", "hooks-arrivals", "--partition", "1", "--reason", "t", "--execute"
+        )
+        assert resumed.returncode == 0, resumed.stderr
+        worker.wait_for(lambda: 1 in hooks.found("dropped"), "the duplicate")
+        worker.wait_for(lambda: bool(hooks.newest_ms()) and hooks.evicted(), "an eviction, with all records copied")
+    finally:
+        worker.end()
