@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
 
 from kafka_ratchet.transport.arrivals import Arrivals
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
+
+END_OLD_MS: Final = 1_000
+"""Age of the input watermark above which a commit renews the watermark before evictions, in ms of the brokers' clock.
+
+Without this renewal, a stream with rare records would evict inactive identities one commit later.
+"""
+END_WAIT_S: Final = 1.0
+"""Seconds that a commit waits for the new end of the input. Without an answer, the commit uses the older watermark."""
 
 
 class PendingTimestamps:
@@ -107,6 +119,26 @@ class InputEnd:
                 self._until_ms = max(self._until_ms or 0, self._waiting[1])
                 self._waiting = None if self._newest is self._waiting else self._newest
         return self._until_ms
+
+    async def renewed(self, position: int, at_ms: int, ask: Callable[[], Awaitable[int]]) -> int | None:
+        """Return the watermark as `judged_until_ms` does; request the input's end first if the watermark is old.
+
+        Args:
+            position: next offset to read.
+            at_ms: latest append time known from Kafka, in milliseconds since the epoch.
+            ask: function that requests the input's high watermark.
+        """
+        self.appended(at_ms)
+        if self._arrivals is not None:
+            await self._arrivals.ask()
+        known_ms = self.known_ms
+        until_ms = self.judged_until_ms(position)
+        if until_ms is None or not self.is_reached(position) or known_ms - until_ms <= END_OLD_MS:
+            return until_ms
+        with suppress(TimeoutError):  # then the older watermark stays
+            async with asyncio.timeout(END_WAIT_S):
+                self.record_end(await ask(), known_ms)
+        return self.judged_until_ms(position)
 
     def is_reached(self, position: int) -> bool:
         """Return True if the newest known end is not beyond this position."""

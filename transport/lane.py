@@ -82,13 +82,6 @@ SIGHT_EVERY_S: Final = 1.0
 """Seconds between checks of the changelog's leader epoch: the interval of writing the local store."""
 NOTICE_EVERY_S: Final = 1.0
 """Seconds after which an idle lane notices an operator's request or a replaced topic."""
-END_OLD_MS: Final = 1_000
-"""Age of the input watermark above which a commit renews the watermark before evictions, in ms of the brokers' clock.
-
-Without this renewal, a stream with rare records would evict inactive identities one commit later.
-"""
-END_WAIT_S: Final = 1.0
-"""Seconds that a commit waits for the new end of the input. Without an answer, the commit uses the older watermark."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MOST_S: Final = 30.0
 HALT_LOG_EVERY_S: Final = 60.0
@@ -786,19 +779,10 @@ class Lane:
 
         at_ms: latest append time known from Kafka
         """
-        spec, end = self.spec, self._input_end
-        end.appended(at_ms)
-        if self._arrivals is not None:
-            await self._arrivals.ask()
-        known_ms = end.known_ms
-        until_ms = end.judged_until_ms(self._position)
-        if until_ms is not None and end.is_reached(self._position) and known_ms - until_ms > END_OLD_MS:
-            with suppress(TimeoutError):  # then the older watermark stays
-                async with asyncio.timeout(END_WAIT_S):
-                    place = spec.topic, spec.partition, LATEST, self._asking
-                    end.record_end(await self.cluster.offset(*place, isolation=READ_UNCOMMITTED), known_ms)
-            return end.judged_until_ms(self._position)
-        return until_ms
+        place = self.spec.topic, self.spec.partition, LATEST, self._asking
+        return await self._input_end.renewed(
+            self._position, at_ms, lambda: self.cluster.offset(*place, isolation=READ_UNCOMMITTED)
+        )
 
     async def _log(self, entries: list[EncodedBatch]) -> list[tuple[asyncio.Task[AppendedBatch], int]]:
         """Send changelog entries; return for each batch the task of its request and its number of records."""

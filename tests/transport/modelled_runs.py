@@ -150,7 +150,7 @@ class Runs(RuleBasedStateMachine):
         self.patch.setattr("kafka_ratchet.transport.transactions.producer.LAST_EPOCH", last_epoch)
         self.patch.setattr("kafka_ratchet.tables.known.LOAD_AT_ONCE", 1 << 40 if at_once else 0)
         self.patch.setattr("kafka_ratchet.tables.known.LOAD_ENTRIES", 1)
-        self.patch.setattr("kafka_ratchet.transport.lane.END_OLD_MS", 0 if looks_again else 1 << 60)
+        self.patch.setattr("kafka_ratchet.transport.input_time.END_OLD_MS", 0 if looks_again else 1 << 60)
         self.patch.setattr("kafka_ratchet.tables.recovery.NULLS_LAST_S", NULLS_LAST_S)
         self.patch.setattr("kafka_ratchet.transport.changelog.SILENT_S", NULLS_LAST_S / 2 / (MS_A_SECOND / 1_000))
         self.patch.setattr("kafka_ratchet.tables.map.slots.WASTE_LEAST", 0)

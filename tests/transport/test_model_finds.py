@@ -426,7 +426,7 @@ def test_an_end_that_was_seen_before_a_stop(monkeypatch: pytest.MonkeyPatch, fix
     if not fixed:
         monkeypatch.setattr(Lane, "_judged_until_ms", until_now)
     with one_lane(RAISING, EvictionLimits(None, 400), 0.04) as model:
-        model.patch.setattr("kafka_ratchet.transport.lane.END_OLD_MS", 0 if looks_again else 1 << 60)
+        model.patch.setattr("kafka_ratchet.transport.input_time.END_OLD_MS", 0 if looks_again else 1 << 60)
         worker = model.workers[0]
         assert worker is not None
         model._append([sent(1)], "none")
