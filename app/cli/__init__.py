@@ -38,7 +38,7 @@ from kafka_ratchet.app.clone import clone_root
 from kafka_ratchet.errors import RatchetError, SettingsError
 
 TOOLS: Final = ("bench", "faults")
-"""Commands that exist in a clone of the repository alone, and not in the wheel or the image."""
+"""Commands of a repository clone; the wheel and the image lack them."""
 
 FIRST_STEPS: Final = """\
 There is no ratchet.toml in this folder. To begin:

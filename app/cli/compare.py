@@ -201,7 +201,7 @@ def run(asked: CompareOptions, settings: Settings, state: Path | None, *, json: 
     from kafka_ratchet.app.compare.comparison import Comparer
 
     if not asked.by:
-        raise SettingsError("--by is missing: name the identity on both sides, such as --by field:id=id")
+        raise SettingsError("--by is missing. Name the identity in source and target, such as --by field:id=id")
     given = asked.given
     if given["--bootstrap"] is not None:
         settings = settings.model_copy(update={"bootstrap": given["--bootstrap"]})

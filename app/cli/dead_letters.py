@@ -77,7 +77,7 @@ def show(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Show single dead letters: where each came from, why, and its headers.
+    """Show single dead letters, each with origin, reason and headers.
 
     Keys, values and headers may be private: without --values, the command shows only their lengths. It always shows
     the headers that Ratchet has added.
@@ -144,7 +144,8 @@ def replay(
 ) -> None:
     """Send dead letters to the stream's input again, each once, however often the command is run or killed.
 
-    If an agent rejected the record, the agents get it again. The worker judges every other record by the stream's rule.
+    The agents that rejected a record get it again. The worker judges all other records by the stream's rule, or
+    forwards them unjudged with --unjudged.
 
     See docs/guide/dead-letters.md.
     """

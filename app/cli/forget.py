@@ -47,18 +47,18 @@ def forget(
 ) -> None:
     """Forget the last sequence of an identity.
 
-    Use it for a producer that begins its sequences again, or for one that a wrong, too high sequence blocks.
+    Use it for a producer that begins its sequences again, or that sent a wrong, too high sequence.
 
-    The command writes a request. Each partition applies the request in a transaction of its own, after it has judged
-    the records now in its input; workers may run. Later records of the identity are judged as its first ones. So stop
-    the identity's producer before this command, and start it again when the command has ended.
+    The command writes a request. The worker of each partition first judges the records now in the partition's input,
+    and then applies the request in a transaction. It judges later records of the identity as the first ones. So stop
+    the identity's producer before this command, and start the producer again after it. Workers may run.
 
     \b
     Exit codes:
       0  every partition has applied the request
       2  the request is refused; the error text says why
       3  the request is written, and some partitions have not applied
-         it yet: each applies it as soon as a worker runs it
+         it yet; a worker applies it when it runs the partition
       4  no worker knows the identity; nothing is written
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     import msgspec

@@ -28,8 +28,8 @@ def producers(
 
     Published: the last sequence that Kafka has acknowledged, as the producer itself keeps it in Kafka.
 
-    Persisted: the highest sequence in a committed transaction. Pushed: the highest one in any transaction. Both are
-    known for streams with identity producer.
+    Persisted: the highest sequence in a committed transaction. Pushed: the highest one in any transaction. Only
+    streams with identity producer have these two.
 
     Last seen, Share of duplicates: counted by the partition's worker since it got the partition.
     """

@@ -64,8 +64,9 @@ def import_(
 ) -> None:
     """Import last sequences from a file, while no worker of the application runs.
 
-    Only with --replace it lowers a sequence. It imports each partition in one transaction: after an interruption, run
-    it again. --faust shop:app imports tables and offsets of plain Faust workers instead (docs/guide/faust.md).
+    The import lowers a sequence only with --replace. Each partition is imported in one transaction; after an
+    interruption, run the command again. --faust shop:app imports tables and offsets of plain Faust workers instead
+    (docs/guide/faust.md).
     """
     import msgspec
 

@@ -96,13 +96,13 @@ def status(
 
 
 def _with_blocked(settings: Settings, name: str, bootstrap: str, found: Lookup) -> Lookup:
-    """Search for the record among the input records after an open transaction, which no worker can read yet.
+    """Search for the record in the input after an open transaction, which workers cannot read yet.
 
     found: the workers' answer about the record
 
     Returns:
-        the answer "waiting" if one of these records is the requested one. "unseen" if none is, all of them were read,
-        and the workers do not know the record. Else `found`.
+        "waiting" if the search finds the record. "unseen" if a complete search does not find it, and `found` was
+        unknown only because of the open transaction. Else `found`.
     """
     from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""`ratchet tables`: shows the page's partitions and counters in the terminal; with NAME, a table of the agents."""
+"""`ratchet tables`: shows partitions and counters of the streams; with NAME, a table of the agents."""
 
 from __future__ import annotations
 

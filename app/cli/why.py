@@ -68,7 +68,10 @@ def why(
     at = _offset(topic, partition, offset)
     who = None if at is not None else _identity(name, spec, producer, identity, identity_hex)
     if at is not None and any(given is not None for given in (producer, identity, identity_hex, sequence)):
-        raise QueryError("--topic, --partition and --offset already name one record. Remove identity and sequence")
+        raise QueryError(
+            "--topic, --partition and --offset already name one record. Remove --producer, --identity, --identity-hex "
+            "and --sequence"
+        )
     if not limit_s > 0:
         raise QueryError(f"--timeout is {limit_s:g}: it must be a number of seconds above 0")
     with named_broker(settings) as bootstrap, _progress(quiet=json) as watch:
@@ -108,7 +111,7 @@ def _identity(
     """Return the identity's bytes, from the options.
 
     Raises:
-        QueryError: an option does not fit the stream's identity, or no option names a record.
+        QueryError: an option does not fit the stream's identity, or none or several name the identity.
     """
     from kafka_ratchet.app.status.lookup import QueryError, parse_parts
     from kafka_ratchet.rule.identity import Identity
@@ -123,8 +126,8 @@ def _identity(
         return b""
     if len(given) != 1:
         raise QueryError(
-            "the record is not named. Give --producer N --sequence S, or --identity X [--sequence S], or --topic T "
-            "--partition P --offset O"
+            "the record is not named, or named twice. Give --producer N --sequence S, or --identity X [--sequence S], "
+            "or --topic T --partition P --offset O"
         )
     if producer and spec.identity != Identity.PRODUCER:
         raise QueryError(f"the identity of stream {name!r} is {spec.identity}, not the producer. Give --identity")

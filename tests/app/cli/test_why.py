@@ -29,7 +29,7 @@ identity = {identity}
         ('"partition"', "--identity a", "and no other identity. Give only --partition and --sequence"),
         ('["key", "header:x"]', "--identity a", "has 2 parts"),
         ('"producer"', "--topic in --offset 3", "--topic, --partition and --offset must be given together"),
-        ('"producer"', "--topic in --partition 0 --offset 3 --producer a", "Remove identity and sequence"),
+        ('"producer"', "--topic in --partition 0 --offset 3 --producer a", "Remove --producer, --identity"),
         ('"producer"', "--topic in --partition 0 --offset -3", "--offset is '-3': it must be a whole number"),
         ('"producer"', "--producer a --sequence x", "the sequence must be a whole number"),
         ('"producer"', "--producer a --timeout nan", "must be a number of seconds above 0"),
