@@ -16,7 +16,7 @@ APPENDED: Final = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratc
 MOST_DIGITS: Final = 19
 """Maximum number of digits of an offset, which has 64 bits."""
 REPLAYS_DIGITS: Final = 4
-"""Maximum number of digits of the header with the number of replays. A longer or malformed one counts as 9,999."""
+"""Maximum number of digits of the header with the number of replays. A longer or malformed number counts as 9,999."""
 CONNECTION: Final = "dead-letters"
 FETCH_BYTES: Final = 8 << 20
 FETCH_WAIT_MS: Final = 500
@@ -28,7 +28,7 @@ counts as seen.
 
 
 class LetterOrigin(NamedTuple):
-    """Input record that became a dead letter: its place, and the reason."""
+    """Topic, partition and offset of an input record that became a dead letter, and the reason."""
 
     reason: str
     topic: str
@@ -44,11 +44,11 @@ class LetterOrigin(NamedTuple):
 class Letter(NamedTuple):
     """Record of the dead-letter topic, with the contents of its headers.
 
-    partition, offset: place in the dead-letter topic.
-    origin: place of the input record, and reason; None: the record has no headers of a dead letter.
+    partition, offset: partition and offset in the dead-letter topic.
+    origin: input record, and reason; None: the record has no headers of a dead letter.
     replays: number of times that the record was replayed before.
     headers: headers of the input record.
-    agents: names of the agents that rejected the record, if several did; else None.
+    agents: names of the agents that rejected the record, as a JSON list; None: as for `app`.
     app: application of the agents; None: no agent rejected the record, or an earlier version wrote the letter.
     event: id of the event that agents rejected, else None.
     """

@@ -21,7 +21,8 @@ MARKS: Final = frozenset(name.encode() for name in (REPLAYS, REPLAYED_FROM, REPL
 class OriginalRecord(NamedTuple):
     """Input record of a dead letter, to be sent again.
 
-    body: key, value and headers, in Kafka's encoding of a record; where: place of the dead letter, for messages
+    body: key, value and headers, in Kafka's encoding of a record.
+    where: topic, partition and offset of the dead letter, for messages.
     """
 
     body: bytes
@@ -37,8 +38,8 @@ def original_of(
     Args:
         batch: batch of the dead-letter topic with the letter.
         index: position of the letter in the batch.
-        letter: name of the letter, for a header that lets the worker recognise a second replay; None: no such header;
-            the worker then judges the record by its sequence.
+        letter: name of the letter, for a header that lets the worker recognise a second replay. None: no such header,
+            and the worker judges the record by its sequence.
         timestamp_ms: timestamp of the record, in ms.
         to_all: True: all agents get the record if the letter names no agents.
     """
@@ -63,7 +64,7 @@ def _header(name: str, value: bytes) -> bytes:
 
 
 def _raw_headers(body: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield each header's name, and its bytes as encoded, name included. The names may not be UTF-8."""
+    """Yield the name and the encoded bytes of each header. A name may be no UTF-8 text."""
     count, at = read_varint(body, 0)
     for _ in range(count):
         begin = at

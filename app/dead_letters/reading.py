@@ -32,7 +32,9 @@ NO_LETTER: Final = "(not a dead letter of Ratchet)"
 class LetterFilter(msgspec.Struct, frozen=True):
     """Selection of dead letters; None in a field sets no condition.
 
-    reason: beginning of the reason; partition, offset: place in the dead-letter topic; limit: maximum number of letters
+    reason: beginning of the reason.
+    partition, offset: partition and offset in the dead-letter topic.
+    limit: maximum number of letters.
     """
 
     reason: str | None = None
@@ -105,7 +107,10 @@ class LetterTopic:
         return id_text(self.topics[self.topic].id)
 
     def has_made(self, letter: Letter, of_app: str = "") -> bool:
-        """Return True if this stream wrote the dead letter, as part of this application or of `of_app`."""
+        """Return True if the letter's headers name this stream's input, and no foreign application.
+
+        This application and `of_app` are not foreign.
+        """
         is_ours = letter.app in (None, self.settings.app, of_app)
         return is_ours and letter.origin is not None and letter.origin.topic == self.stream.input
 

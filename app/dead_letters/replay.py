@@ -5,7 +5,7 @@ Each batch of letters is sent in one transaction; all replays of a stream have t
     1. fence       stop an earlier replay, and end its open transaction
     2. read        read the topic of replays, which lists the replayed letters (`replayed.py`)
     3. choose      choose the selected letters, without the replayed ones
-    4. produce     write their records to the input, and their places to the topic of replays
+    4. produce     write their records to the input, and their partitions and offsets to the topic of replays
     5. commit      commit both writes in one transaction
 
 After a failure, the next call begins with step 1, and finds the committed replays in step 2.
@@ -96,7 +96,7 @@ class ReplayResult(msgspec.Struct):
 
 
 class ChosenLetter(NamedTuple):
-    """Dead letter to replay: its place, the input partition to send to, and the record to send."""
+    """Dead letter to replay, with the record to send, and the input partition to send to (`to`)."""
 
     place: Place
     to: int
@@ -127,7 +127,7 @@ class Replay:
         self._oldest_ms = self._kept_since()
         self._sent = 0
         self._in_doubt: list[Place] = []
-        """Places of the letters in the last transaction, while its end is unknown."""
+        """Letters in the last transaction, while the outcome of the transaction is unknown."""
 
     async def plan(self) -> ReplayResult:
         """Return the outcome that `execute` would have; change nothing.
@@ -152,7 +152,7 @@ class Replay:
         await asyncio.to_thread(self._refuse_output_of_another)
         await self._refuse_earlier_workers()
         letters, app = self._letters, self._letters.settings.app
-        prepare_single(self._admin, letters.settings, self._state, "which dead letters were replayed")
+        prepare_single(self._admin, letters.settings, self._state, "the list of replayed dead letters")
         writes = [(self._input, number) for number in range(self._partitions)] + [(self._state, 0)]
         producer = TransactionalProducer(
             letters.cluster,
@@ -224,9 +224,9 @@ class Replay:
             if not left:
                 raise SettingsError(
                     f"nothing was sent: {group.members - len(group.workers)} of {group.members} members of the "
-                    f"consumer group {letters.settings.app!r} have no known status address, so this command cannot ask "
-                    "them if they support replayed records, which a worker of an earlier Ratchet would drop. Try again "
-                    "after the rebalance"
+                    f"consumer group {letters.settings.app!r} have no known status address, so it is unknown if they "
+                    "support replayed records. A worker of an earlier Ratchet would drop these. Try again after the "
+                    "rebalance"
                 )
             await asyncio.sleep(0.5)  # it is known only while the group is stable
         identity = b"" if letters.stream.identity == Identity.PARTITION else b"?"
@@ -239,9 +239,9 @@ class Replay:
             )
         if asked.deduplicate is None:
             raise SettingsError(
-                "nothing was sent: the consumer group "
-                f"{letters.settings.app!r} has members, and none was asked if it supports replayed records, which a "
-                f"worker of an earlier Ratchet would drop. Try again. {' '.join(asked.problems)}".rstrip()
+                f"nothing was sent: no member of the consumer group {letters.settings.app!r} has answered, so it is "
+                "unknown if the members support replayed records. A worker of an earlier Ratchet would drop these. Try "
+                f"again. {' '.join(asked.problems)}".rstrip()
             )
 
     def _outcome(self, counts: Counts, *, dry_run: bool) -> ReplayResult:
@@ -263,7 +263,10 @@ class Replay:
             )
 
     def _kept_since(self) -> int | None:
-        """Return the least timestamp, in ms, of records that the input's retention keeps; None without a limit."""
+        """Return the least timestamp, in ms, of records that the input's retention keeps.
+
+        None: retention has no time limit, or the broker gives each record a new timestamp.
+        """
         config = config_of(self._admin, self._input)
         retention = int(config["retention.ms"])
         by_age = "delete" in config["cleanup.policy"] and config["message.timestamp.type"] != "LogAppendTime"
@@ -314,9 +317,9 @@ class Replay:
     def _target(self, letter: Letter, key: bytes | None) -> int:
         """Return the input partition to send a letter's record to.
 
-        It is the partition that the record came from. If the input does not have that partition, it is the partition of
-        the key. With `repartition_by`, the letter names a partition of the internal topic, and the record may go to any
-        input partition. It goes to the number of the internal partition modulo the input's partition count.
+        The record goes to the partition that it came from, or to the partition of its key if the input lacks the
+        former. With `repartition_by`, the letter names a partition of the internal topic, and the record may go to any
+        input partition: its number is that of the internal partition modulo the input's partition count.
         """
         if letter.origin is not None and self._input != self._letters.stream.input:
             return letter.origin.partition % self._partitions

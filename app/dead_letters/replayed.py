@@ -52,7 +52,7 @@ class ReplayedLetters:
             self._windows[window] = bytes(one | two for one, two in zip(own, bits, strict=True))
 
     def __contains__(self, place: Place) -> bool:
-        """Return True if the letter at that place was replayed."""
+        """Return True if the letter at this partition and offset was replayed."""
         partition, offset = place
         bits = self._windows.get((partition, offset // WINDOW))
         return bits is not None and bool(bits[offset % WINDOW // 8] >> offset % 8 & 1)
