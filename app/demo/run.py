@@ -33,14 +33,14 @@ from kafka_ratchet.topic_log.clients import committed_positions, consumer, offse
 STREAM: Final = "events"
 INPUT, OUTPUT, DEAD_LETTERS, PARTITIONS = "demo.raw", "demo.events", "demo.dead-letters", 4
 SESSION_TIMEOUT_MS: Final = 6_000
-"""Session timeout of the demo's workers: the least that Kafka accepts by default.
+"""Session timeout of the demo's workers: the minimum that Kafka accepts by default.
 
 When one of the two workers is killed, the other one takes its partitions over after this time.
 """
 HALF_WAY_S: Final = 4.0
 """Seconds until half of the first file is published, at a limited rate; then the demo kills the publisher."""
 PATIENCE_S: Final = 120.0
-"""Maximum seconds of a step; after them the demo fails. The slowest step takes a sixth of it."""
+"""Maximum seconds of a step; then the demo fails. The slowest step takes some 20 s."""
 
 
 @dataclass

@@ -19,7 +19,7 @@ from kafka_ratchet.transport.stalls import StallCause
 PASSING: Final = frozenset(
     {StallCause.NO_WORKER, StallCause.REBALANCE, StallCause.STARTING, StallCause.RESTORING, StallCause.AGENT}
 )
-"""Causes of a standstill that pass alone or with the start of a worker; doctor only warns of them."""
+"""Causes of a standstill that needs no operator, or only the start of a worker; doctor warns of it."""
 SHOWN: Final = 5
 """Maximum number of partitions of one stream that get a finding each."""
 

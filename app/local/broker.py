@@ -77,11 +77,10 @@ def named_broker(settings: Settings, *, as_worker: bool = True) -> Iterator[str]
 
 @contextmanager
 def open_broker(settings: Settings | None = None) -> Iterator[ChosenBroker]:
-    """Yield the Kafka to use.
+    """Yield the Kafka to use, as soon as it answers.
 
-    It is the one at `settings.bootstrap` (without settings: at `RATCHET_BOOTSTRAP`), as soon as it answers. If no
-    address is set, it is an embedded broker in a temporary folder, which needs Java. With settings, a sentence on
-    standard error says so.
+    This is the Kafka at `settings.bootstrap`, or without settings at `RATCHET_BOOTSTRAP`. If no address is set, it is
+    an embedded broker in a temporary folder, which needs Java. With settings, a sentence on standard error says so.
 
     Raises:
         BrokerUnavailable: Kafka at `bootstrap` did not answer within `settings.kafka_timeout_s`.

@@ -1,4 +1,4 @@
-"""Checks that Kafka answers, once or until it does."""
+"""Requests to check that Kafka answers, sent once or until an answer arrives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ A busy broker may need some seconds. The command does not wait for the start of 
 
 
 class Reachability:
-    """Check that a Kafka cluster answers, which may be repeated.
+    """Repeatable check that a Kafka cluster answers.
 
     Args:
         bootstrap: host:port[,host:port].

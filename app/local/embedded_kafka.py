@@ -258,8 +258,8 @@ class EmbeddedBroker:
             self._write_config()
         except OSError as error:
             raise SetupError(
-                f"the broker's folder {self.folder} cannot be used: {error}. Name another with --folder; "
-                "commands without that option use TMPDIR"
+                f"the broker's folder {self.folder} cannot be used: {error}. Name another folder with --folder, "
+                "or in TMPDIR for a command without that option"
             ) from error
         # Paths in Kafka's settings are relative to the folder: no escaping, and the folder may be moved.
         class_path = ["-cp", ":".join(map(str, jars)), "-Dlog4j2.configurationFile=log4j2.properties"]
@@ -420,7 +420,10 @@ def node_settings(node_id: int, voters: Mapping[int, str]) -> dict[str, str]:
 
 
 LET_IN_AGAIN_SOON: Mapping[str, str] = {"broker.session.timeout.ms": "4000"}
-"""Options for a broker that will be killed: Kafka registers it again only after its old session has timed out."""
+"""Options that shorten the session of a broker that will be killed.
+
+Kafka registers a restarted broker only after the old session has timed out.
+"""
 
 
 def _is_empty(folder: Path) -> bool:

@@ -119,8 +119,8 @@ def _run(
         said = "\n  ".join(line for line in last_lines if line.strip())
         raise SetupError(
             "the jars could not be fetched from Maven Central (needed once; fetched ones are kept). Check the network "
-            "and run it again; behind a proxy set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... -Dhttps.proxyPort=...'. "
-            f"Ivy's last words:\n  {said}"
+            "and run the command again; behind a proxy set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... "
+            f"-Dhttps.proxyPort=...'. Ivy's last words:\n  {said}"
         )
 
 

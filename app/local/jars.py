@@ -138,7 +138,7 @@ def resolve(jars: JarSet, console: Console | None = None, *, lock: Mapping[str, 
                 _fetch_and_verify(jars, folder, lock, console)
     except OSError as error:
         raise SetupError(
-            f"the {jars.name} jars cannot be kept in {folder.parent}: {error}. Free some space there or name another "
+            f"the {jars.name} jars cannot be stored in {folder.parent}: {error}. Free some space there or name another "
             "folder in RATCHET_CACHE"
         ) from error
     return [folder / name for name in sorted(locked)]

@@ -38,7 +38,7 @@ OF_THE_USER: Final = ("SharedArchiveFile", "ArchiveClassesAtExit", "-Xshare")
 If one of them is set, Ratchet passes no class file, because Java refuses two.
 """
 ASKED: Final = (OPTIONS, "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS")
-"""Environment variables that may contain such options."""
+"""Environment variables that may contain options of the JVM."""
 WRITTEN_WITHIN_S: Final = 900.0
 """Maximum seconds to write the class file. It takes half a minute on a quiet machine, and minutes on a busy one."""
 LOOK_S: Final = 0.1
