@@ -246,7 +246,8 @@ class Resume:
 
         Raises:
             SettingsError: the plan needs `--from`, `--forget` or `--recount`, and the option is not given; or only
-                some partitions have this decision already, and processed records since.
+                some partitions have this decision already, and processed records since; or `--adopt` is given, and
+                `numbers` lacks a partition.
         """
         if self.wanted.adopt and len(numbers) < self.partitions:
             raise SettingsError(
@@ -274,13 +275,13 @@ class Resume:
         return None if is_halted else newest
 
     def _refuse_repetition(self, plans: list[Plan], decided: dict[int, Decision]) -> None:
-        """Refuse a decision that would make partitions with this decision process records again.
+        """Refuse a repeated decision if partitions would process records again because of it.
 
-        An earlier command may have recorded it for some of the partitions, and failed before the others.
+        An earlier command may have recorded the decision for some of the partitions, and failed before the others.
 
         Args:
             plans: plans for all requested partitions.
-            decided: this decision as recorded, by partition. Partitions that halted again since then are left out.
+            decided: recorded decision by partition, without partitions that halted since.
         """
         open_ones = [plan.partition for plan in plans if plan.partition not in decided]
         if not open_ones or not (self.wanted.forget or self.wanted.recount):
@@ -291,17 +292,17 @@ class Resume:
         remedy = "with --partition, and without --adopt," if self.wanted.adopt else "with --partition"
         raise SettingsError(
             f"{self.stream.input}: an earlier command has recorded this decision for {_named(having)} (most "
-            f"recently by {newest.by} at {newest.at}), but not for {_named(open_ones)}, or not since a halt there. The "
-            f"same decision once more for {_named(having)} would forward records again. Run the command {remedy} for "
-            "each of the other partitions, and for a partition about which you do want to decide once more"
+            f"recently by {newest.by} at {newest.at}), but not for {_named(open_ones)}, or not since a halt there. To "
+            f"repeat the decision for {_named(having)} would forward records again. Run the command {remedy} for each "
+            "of the other partitions. To repeat the decision nevertheless, run it for such a partition alone"
         )
 
     async def execute(self, numbers: list[int]) -> list[Plan]:
         """Plan all partitions `numbers`, and then execute the plans, one partition after the other.
 
-        The topics are claimed last. Until then, workers refuse to start if another application has a claim. Afterwards,
-        or without such a claim, a starting worker begins each partition without a decision at the earliest record. If
-        one partition fails, the partitions before it stay changed, and the error names them.
+        The topics are claimed last. While another application has a claim, workers refuse to start. Without such a
+        claim, a starting worker begins at the earliest record in each partition without a decision. If one partition
+        fails, the partitions before it stay changed, and the error names them.
 
         Raises:
             SettingsError: as in `plan`.
@@ -374,7 +375,11 @@ class Resume:
             log.error(f"the command ended early. {text}", stream=self.name, reason=repr(error))
 
     def search_also(self, topics: list[str]) -> None:
-        """Look for open transactions in all partitions of these topics as well. Every such topic must exist."""
+        """Add topics to the search for open transactions.
+
+        Raises:
+            TopicMissing: a topic does not exist.
+        """
         found = partition_counts(self._admin, topics)
         if missing := set(topics) - set(found):
             raise TopicMissing(f"--topic {missing.pop()}: the topic does not exist. Give a topic that agents send to")
@@ -578,9 +583,9 @@ class Resume:
         return msgspec.structs.replace(plan, passes_again=plan.again) if forget else plan, owner
 
     def _written_already(self, number: int) -> list[str]:
-        """Return a phrase for the refusal if a recreated output has committed records.
+        """Return the reason for a refusal, if a recreated output has committed records; else an empty list.
 
-        To read the input again would write these records a second time. If there are none, the list is empty.
+        To read the input again would write these records a second time.
         """
         topic = self.stream.output
         options = {"bootstrap.servers": self.bootstrap, **self.settings.kafka}

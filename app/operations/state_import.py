@@ -173,7 +173,7 @@ class StateImport:
         return asyncio.run(self._run(seeds, dry_run=dry_run))
 
     def placed(self, rows: Iterable[Row]) -> list[Seeds]:
-        """Return for each partition its rows by identity, each with the identity's highest sequence in the file.
+        """Return rows by partition and identity, each with the identity's highest sequence in the file.
 
         Raises:
             SettingsError: the partition of an identity is unknown.

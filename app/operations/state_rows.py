@@ -181,7 +181,7 @@ def _row(found: Any, *, numbered: bool) -> Row:
     sequence = _number(found, "sequence", SEQUENCE_MAX)
     if numbered and sequence is None:
         # As 0 all that its identity has sent would be new once more.
-        raise ValueError("has no sequence, but the records of this stream have one: name that column sequence")
+        raise ValueError("has no sequence, but the records of this stream have one. Give it in the column sequence")
     state = bytes.fromhex(_text(found.get("state") or "", "state"))
     if len(state) > MAX_STATE_BYTES:
         raise ValueError(f"state has {len(state):,} bytes; the longest possible one has {MAX_STATE_BYTES:,}")

@@ -215,7 +215,7 @@ class AppendedTable:
         """Plan the changes for records that must have a row.
 
         Each array has one element for each such record: `rows` has the record's offset, `count` the number of its rows
-        in the table. `good` has the number of right rows among these, and `rejected` the number of its rejects.
+        in the table, `good` the number of right rows among these, and `rejected` the number of the record's rejects.
         """
         add = self._plan.add_offsets
         lost = rows[(count == 0) & (rejected == 0)]
