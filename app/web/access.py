@@ -106,12 +106,12 @@ class AccessRules:
 
     @property
     def is_open(self) -> bool:
-        """True if the page answers every request, because the settings have neither a token nor a proxy."""
+        """Return True if the page answers every request, because the settings have neither a token nor a proxy."""
         return self.token is None and not self._networks
 
     @property
     def posts(self) -> frozenset[str]:
-        """Paths for login and logout, which accept POST; empty without a token."""
+        """Return the paths for login and logout, which accept POST; none without a token."""
         return frozenset() if self.token is None else frozenset({LOGIN, LOGOUT})
 
     def caller(self, request: web.Request) -> Caller | None:
@@ -178,7 +178,9 @@ class AccessRules:
         return "" if self.token is None or caller.session is None else self.token.form_mark(caller.session)
 
     def why_not(self, request: web.Request, mark: str) -> str | None:
-        """Return the reason to refuse a posted form; None if it is a form of the caller's session.
+        """Return the reason to refuse a posted form; None to accept it.
+
+        A form is accepted if it was made for the caller's session, or if the caller has no session (bearer header).
 
         Args:
             request: POST request.

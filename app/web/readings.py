@@ -98,7 +98,7 @@ BOOTSTRAP = web.AppKey("bootstrap", str)
 
 
 def impatient(settings: Settings) -> Settings:
-    """Return the settings with `KAFKA_TIMEOUT_S` as `kafka_timeout_s`, for a reading by the page."""
+    """Return the settings with a `kafka_timeout_s` of at most `KAFKA_TIMEOUT_S`, for a reading by the page."""
     return settings.model_copy(update={"kafka_timeout_s": min(settings.kafka_timeout_s, KAFKA_TIMEOUT_S)})
 
 
@@ -107,7 +107,7 @@ async def answer(
 ) -> web.StreamResponse:
     """Return the answer to the query in an address, as a page or JSON.
 
-    If the query is invalid, or gives no result in time, the page shows it again with the reason.
+    If the query is invalid, or cannot be answered, the page shows the query again with the reason.
 
     Args:
         request: request with the query.

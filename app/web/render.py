@@ -95,7 +95,7 @@ class Page:
 
     @property
     def paths(self) -> list[str]:
-        """Paths of the page. The JSON path is first, because a name at the end of the other path would match it too."""
+        """Return the page's paths, the JSON path first: a placeholder at the end of the other would match it too."""
         return [*([f"{self.path}index.json" if self.path == "/" else f"{self.path}.json"] * self.has_json), self.path]
 
 

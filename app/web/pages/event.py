@@ -48,7 +48,7 @@ class SearchedPartitions(NamedTuple):
 
     partitions: input partitions, in the order of the search; None: all.
     judged_to: by partition, the first offset to search. The partition's worker has judged all records before that
-    offset, and does not know the identity, so none of them is of the identity.
+    offset, and does not know the identity, so none of these records has the identity.
     """
 
     partitions: list[int] | None = None
@@ -58,8 +58,8 @@ class SearchedPartitions(NamedTuple):
 async def _where(view: ClusterView, question: Question) -> SearchedPartitions:
     """Return the partitions to search: first those where a worker knows the identity, then all others.
 
-    If a worker does not know the identity, only records that it has not judged yet can be of the identity. That does
-    not hold if workers forget identities, or have forwarded records unjudged: then whole partitions are searched.
+    In a partition where the worker does not know the identity, only records not judged yet can have the identity. If
+    workers forget identities, or have forwarded records unjudged, whole partitions are searched.
     """
     if question.partition is not None:
         return SearchedPartitions([question.partition])

@@ -34,7 +34,7 @@ from kafka_ratchet.rule.identity import Identity
 
 
 async def lookup_page(request: web.Request) -> web.Response:
-    """Return the page with the search form, and with the state of the identity in it.
+    """Return the page with the search form, and with the state of the identity entered there.
 
     If the form has a mistake, the page shows the form again, with the reason.
     """
