@@ -1,4 +1,4 @@
-"""The Faust app put together from the settings: streams, tables, lanes, agents."""
+"""Assembly of a worker from the settings: the Faust app, streams, tables, lanes and agents."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ REQUEST_SLACK_S: Final = 5.0
 """Seconds added to the timeout of a rebalance to get the timeout of a request.
 
 With a shorter timeout the client would give up its request to join before the rebalance ends, and all members would
-wait for this one. The timeout of a rebalance is the session timeout. It suffices, because members learn of a rebalance
-with their next heartbeat, and lanes work on during it.
+wait for this one. The timeout of a rebalance is the session timeout, which suffices: members learn of a rebalance with
+their next heartbeat, and lanes continue to work during the rebalance.
 """
 
 

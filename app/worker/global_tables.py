@@ -2,8 +2,9 @@
 
 They read each topic to its end before the worker joins its group, and then follow it.
 
-A topic that is recreated, truncated, or given more partitions is read again from its beginning. Until then the table
-keeps its contents; then all of it is replaced at once, so it is never a mix of two topics.
+A recreated or truncated topic is read again from its beginning, and so is one with more partitions than before. The
+table keeps its contents until this read ends. Then all contents are replaced at once, so the table never mixes records
+of two topics.
 """
 
 from __future__ import annotations

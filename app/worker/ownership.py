@@ -82,9 +82,9 @@ class StreamOwnership:
             )
 
     def others(self, changelog: str) -> set[str]:
-        """Return the applications that claim this stream's output or changelog for another stream of theirs.
+        """Return the applications with a foreign claim of this stream's output or changelog.
 
-        This application is among them if another one of its own streams claims a topic.
+        A claim is foreign if another application or another stream made it, so this application may be among them.
         """
         known = (self._claims.get(topic) for topic in (self._stream.output, changelog))
         return {each.app for each in known if each is not None and not each.is_of(self._settings.app, self._name)}
@@ -166,6 +166,7 @@ class StreamOwnership:
 
         Raises:
             TopicTaken: another application or stream has claimed a topic, or another program has written to it.
+            TopicMissing: a topic was deleted a moment ago.
             BrokerUnavailable: Kafka did not answer.
         """
         wanted = {self._stream.output: OUTPUT, changelog: CHANGELOG}

@@ -1,6 +1,6 @@
-"""Switch of deduplication, for one stream or all: the places that decide, and how workers follow them.
+"""Switch of deduplication, for one stream or all: policies and settings, and how workers follow them.
 
-Four places can decide; the first one set wins (docs/decisions/0010-the-switch.md):
+Four policies and settings can decide; the first one set wins (docs/decisions/0010-the-switch.md):
 
     stream policy     live, in the policy topic          ratchet policy set off --stream NAME
     stream setting    streams.NAME.deduplicate           read when the worker starts
@@ -55,7 +55,7 @@ SHOWN: Final = 60
 
 
 class PolicyOrigin(StrEnum):
-    """Place that decided a stream's deduplication, in order of precedence."""
+    """Policy or setting that decided a stream's deduplication, in order of precedence."""
 
     STREAM_POLICY = "stream policy"
     STREAM_SETTING = "stream setting"
@@ -65,7 +65,7 @@ class PolicyOrigin(StrEnum):
 
 
 class EffectivePolicy(NamedTuple):
-    """Deduplication switch of a stream, with the place that decided it."""
+    """Deduplication switch of a stream, with the policy or setting that decided it."""
 
     deduplicate: bool
     origin: PolicyOrigin
@@ -127,7 +127,11 @@ class Policies(StorelessReader):
         return Policy(self.effective(stream).deduplicate, position)
 
     def apply(self, batch: RecordBatch) -> None:
-        """Apply records of the policy topic. An unreadable key is ignored; an unreadable value unsets the policy."""
+        """Apply records of the policy topic.
+
+        A record with an unreadable key is ignored, and so is an unreadable request to forget. An unreadable policy
+        counts as unset.
+        """
         for index in range(batch.count):
             self._take(batch.key(index), batch.value(index), int(batch.offsets[index]))
         self.position = batch.next
@@ -247,7 +251,7 @@ class StreamSwitch:
 
     @property
     def attempts(self) -> Attempts:
-        """Fetches of the policy topic in progress."""
+        """Return the fetches of the policy topic in progress."""
         return self._follower.attempts
 
     async def known_to(self, position: int) -> None:

@@ -103,9 +103,9 @@ def digest_of(functions: Iterable[Any]) -> str:
     """Return a digest of a program's source, equal on all machines with the same code.
 
     The digest covers the modules of these functions, and all modules of the program that these import, directly or
-    not. It covers neither libraries nor data.
+    not. It covers neither libraries, nor data, nor modules that only a function's body imports.
 
-    functions: the program's agents, timers and tasks; without any, the digest is ""
+    functions: the program's agents, timers and tasks; without a source file of theirs, the digest is ""
     """
     left = [found for each in functions if (found := _module_of(each)) is not None]
     packages = {_package_of(module) for module in left}

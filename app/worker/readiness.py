@@ -52,7 +52,8 @@ def halted(lanes: Lanes, streams: Mapping[str, str]) -> list[str]:
 def stalled(lanes: Lanes, streams: Mapping[str, str]) -> list[str]:
     """Return one line for each stalled partition that is not halted, with the cause.
 
-    A worker with stalled partitions is still ready: another worker would not get further. The lines omit details.
+    Stalled partitions alone do not make a worker unready, because another worker would not get further. Only if Kafka
+    answers none of its partitions, the worker is unready. The lines omit details.
     """
     found = [(key, lane.stall()) for key, lane in sorted(lanes.running.items()) if not lane.status.halted]
     lines = [f"{_named(key, streams)}: stands still ({stall.cause})" for key, stall in found if stall is not None]

@@ -23,11 +23,11 @@ from kafka_ratchet.transport.sent_topics import SentTopic
 def check_topics(program: App, settings: Settings) -> None:
     """Check that agents may send to the program's topics.
 
-    A stream with input from agents must have `deduplicate` in its settings, True or False: the default True seldom
-    fits, because such records usually have no sequence.
+    A stream with input from agents must set `deduplicate`, unless the setting for all streams is False. The default
+    True seldom fits, because such records usually have no sequence.
 
     Raises:
-        SettingsError: agents may not send to a topic; or a stream with input from agents does not set `deduplicate`.
+        SettingsError: agents may not send to a topic; or a stream with input from agents lacks `deduplicate`.
     """
     for topic in program.topics:
         if not is_topic_name(topic):

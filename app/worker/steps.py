@@ -212,7 +212,7 @@ def _first_waiting(
 
     Args:
         client: consumer of the group.
-        topic: input of the step.
+        topic: input of the internal stream.
         ends: offset after the last record to read, by partition.
         ours: (topic, partition) of each offset that a lane has committed; other offsets are ignored.
     """

@@ -285,8 +285,7 @@ def prepare_owners(admin: AdminClient, settings: Settings) -> None:
     """Create the topic of claims if it is missing, and check it.
 
     Raises:
-        TopicError: the topic cannot be created, has more than one partition, or has another cleanup policy than
-            compaction.
+        TopicError: the topic cannot be created, or has an unfit partition count or configuration.
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
     prepare_single(admin, settings, OWNERS_TOPIC, "applications' claims of topics")
@@ -296,8 +295,7 @@ def prepare_policy(bootstrap: str, settings: Settings) -> None:
     """Create the policy topic if it is missing, and check it.
 
     Raises:
-        TopicError: the topic cannot be created, has more than one partition, or has another cleanup policy than
-            compaction.
+        TopicError: the topic cannot be created, or has an unfit partition count or configuration.
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
     admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
@@ -319,8 +317,9 @@ def prepare_single(admin: AdminClient, settings: Settings, topic: str, loses: st
         create(admin, topic, 1, replication, COMPACTED)
     elif found[topic] != 1:
         raise PartitionsDiffer(
-            f"{topic}: has {found[topic]} partitions. Its records have to be in one order, so it must have a single "
-            "partition. Delete the topic while no worker runs, and write its records again"
+            f"{topic}: has {found[topic]} partitions, but must have one, which keeps its records in order. Stop all "
+            "workers, save the records, delete the topic, create it with one partition and cleanup.policy=compact, and "
+            "write the records back before a worker starts"
         )
     _only_compacted(admin, topic, loses)
 

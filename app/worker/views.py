@@ -1,6 +1,6 @@
 """Connection of a program's views to the tables of other streams in this worker.
 
-An agent sees the table's partition with the number of its own partition, if this worker runs it.
+An agent of partition N sees partition N of the table, if this worker runs that partition.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class TableViews:
             raise SettingsError(
                 f"the view of table {table}: stream {stream.name} has {stream.topics.partitions} partitions, and "
                 f"{other.name} has {other.topics.partitions}: a key may be in another partition there. Give both "
-                "inputs the same count. Or send the table's changes to a topic, and read that as a global table"
+                "inputs the same partition count. Or send the table's changes to a topic, and read that topic as a "
+                "global table"
             )
         lane = self.lanes.get((stream.topics.changelog, number))
         if lane is None or lane.status.state in INCOMPLETE:

@@ -42,11 +42,11 @@ class ServedPartition(Protocol):
 
     @property
     def position(self) -> int | None:
-        """Input offset to be read next."""
+        """Return the next input offset to read."""
 
     @property
     def end(self) -> int | None:
-        """End offset of the input partition; None: not known."""
+        """Return the end offset of the input partition; None: not known."""
 
     def lag_s(self, now_s: float) -> float | None:
         """Return the lane's time lag in seconds; None: not known. now_s: seconds since the epoch."""
@@ -57,7 +57,7 @@ class Source(Protocol):
 
     @property
     def partitions(self) -> int:
-        """Number of partitions of the stream, in all workers together."""
+        """Return the number of partitions of the stream, in all workers together."""
 
     def counted(self) -> NDArray[np.int64]:
         """Return the records that this worker has committed since its start: int64[6] in the order of COUNTS."""

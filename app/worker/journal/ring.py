@@ -49,11 +49,11 @@ class RingFile:
 
     @property
     def size(self) -> int:
-        """Size of the file in bytes."""
+        """Return the size of the file in bytes."""
         return 8 * (HEADER + self.rows * (2 + self.width))
 
     def open(self) -> None:
-        """Open the file, or create it. A file of another version or shape is first renamed to NAME.aside.
+        """Open the file, or create it. A file with a different header or size is first renamed to NAME.aside.
 
         Raises:
             OSError: the file cannot be opened or created.
