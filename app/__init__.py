@@ -1,4 +1,4 @@
-"""The application put together: settings, the Faust app, CLI, embedded Kafka, web view."""
+"""Application: settings, worker, command line, embedded Kafka and web page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def create_app(settings: Settings, bootstrap: str | None = None, program: App | 
     """Return a worker's application, to run inside another program's process.
 
     `await application.start()` joins the consumer group, and `await application.stop()` leaves it. `application.app` is
-    the Faust app, for timers and tasks. Agents and tables made on it are refused; give them as `program`.
+    the Faust app, for timers and tasks. It refuses agents and tables; define those in `program`.
 
     Args:
         settings: from `kafka_ratchet.app.settings.load`
@@ -25,7 +25,9 @@ def create_app(settings: Settings, bootstrap: str | None = None, program: App | 
 
     Raises:
         SettingsError: bootstrap or streams are missing, or an extractor cannot be imported.
-        TopicError: the partition counts of the streams' topics do not match.
+        TopicError: a topic is missing or taken, or does not fit the settings.
+        BrokerUnavailable: Kafka did not answer.
+        RatchetError: see `kafka_ratchet.app.worker.steps.refuse_abandoned`.
     """
     # Imported here, so that `import app` stays light for the commands that need none of it.
     from kafka_ratchet.app.worker.application import Application

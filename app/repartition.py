@@ -47,7 +47,8 @@ def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, 
     A stream split by an earlier call stays as it is.
 
     Raises:
-        SettingsError: the name of an internal stream or topic is already used.
+        SettingsError: the name of an internal stream or topic is too long or already used; or a stream with
+            `repartition_by` reads a topic that Ratchet fills.
     """
     made: dict[str, StreamSettings] = {}
     for name, stream in streams.items():

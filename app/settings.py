@@ -380,7 +380,7 @@ def with_arrivals(settings: Settings) -> Settings:
     """Return the settings, with each stream that sets `repartition_by` split in two; see `repartitioned`.
 
     Raises:
-        SettingsError: the name of an internal stream or topic is already used.
+        SettingsError: see `repartitioned`.
     """
     return settings.model_copy(update={"streams": repartitioned(settings.app, settings.streams)})
 

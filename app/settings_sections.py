@@ -82,7 +82,7 @@ class StreamSettings(_Section):
     sequence_form: SequenceForm = DEFAULTS["sequence_form"]
     """Form of a sequence in a header: "text", "integer" (big-endian), "little-endian", or "guess"."""
     reorder_window: Annotated[int, AfterValidator(check_window)] = DEFAULTS["reorder_window"]
-    """Number of sequences below the last one that a worker still recognises one by one; 0: no such sequences.
+    """Number of sequences below the last one that a worker still recognises one by one; 0: none.
 
     `kafka_ratchet.rule.settings.RuleSettings` describes it, and `late`, `conflicts` and `dense`.
     """

@@ -68,7 +68,7 @@ def require_apart(sinks: Mapping[str, SinkSettings], topic_of: Callable[[SinkSet
 
 
 def table_of(sink: SinkSettings) -> tuple[object, ...]:
-    """Return a key, equal for two sinks that write the same table. It has no passwords."""
+    """Return a key, equal for two sinks that write the same table. It may contain passwords; never show it."""
     return (sink.store, *_place(sink))
 
 
