@@ -114,7 +114,7 @@ class KafkaChecks:
         return [] if may is None or AclOperation.READ in may else [f"group {group}: read"]
 
     def topics(self) -> Iterator[Finding]:
-        """Check for each stream that its topics exist and have equal partition counts."""
+        """Check topics, partition counts and configurations of each stream, and the transaction timeout."""
         for name, stream in self._settings.streams.items():
             wanted = {*stream.writes, stream.input} - (
                 {stream.output} if isinstance(stream, RepartitionSettings) else set()
@@ -297,7 +297,9 @@ def _error(check: str, sentence: str) -> Finding:
 
 
 async def _programs(urls: Sequence[str]) -> list[Finding]:
-    """Return a finding if the workers run different programs, by the digests of their code.
+    """Return warnings if the workers run different programs, else the number of workers with each program.
+
+    Programs are compared by the digests of their code.
 
     urls: status addresses of the workers
     """

@@ -126,7 +126,9 @@ def _formats(settings: Settings, bootstrap: str, checks: KafkaChecks) -> Iterato
 
 
 def _newest_format(settings: Settings, bootstrap: str, topic: str, partitions: int, deadline: float) -> int | None:
-    """Return the highest format of a changelog's owner entries; None if it was not read before the deadline.
+    """Return the highest format of a changelog's owner entries, but at least `FORMAT`.
+
+    None: the changelog was not read before the deadline.
 
     Raises:
         OwnerDiffers: a newer version wrote an entry.
