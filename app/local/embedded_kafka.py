@@ -191,7 +191,11 @@ class EmbeddedBroker:
                 self._port = None
 
     def wait_until_ready(self) -> None:
-        """Wait until the broker answers. It raises the same errors as `start`."""
+        """Wait until the broker answers.
+
+        Raises:
+            SetupError: the broker ends, or does not answer within `START_LIMIT_S`.
+        """
         deadline = time.monotonic() + START_LIMIT_S
         kafka = Reachability(self.bootstrap, {})
         # Another Kafka may have taken the port: its answer does not count.

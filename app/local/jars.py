@@ -121,7 +121,7 @@ def resolve(jars: JarSet, console: Console | None = None, *, lock: Mapping[str, 
         lock: SHA-256 of each jar, by Maven path or by file name; None: the set's part of `app/local/jars.lock`.
 
     Raises:
-        SetupError: Java is missing, the jars cannot be fetched, or a fetched one differs from the lock.
+        SetupError: Java is missing, the jars cannot be fetched or stored, or a fetched one differs from the lock.
     """
     lock = read_lock(jars.name) if lock is None else lock
     locked = _by_file_name(lock)

@@ -84,7 +84,7 @@ def _digest(file: Path) -> str:
 def with_classes(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables for a process that starts Spark, with the option for the class file.
 
-    Without a class file, or with the user's own one, the variables are returned unchanged.
+    They are unchanged without a class file, with the user's own one, and with a JVM elsewhere (Spark Connect).
 
     environment: the process's variables; this dict is not changed
     """
@@ -115,7 +115,7 @@ def write_classes() -> Path | None:
         the file
 
     Raises:
-        SetupError: Java is missing.
+        SetupError: Java is missing or too old.
         OSError: the cache folder cannot be written to.
     """
     if (file := kept_classes()) is not None:
