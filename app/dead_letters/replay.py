@@ -205,11 +205,11 @@ class Replay:
             writers.append(str(claim))
         if writers:
             raise TopicTaken(
-                f"stream {name}: nothing was sent, because its input {self._input} is written by {writers[0]}. If a "
-                "record is sent to that topic again, every other reader of the topic counts it twice. The topic still "
-                f"has the records, at the offsets that `ratchet dead-letters show --stream {name}` prints. If every "
-                "record of a partition from such an offset on became a dead letter, read the partition again from "
-                f"there: `ratchet resume --stream {name} --partition P --from OFFSET`. Otherwise see "
+                f"stream {name}: nothing was sent, because its input {self._input} is written by {writers[0]}, and "
+                f"each other reader of {self._input} would count the sent records twice. Until retention deletes them, "
+                f"the records are there at the offsets that `ratchet dead-letters show --stream {name}` prints. If all "
+                "records of a partition from one of these offsets on became dead letters, read the partition again "
+                f"from that offset: `ratchet resume --stream {name} --partition P --from OFFSET`. Otherwise see "
                 'docs/guide/dead-letters.md, "Input written by another stream"'
             )
 
