@@ -306,10 +306,10 @@ def _metrics_served(
 
 @contextmanager
 def _stopped_by_signals(source: FileSource | FileSet | StreamSource | None) -> Iterator[None]:
-    """Handle signals while the block runs.
+    """End a source of several files (`FileSet`) at a signal while the block runs.
 
     The first SIGINT or SIGTERM ends the source, so that the command flushes its records and then ends. A second signal
-    ends the process at once.
+    ends the process at once. For any other source, signals are left as they are.
     """
     from kafka_ratchet.producers import FileSet
 

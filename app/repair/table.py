@@ -224,7 +224,7 @@ class RepairedTable:
         )
 
     def _can_compare(self, topic: str, plan: RepairPlan) -> bool:
-        """Return True if topic and table can be compared; add limits to the plan."""
+        """Return True if topic and table can be compared; add the limits of the comparison to `plan.cannot`."""
         start, first = self._start(plan.offsets), self._store.first_offsets()
         deleted = [f"{each} from offset {at:,}" for each, at in start.items() if at > first.get(each, 0)]
         if self._is_compacted:

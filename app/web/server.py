@@ -88,6 +88,9 @@ def create_web_app(
     """Return the aiohttp application of the page.
 
     hosts: names that the page accepts in the Host header, in addition to the loopback names
+
+    Raises:
+        SettingsError: the token cannot be used.
     """
     access = AccessRules(settings)
     posts = access.posts | (ACTION_PATHS if settings.web.write else frozenset())

@@ -113,7 +113,7 @@ def allow_many_files() -> None:
 def prepare(settings: Settings, bootstrap: str, program: App | None) -> PreparedTopics:
     """Create a worker's missing topics, and check that all fit the settings.
 
-    If Kafka becomes unreachable, this starts again until `kafka_timeout_s` has passed.
+    If Kafka becomes unreachable, the preparation starts again until `kafka_timeout_s` has passed.
 
     Raises:
         RatchetError: the worker cannot start; the text says why.

@@ -133,7 +133,10 @@ async def _page(request: web.Request, kind: str) -> web.StreamResponse:
 def _look(
     settings: Settings, bootstrap: str, name: str, topic: str, wanted: RecordFilter, kind: str
 ) -> tuple[NewestRecords, ReplayedLetters | None]:
-    """Return a sample of the records, and the set of re-sent dead letters, None if the set is not known."""
+    """Return a sample of the records, and the set of re-sent dead letters.
+
+    The set is None for duplicates, or if it is not known.
+    """
     if kind != "dead-letters":
         return sample(impatient(settings), bootstrap, name, topic, wanted), None
     return asyncio.run(_letters(impatient(settings), bootstrap, name, topic, wanted))
