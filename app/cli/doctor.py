@@ -26,9 +26,9 @@ def doctor(
 ) -> None:
     """Check that a worker could run here, and list stalled partitions. Changes nothing.
 
-    It looks at settings, broker, rights, topics, group, formats, clock, progress and disk. With --faust shop:app it
-    reads that program instead, and lists its statements by line: those that Ratchet runs exactly once, those that it
-    runs exactly once under a condition, and those that it refuses.
+    The command checks settings, sinks, broker, rights, topics, group, formats, clock, progress and disk. With --faust
+    shop:app it reads that program instead, and lists the statements by line: those that Ratchet runs exactly once,
+    those that it runs exactly once under a condition, and those that it refuses.
 
     \b
     Exit codes:

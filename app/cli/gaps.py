@@ -30,7 +30,7 @@ def gaps(
 ) -> None:
     """List the identities with missing sequences, the largest gaps first.
 
-    For streams with dense = true. It reads committed entries of the stream's changelog; workers may run or not.
+    For streams with dense = true. The command reads committed entries of the stream's changelog, and needs no worker.
 
     \b
     Exit codes:

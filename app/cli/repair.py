@@ -47,16 +47,17 @@ def repair(
 ) -> None:
     """Correct the rows that `ratchet verify --results` reports as lost, doubled or altered.
 
-    It reads missing rows again from the topic, deletes doubled rows, and restores the values of altered rows.
+    The command reads missing rows again from the topic, deletes doubled rows, and restores the values of altered rows.
 
-    Without --execute it lists the changes, and makes none.
+    Without --execute it lists these changes, and makes none.
 
-    With --execute it makes them in one commit, and fences a running job. The commit records user, time and reason.
+    With --execute it makes the changes in one commit, and fences a running job. The commit records user, time and
+    reason.
 
     \b
-    Exit codes.
-      0  no row was wrong, or all wrong rows are repaired.
-      1  rows are wrong and not repaired: --execute was not given, or no repair is possible.
+    Exit codes:
+      0  no row was wrong, or all wrong rows are repaired
+      1  rows are wrong and not repaired: --execute was not given, or no repair is possible
       2  the table cannot be repaired; the error text has the reason
     """  # noqa: D301 - click keeps the lines after a \\b
     import json as json_text

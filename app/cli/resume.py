@@ -67,7 +67,7 @@ def resume(
 ) -> None:
     """Decide where halted partitions continue.
 
-    Without --execute it describes its findings and the change.
+    Without --execute the command describes its findings and the change.
 
     With --execute it makes the change, in one transaction for each partition, and records the user, the time and the
     reason.

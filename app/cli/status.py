@@ -60,8 +60,8 @@ def status(
       4  forgotten: the record arrived, or may have arrived, before an
          operator ran `ratchet forget`; or
          depends: partitions have different answers; or
-         unknown: a partition has no worker, or the record is below
-         the reorder_window, where it is too late to tell
+         unknown: a partition has no worker, or the sequence is too
+         far below the last one to tell (reorder_window)
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     import asyncio
 

@@ -181,7 +181,7 @@ class Replay:
             except Fenced as error:
                 raise Fenced(
                     f"{error}. Another `ratchet dead-letters replay` of stream {letters.name} has started, and has "
-                    "stopped this one. Let it finish"
+                    "stopped this one. Let the other one finish"
                 ) from None
             except BaseException:
                 await producer.abort()

@@ -52,7 +52,7 @@ async def _read(settings: Settings, bootstrap: str) -> Policies:
 def write_policy(
     settings: Settings, bootstrap: str, stream: str | None, deduplicate: bool | None, by: str | None = None
 ) -> int:
-    """Set (True, False) or unset (None) the policy of a stream, or of all streams (stream None).
+    """Set or remove the policy of a stream, or of all streams.
 
     Args:
         settings: settings with the policy topic.

@@ -242,7 +242,7 @@ class Resume:
                 move.close()
 
     async def plan(self, numbers: list[int]) -> list[Plan]:
-        """Return the plan for the partitions `numbers`. Changes nothing.
+        """Return the plan for the partitions `numbers`; change nothing.
 
         Raises:
             SettingsError: the plan needs `--from`, `--forget` or `--recount`, and the option is not given; or only
@@ -771,7 +771,7 @@ class Resume:
 
     @property
     def _what(self) -> str:
-        """Return the command line to record; `plan` compares it."""
+        """Return the command line to record with a decision; `plan` finds repeated decisions by it."""
         wanted = self.wanted
         start = "" if wanted.start is None else f" --from {wanted.start}"
         flags = " --forget" * wanted.forget + " --recount" * wanted.recount + " --adopt" * wanted.adopt

@@ -60,7 +60,7 @@ class Application:
             settings: all settings.
             bootstrap: host:port[,host:port].
             topics: topics of each stream, from `kafka_ratchet.app.worker.topics.prepare`.
-            program: program with agents and tables; None: each record is forwarded unchanged.
+            program: program with agents and tables; None: each new record is forwarded unchanged.
             sends: topics that agents send to, from `kafka_ratchet.app.worker.sent_topics`.
             instance_id: static id in the consumer group, which a process keeps after a crash; None: no static id.
 

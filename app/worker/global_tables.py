@@ -186,7 +186,7 @@ class TopicFollower:
             self._has_more_partitions.set()
 
     async def run(self) -> None:
-        """Follow the topic, and read it again if it was replaced or truncated. Never returns."""
+        """Follow the topic, and read all of it again if records may be missing or outdated. Never returns."""
         while True:
             try:
                 await self._follow()

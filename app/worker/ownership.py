@@ -63,7 +63,7 @@ class StreamOwnership:
             raise TopicMissing(
                 f"stream {name}: the input topic {stream.input!r} does not exist, but the changelog {changelog} shows "
                 "that it existed. Ratchet does not create it again, since the loss of its records would go unnoticed. "
-                f"Restore it; or create it, start the worker, and decide with `ratchet resume --stream {name}`"
+                f"Restore the topic; or create it, start the worker, and decide with `ratchet resume --stream {name}`"
             )
         for setting, topic in (
             ("input", stream.input),

@@ -35,7 +35,7 @@ LATER: Final = 75
 CRASHED: Final = 1
 
 STEADY_S: Final = 5.0
-"""Seconds after which a process counts as steady. When it dies, it is replaced at once.
+"""Seconds after which a process counts as steady. A steady process that dies is replaced at once.
 
 A process that dies earlier is replaced at once only the first time, and later after pauses: the cause of a death
 at the start is likely to recur.

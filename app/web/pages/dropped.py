@@ -192,7 +192,7 @@ def wanted_of(settings: Settings, name: str, asked: Mapping[str, str], most: int
         identity = parse_parts(settings.streams[name].identity, texts, digits)
     partition, offset = parse_partition(asked.get("partition")), parse_offset(asked.get("offset"))
     if offset is not None and partition is None:
-        raise QueryError("offset: needs its partition. Give partition as well")
+        raise QueryError("the offset needs a partition. Give partition as well")
     reason = asked.get("reason") or None
     if reason is not None and len(reason) > REASON_MOST:
         raise QueryError(f"the reason has {len(reason):,} characters; it may have {REASON_MOST} at most")

@@ -64,7 +64,9 @@ class RingFile:
         if size and (size != self.size or os.pread(file, len(header), 0) != header):
             os.close(file)
             aside = self.path.with_name(f"{self.path.name}.aside")
-            log.warning("a history file of another version or shape was renamed", file=str(self.path), aside=str(aside))
+            log.warning(
+                "a history file with a different header or size was renamed", file=str(self.path), aside=str(aside)
+            )
             self.path.replace(aside)
             file, size = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), 0
         if not size:
