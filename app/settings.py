@@ -142,8 +142,8 @@ class Settings(BaseSettings):
     processes: int = Field(default=1, ge=1, le=256)
     """Number of processes of one `ratchet worker`.
 
-    With 1, the command itself is the worker. With more, it starts that many processes, each with its own folder in
-    `state_folder`.
+    With 1, the command itself is the worker. With more, the command starts that many processes, each with its own
+    folder in `state_folder`.
     """
     state_folder: Path = Path("ratchet-state")
     state_memory_mb: int = Field(default=2_048, ge=1, le=1 << 20)
@@ -176,7 +176,7 @@ class Settings(BaseSettings):
             return None
         brokers = [broker.strip() for broker in value.split(",")]
         if not all(BROKERS.fullmatch(broker) for broker in brokers):
-            raise ValueError("write host:port[,host:port], or remove it to use an embedded broker")
+            raise ValueError("write host:port[,host:port], or remove bootstrap to use an embedded broker")
         return ",".join(brokers)
 
     @field_validator("state_folder", mode="before")

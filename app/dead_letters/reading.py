@@ -187,7 +187,7 @@ async def connected(settings: Settings, bootstrap: str, name: str) -> AsyncItera
         if stream.dead_letters not in topics:
             raise TopicMissing(
                 f"stream {name}: the dead-letter topic {stream.dead_letters} does not exist. Start a worker, "
-                "which creates it"
+                "which creates it unless create_topics is false"
             )
         yield LetterTopic(cluster, settings, name, stream, topics)
     finally:

@@ -35,7 +35,7 @@ class PartitionEffect(msgspec.Struct, frozen=True):
     """Effect of a request to forget in one partition.
 
     before: last sequence of the identity before the request was applied; None: there was none.
-    after: last sequence of the identity since then; None: there is none.
+    after: last sequence of the identity after the request was applied; None: there was none.
     position: first input offset that the request applies to.
     """
 

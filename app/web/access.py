@@ -6,10 +6,10 @@ If the settings have a token or a trusted proxy, the page answers a request only
     the cookie of a session          sent by browsers, after the login form.
     the user header of the proxy     accepted from the proxy's addresses alone.
 
-If they have neither, the page answers every request. A change needs `web.write` and the token, by bearer header or
-session; a user of the proxy who has not logged in may only read. A form in a session contains a mark derived from the
-session, and the Origin header of its POST must be this page. A request with a bearer header needs no mark and no
-Origin, because browsers never send that header on their own.
+If the settings have neither, the page answers every request. A change needs `web.write` and the token, by bearer header
+or session; a user of the proxy who has not logged in may only read. A form in a session contains a mark derived from
+the session, and the Origin header of the POST must have this page's address. A request with a bearer header needs no
+mark and no Origin, because browsers never send that header on their own.
 """
 
 from __future__ import annotations

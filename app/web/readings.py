@@ -113,7 +113,7 @@ async def answer(
         request: request with the query.
         template: name of the template. It gets `found` (result or None), `problem` (sentence or None) and `asked`
             (parameters).
-        ask: function that gets the parameters, and returns the result, a whole response, or None if they are no query.
+        ask: function that gets the parameters, and returns the result, a whole response, or None if it gets no query.
         context: further values for the template.
     """
     found, problem, status, asked = None, None, 200, dict[str, str]()

@@ -14,8 +14,11 @@ from kafka_ratchet.transport.assignor import protocol_of
 PLACED: Final = ("input", "output", "dead_letters")
 """Settings that decide the topics of a stream's records. Workers must agree on them, as on the stream's rule."""
 PLACED_IF_SET: Final = ("forward", "duplicates", "duplicates_keep", "event_id")
-"""Settings like `PLACED` that count only if they differ from their default. So workers of an earlier version, which
-lack them, can share a group with workers of this version until a stream uses one."""
+"""Settings like `PLACED` that count only if they differ from their default.
+
+Earlier versions lack these settings. Their workers can share a group with workers of this version until a stream uses
+one of them.
+"""
 EARLIER: Final = "faust"
 """Name of the group protocol of earlier versions, which did not contain rules."""
 SHOWN: Final = 200

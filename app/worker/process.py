@@ -205,7 +205,7 @@ def state_folder(folder: Path) -> Iterator[None]:
             lock.seek(0)
             raise StateFolderInUse(
                 f"{folder}: is used by another worker (process {lock.read().strip() or 'unknown'}). "
-                "Give each worker its own: --state-folder or RATCHET_STATE_FOLDER"
+                "Give each worker its own folder: --state-folder or RATCHET_STATE_FOLDER"
             ) from None
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")

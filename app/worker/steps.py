@@ -144,7 +144,8 @@ def _refuse_circle(
 def refuse_abandoned(bootstrap: str, settings: Settings) -> None:
     """Refuse to start if events wait for an internal stream that the program no longer has.
 
-    Its topic holds these events. The sending streams have committed them, and no other stream would ever read them.
+    The topic of such a stream holds these events. The sending streams have committed them, and no other stream would
+    ever read them.
 
     Args:
         bootstrap: host:port[,host:port]

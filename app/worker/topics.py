@@ -28,7 +28,7 @@ from kafka_ratchet.transport.client.topic_id import TopicState
 log = structlog.get_logger(__name__)
 
 DEAD_LETTER_ROOM: Final = 64 * 1024
-"""Maximum number of bytes that the headers of a dead letter or duplicate (reason, origin) add to its original."""
+"""Maximum number of bytes that the headers of a dead letter or duplicate (reason, origin) add to the input record."""
 COMPACTED: Final = {
     "cleanup.policy": "compact",
     # Segments roll at least once a day, so that the cleaner gets at them: it never touches the active one.

@@ -28,7 +28,7 @@ KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ServingWorker:
-    """Worker with the partitions that it serves, by stream. standing_by: those with a standby copy in the worker."""
+    """Worker with the partitions that it serves, by stream. standing_by: partitions with a standby copy in it."""
 
     worker: WorkerPast
     partitions: dict[str, list[int]]
