@@ -90,6 +90,12 @@ class CommittedPartition:
         """Return the next input offset as of changelog offset `position`; None: nothing was ever committed."""
         return self.progress.next if self.progress else None
 
+    @property
+    def has_processed(self) -> bool:
+        """Return True if a record was processed, judged or not, or identities were imported."""
+        taken = self.progress is not None and (self.progress.judged or self.intervals.unjudged)
+        return bool(taken or len(self))
+
     def _passed(self) -> int | None:
         """Return the next input offset; None: no record was processed yet."""
         taken = self.progress is not None and (self.progress.judged or self.intervals.unjudged)

@@ -30,6 +30,10 @@ class PartitionState(ChangelogReader, Protocol):
         """Return the next input offset as of the last commit; None before the first commit."""
 
     @property
+    def has_processed(self) -> bool:
+        """Return True if a record was processed, judged or not, or identities were imported."""
+
+    @property
     def policy_position(self) -> int:
         """Return the next offset of the policy topic as of the last commit.
 

@@ -50,6 +50,9 @@ def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Top
         duplicates=before.duplicates,
         judging=before.judging,
     )
+    if not state.has_processed and not before.decisions:
+        # Nothing depends on the rule of the first start. The operator may still correct it.
+        before = msgspec.structs.replace(before, rule=now.rule)
     if differences := before.differences(now):
         raise OwnerDiffers(
             f"{state.changelog}, partition {spec.partition}: {'; '.join(differences)}. Its offsets and last "

@@ -258,15 +258,12 @@ class Comparer:
     def run(self, progress: Progress | None = None) -> Comparison:
         """Read both sides and compare them.
 
-        The target is read as of an earlier moment than the source, so that the source has the record of each row in the
-        target. Records that came to the source between the two moments count as in flight.
+        The target is read as of an earlier moment than the source; records of the time between count as in flight.
 
         Raises:
             SettingsError: an option does not fit a side, or a table declares other types than at the last run.
-            SourceError: a side cannot be read.
-            TopicReplaced: the topic was deleted and created again since the last run, or while it was read.
-            LogTruncated: the topic has lost records already read.
-            BrokerUnavailable: Kafka does not answer.
+            SourceError, BrokerUnavailable: a side cannot be read, or Kafka does not answer.
+            TopicReplaced, LogTruncated: the topic was created again, or has lost records already read.
         """
         now_ms = round(time.time() * 1000)
         since, until = self._bounds(now_ms)

@@ -73,7 +73,10 @@ class TakenAway(CommitPath):
     @rule(data=st.data())
     def take_away(self, data: st.DataObject) -> None:
         """While nobody works: what a worker has read before may still come out after."""
-        self.what = what = data.draw(self.kinds)
+        what = data.draw(self.kinds)
+        if what in (RULE, PROGRAM) and not self._has_judged():
+            what = APP  # another rule is no loss as long as no record was judged
+        self.what = what
         for slot in self._running():
             if data.draw(st.booleans()):
                 self._stop(slot)
@@ -122,6 +125,10 @@ class TakenAway(CommitPath):
             log.delete_before(committed)
             self.start(slot=0)
             self._stands_still(0)
+
+    def _has_judged(self) -> bool:
+        entries = self.kafka.logs[CHANGELOG, 0].committed()
+        return any(each.key == PROGRESS and each.value and Progress.unpack(each.value).judged for each in entries)
 
     def _commit_as_another_client(self, data: st.DataObject) -> None:
         """A copy of our metadata is only told from our own where the changelog knows less."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,8 +31,8 @@ SPEC = LaneSpec("in", 0, "out", "dead", "group", "id", app="app", stream="events
 OURS = offset_metadata(HERE, 1)
 
 
-def changelog(position: int | None, owner: Owner | None = None) -> Any:
-    return SimpleNamespace(changelog="changelog", input_position=position, owner=owner)
+def changelog(position: int | None, owner: Owner | None = None, *, has_processed: bool = True) -> Any:
+    return SimpleNamespace(changelog="changelog", input_position=position, owner=owner, has_processed=has_processed)
 
 
 @pytest.mark.parametrize(
@@ -201,3 +202,15 @@ def test_a_take_over_keeps_what_was_said_before() -> None:
 def test_only_a_guess_that_is_stated_as_big_endian_keeps_its_numbers(change: dict[str, str], keeps: bool) -> None:
     before = {"identity": "producer", "sequence": "header:n", "sequence_form": "guess"}
     assert states_its_form(before, before | change) is keeps
+
+
+def test_a_rule_may_be_corrected_before_the_first_record_and_not_after() -> None:
+    topics = {"input": Topic("in", HERE)}
+    other = replace(SPEC, rule={**SPEC.rule, "sequence_form": "little-endian"})
+    first = agreed_owner(SPEC, changelog(None), topics, "")
+    first = msgspec.structs.replace(first, rule={**first.rule, "sequence_form": "guess"})
+    assert agreed_owner(other, changelog(0, first, has_processed=False), topics, "").rule == dict(other.rule)
+    with pytest.raises(OwnerDiffers, match="sequence_form = 'guess'"):
+        agreed_owner(other, changelog(0, first), topics, "")
+    with pytest.raises(OwnerDiffers, match="input was in"):  # its unread records are lost
+        agreed_owner(SPEC, changelog(0, first, has_processed=False), {"input": Topic("in", ELSEWHERE)}, "")
