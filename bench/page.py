@@ -34,10 +34,10 @@ def page(
     Args:
         partitions: partitions of the stream.
         identities: identities of the stream.
-        rounds: number of requests for each page, as HTML and as JSON. The worker is measured in a third as many turns,
-            at least two, with viewers and without.
-        watch_s: seconds of each turn; 0: the worker is not measured.
-        sink: True: the scene has a result table.
+        rounds: number of requests for each page, as HTML and as JSON. The worker's CPU is measured `max(2, rounds //
+            3)` times with viewers (a browser and a Prometheus), and as often without.
+        watch_s: seconds of each such measurement; 0: the worker is not measured.
+        sink: True: a Spark job fills a result table first, so that its pages have data.
         say: function called with a line at each step.
 
     Returns:

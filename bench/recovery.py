@@ -48,9 +48,9 @@ class Recovery(Result):
         store: intact, or lost.
         processes: number of processes of the worker; 1: the program itself was killed.
         partitions: number of partitions that the killed program or process had.
-        seconds: seconds from the new start (from the kill, if a parent starts it) to the first new committed record of
-            the output.
-        every_partition_s: seconds until each of the partitions has had a new committed record.
+        seconds: seconds until the output has its first new committed record. They count from the restart or, if one of
+            several processes was killed, from the kill, because the worker's parent restarts that process at once.
+        every_partition_s: seconds from the same moment until each of the partitions has a new committed record.
     """
 
     keys: int

@@ -133,7 +133,7 @@ class Feed(threading.Thread):
         self.join()
 
     def finish(self) -> list[Event]:
-        """Send the remaining allowed events, end the thread, and return all events sent.
+        """Send events up to the number given to `allow`, end the thread, and return all events sent.
 
         Raises:
             FaultRunFailed: Kafka has not accepted all of them.

@@ -34,9 +34,9 @@ def without_compression(name: str) -> str:
 
 
 def decompressed(raw: io.BufferedReader, compression: Compression) -> io.BufferedReader:
-    """Return a reader of the decompressed bytes; `damage` explains its errors.
+    """Return a reader of the decompressed bytes; for a plain file, the given reader.
 
-    For a plain file, the given reader is returned.
+    The function `damage` describes the errors of that reader.
     """
     if compression == "gzip":
         # gzip.GzipFile reads and buffers as a binary file does, but is typed as less.

@@ -27,7 +27,10 @@ STATISTICS_EVERY_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class ProducerMetrics:
-    """Metrics of a producer since it was created, at one moment; None: unknown, unless the field says otherwise."""
+    """Snapshot of a producer's metrics. Counters begin at its creation.
+
+    None in a field: the value is unknown, unless the field says otherwise.
+    """
 
     name: str
     topic: str

@@ -140,9 +140,10 @@ class TopicReading:
         return frozenset(number for number, each in found.items() if each.leader < 0)
 
     def first_times(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, int]:
-        """Return the timestamp of each partition's first committed record, in ms since 1970; -1: it has none.
+        """Return the timestamp of each partition's first committed record from `starts` on, in ms since 1970.
 
-        A request by time would not do: a record with a timestamp in the future would answer for all after it.
+        -1: that record has no timestamp. The records are read: Kafka's search by time would return an earlier record if
+        that has a timestamp in the future.
 
         Args:
             starts: first offset to read, by partition.

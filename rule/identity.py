@@ -96,7 +96,8 @@ class Identity:
         texts = _texts(given) if isinstance(given, str) else list(given)
         if not texts:
             raise ValueError(
-                f"an empty list is not an identity: write 1 to {PARTS_MOST} parts, producer, key, partition, {_PLACES}"
+                f"an empty list is not an identity. Write producer, partition, or 1 to {PARTS_MOST} of these parts: "
+                f"key, {_PLACES}"
             )
         parts = tuple(IdentityPart.parse(text) for text in texts)
         if len(parts) > PARTS_MOST:

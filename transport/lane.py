@@ -122,7 +122,7 @@ class TransactionTrace(Protocol):
         """Record the start of a transaction. position: next input offset."""
 
     def read(self, batch: RecordBatch) -> None:
-        """Record a batch judged in the open transaction."""
+        """Record a batch that the open transaction will process."""
 
     def ended(self, position: int, *, is_committed: bool) -> None:
         """Record a commit or rollback, if a transaction was open. position: next input offset."""

@@ -1,4 +1,4 @@
-"""Measures of lanes: by batch and by transaction, never by record."""
+"""Measures of lanes, which process one partition each; updated once per batch or transaction, never per record."""
 
 from __future__ import annotations
 

@@ -201,8 +201,9 @@ class _Host:
             topic = engine.topic(derived.get_topic_name())
             if target in sources:
                 raise SettingsError(
-                    f"{place_of(agent.fun)}: agent {agent.name} forwards its records to {topic.name}, the topic that "
-                    "it reads, so it would receive them again forever. Give the step another topic"
+                    f"{place_of(agent.fun)}: agent {agent.name} forwards its records to {topic.name}, a topic that it "
+                    "reads, so it would receive them again forever. Give "
+                    f"{'through' if step.key is None else 'group_by'} another topic"
                 )
         else:
             prefix = "" if first.has_prefix else f"{agent.name}-"

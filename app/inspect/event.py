@@ -50,7 +50,7 @@ def _against(arrival: InputRecord) -> str:
 
 
 def reading_state(sent: SentRecord) -> str:
-    """Return the phrase that says if the reading stream has processed an agent's record; "": not known."""
+    """Return a phrase about a record that an agent sent: whether the stream of its topic has read it; "": unknown."""
     return "" if sent.read is None else "read there" if sent.read else "where it waits for a worker"
 
 

@@ -1,6 +1,6 @@
 """Missing sequences: columns and sentences for `ratchet gaps`.
 
-Separate module: each question of an operator has its own.
+Separate module: each module of this package answers one question of an operator.
 """
 
 from __future__ import annotations

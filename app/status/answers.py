@@ -143,7 +143,7 @@ class StatusProvider(Protocol):
     """Interface of a worker for its status address. Its methods run in the event loop, and read memory only."""
 
     def tables(self) -> list[TableStatus]:
-        """Return the status of each stream that this worker serves."""
+        """Return the status of every stream of this worker, also of streams without a partition here."""
 
     def lookup(self, stream: str, identity: bytes, sequence: int | None) -> list[IdentityStatus]:
         """Return the state of an identity in each partition of this worker.

@@ -106,7 +106,15 @@ class TopicReader:
     """
 
     def __init__(self, settings: Settings, stream: StreamSettings, bootstrap: str, *, input_only: bool = False) -> None:
-        """Look up the topics. input_only: True if only the input must exist, because Spark deduplicates it."""
+        """Look up the topics.
+
+        Args:
+            settings: all settings.
+            stream: the stream to compare.
+            bootstrap: host:port[,host:port].
+            input_only: True if the output and dead-letter topics need not exist, because a Spark job deduplicates the
+                input and writes to a table.
+        """
         self._settings = settings
         self._stream = stream
         self._options: Mapping[str, str | int | bool] = {"bootstrap.servers": bootstrap, **settings.kafka}

@@ -34,16 +34,18 @@ class StreamOwnership:
     """Checks and claims of one stream's topics, before its worker starts."""
 
     def __init__(self, settings: Settings, bootstrap: str, name: str, found: Mapping[str, int]) -> None:
-        """Read all claims.
+        """Read the claims of all applications, see `kafka_ratchet.app.worker.claims`.
 
         Args:
             settings: all settings
             bootstrap: host:port[,host:port]
             name: name of the stream
-            found: partition counts of the existing topics among `names_of`, by topic
+            found: number of partitions of each existing topic that `names_of` returns
 
         Raises:
             BrokerUnavailable: Kafka did not answer.
+            TransportError: Kafka refuses the read.
+            TopicError: this version cannot decode one of the claims.
         """
         self._settings, self._bootstrap, self._name, self._found = settings, bootstrap, name, found
         self._stream: StreamSettings = settings.streams[name]

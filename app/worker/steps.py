@@ -105,7 +105,10 @@ def _made(
 def _checked(settings: Settings, name: str, given: StreamSettings) -> StreamSettings:
     topic = repartition_topic(settings.app, name)
     if given.input != topic:
-        raise SettingsError(f"streams.{name}.input: stream {name} is an internal one of the program. Write {topic!r}")
+        raise SettingsError(
+            f"streams.{name}.input: {name} is an internal stream of the program, so its input must be {topic!r}. Write "
+            "that name"
+        )
     if given.repartition_by is not None:
         raise SettingsError(
             f"streams.{name}.repartition_by: stream {name} is an internal one of the program, and agents choose the "

@@ -137,7 +137,10 @@ class TransactionSpans:
         self._links = {}
 
     def read(self, batch: RecordBatch) -> None:
-        """Record a batch judged in the open transaction, with the traces in its records' headers."""
+        """Count a batch's records to the open transaction, and keep links to the traces in their headers.
+
+        At most `RECORDS_LOOKED_AT` records of a transaction are searched, and `LINKS_MOST` links are kept.
+        """
         look = min(batch.count, RECORDS_LOOKED_AT - self._looked_at)
         for index in range(look):
             if len(self._links) >= LINKS_MOST:

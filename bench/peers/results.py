@@ -107,7 +107,7 @@ class DroppingStore:
         """Call no check, because nothing is kept."""
 
     def check(self) -> StoreCheck:
-        """Return a check without offsets, because this peer stores no results."""
+        """Return a `StoreCheck` without offsets and problems, because nothing is kept."""
         return StoreCheck({}, {}, "")
 
     def other_sources(self) -> list[str]:

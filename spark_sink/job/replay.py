@@ -56,8 +56,8 @@ def run_replay(
         missing = [name for name in RECORD if name not in schema.names]
         if found is None or missing:
             raise OptionRefused(
-                f"job {job.name}: its rows have no column {', '.join(missing or RECORD)}, so that the rows of a "
-                f"record cannot be found again. Let sql or transform keep {' and '.join(RECORD)}, or fill another table"
+                f"job {job.name}: its rows lack {' and '.join(missing or RECORD)}, by which a replay finds the rows of "
+                f"a record. Let sql or transform keep {' and '.join(RECORD)}, or fill another table from the topic"
             )
         held = store.open(schema)
         store.check_before_commit(lambda: planner.require_still_first_topic(held))

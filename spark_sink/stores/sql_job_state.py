@@ -44,7 +44,10 @@ class Statements(NamedTuple):
 
 
 class Marks(Protocol[DatabaseIn]):
-    """Marks of the tables that the offsets belong to; the marks reveal a replaced table."""
+    """Stored facts about the job's tables, such as a table's id and whether it had rows.
+
+    A later difference shows that a table was dropped, created again, restored or emptied.
+    """
 
     cleared: str
     """Name of the rejects table; an operator may delete all of its rows. Empty text: there is no such table."""
@@ -54,7 +57,10 @@ class Marks(Protocol[DatabaseIn]):
         ...
 
     def inconsistency(self, database: DatabaseIn) -> tuple[str, str]:
-        """Return a changed table and a sentence about it, for a job with offsets; see `SqlJobState.inconsistency`."""
+        """Return the name of a table that changed since `note`, and a sentence about the change; else two empty texts.
+
+        The job must have stored offsets.
+        """
         ...
 
 
@@ -71,7 +77,7 @@ class SqlJobState(Generic[Database]):
     statements: ClassVar[Statements]
 
     marks: Marks[Database]
-    """Marks of the tables that the offsets belong to; a subclass sets this field."""
+    """Stored facts about the job's tables; a subclass sets this field."""
 
     def __init__(self, result: str, name: str, topic: str, topic_id: int) -> None:
         self.result, self._name, self._topic, self._topic_id = result, name, topic, topic_id
@@ -243,7 +249,7 @@ class SqlJobState(Generic[Database]):
         write_mode: str,
         changed: tuple[str, str] | None = None,
     ) -> int:
-        """Take over, and replace the stored offsets by an operator's.
+        """Take the table over as a new generation, and store the offsets that an operator chose.
 
         Args:
             database: connection during a transaction.

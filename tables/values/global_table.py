@@ -129,10 +129,10 @@ class GlobalTable(Mapping[Any, Any]):
         """Reason why there are no contents; None: there is no problem."""
 
     def key_bytes(self, key: Any) -> bytes:
-        """Return a program's key as the key bytes of the topic's records.
+        """Encode a key of this table, as the records of its topic have it.
 
         Raises:
-            TableError: the key has another type.
+            TableError: the key is not of the table's `key_type`.
         """
         if self.key_type is bytes:
             return bytes(self._codec.check_key(key))

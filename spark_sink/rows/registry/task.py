@@ -1,6 +1,7 @@
 """Decoding of a registry's values in the executors, by the schema that each value names.
 
-pyspark sends this module by value; executors need pyarrow and nothing of this package, and for JSON Schema jsonschema.
+pyspark sends this module by value, so executors need not have this package. They need pyarrow, and the package
+jsonschema for values with a JSON Schema.
 No executor makes requests to the registry: the task contains the plans of all schemas that the records name.
 """
 

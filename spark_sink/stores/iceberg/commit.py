@@ -296,8 +296,8 @@ class Commit:
 def begin(table: Table) -> Transaction:
     """Return a transaction that fails if the catalog has a newer snapshot than `table`.
 
-    A property in pyiceberg's copy of the table's metadata states the number of retries. Operators may change that
-    property of the table, so each transaction sets it in the copy.
+    pyiceberg would retry on the newer snapshot, as often as a property in its copy of the table's metadata says. An
+    operator may have set the property, so each transaction sets it to 0 in the copy.
     """
     share_snapshots(table)
     properties = {**table.properties, **RETRIES}

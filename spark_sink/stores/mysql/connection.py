@@ -157,10 +157,11 @@ def _require_direct(address: Address, database: Database, number: int) -> None:
     greeted = int(database.thread_id())  # type: ignore[no-untyped-call]
     if greeted != number % 2**32:  # four bytes of the greeting hold it
         raise StoreError(
-            f"{address.host}: the connection leads to a pooler (ProxySQL, MaxScale or another one): it is session "
-            f"{greeted} of the pooler and session {number} of the server. Settings and locks of a session would "
-            "stay with other programs, or be lost between two statements. Nothing was written. Let the url name the "
-            "server itself, or a proxy that passes connections through (HAProxy)"
+            f"{address.host}: the connection leads to a pooler (ProxySQL, MaxScale or another one), because the "
+            f"greeting names session {greeted} and the server names session {number}. A pooler shares sessions of the "
+            "server between programs, so settings and locks of this job could reach another program, or be lost "
+            "between two statements. Nothing was written. Let the url name the server itself, or a proxy that passes "
+            "connections through (HAProxy)"
         )
 
 

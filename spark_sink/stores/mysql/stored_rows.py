@@ -76,7 +76,7 @@ class StoredRows:
             added = self._sum() - self._total
             given = self._number(f"COALESCE(SUM(source.{quoted(COUNT_COLUMN)}), 0)", f"{self._staging} AS source")
             if added != given:
-                self._refuse(f"has totals that grew by {added} records instead of {given}")
+                self._refuse(f"counts {added} more records in its totals, and the job added {given} records")
 
     def refuse_signal(self, reason: str) -> None:
         """Raise the error of a trigger that refused a row; the message names the table's triggers."""

@@ -109,10 +109,11 @@ def count_present(
 def count_records(
     state: SqlJobState[Database], database: Database, table: str, staging: str, rows: sql.Composable
 ) -> int:
-    """Count the table's rows that belong to records of the staged rows; see `count_present` for the arguments.
+    """Count the table's rows with the partition and offset of a staged row.
 
-    A record of another topic may have the same partition and offset, and a transform makes several rows of one record.
-    So the caller compares the growth of this count with the number of added rows.
+    The arguments are those of `count_present`. The count includes rows of other topics with the same partition and
+    offset, and every row that a transform made of one record. So the caller counts before and after the insert, and
+    compares the difference with the number of added rows.
     """
     database.execute(DEFERRED)
     record = "coalesce(_kafka_partition, -1), coalesce(_kafka_offset, -1)"
@@ -191,7 +192,8 @@ def require_added(
     )
     if int(given) != added:
         raise StoreError(
-            f"{where}: the totals of {table} have grown by {added} records instead of {given}. "
+            f"{where}: the job added {given} records to the totals in {table}, but these count {added} more records. A "
+            "trigger or rule has changed them. "
             f"{_remedy(state, database, table)}, then start the job again"
         )
 

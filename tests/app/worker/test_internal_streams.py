@@ -60,7 +60,7 @@ def test_a_section_says_where_it_goes() -> None:
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        ({"input": "elsewhere"}, "stream by-user is an internal one of the program. Write 'shop-repartition.by-user'"),
+        ({"input": "elsewhere"}, "so its input must be 'shop-repartition.by-user'"),
         ({"deduplicate": True}, "streams.by-user.deduplicate: stream by-user is an internal one of the program"),
     ],
 )

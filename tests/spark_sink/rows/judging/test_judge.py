@@ -252,7 +252,7 @@ def test_random_slices_have_the_workers_verdicts(
         ({"identity": ("function:m:f",)}, "Spark reads"),
         ({"identity": ("producer", "key")}, "producer cannot be one of several parts"),
         ({"identity": ("key", "key")}, "names key twice"),
-        ({"identity": ()}, "1 to 8 parts"),
+        ({"identity": ()}, "1 to 8 of these parts"),
         ({"sequence": "field:n"}, "reads sequences from header:NAME or none"),
         ({"sequence": "function:m:f"}, "Or let workers judge"),
         ({"sequence": "header:"}, "header:NAME"),
