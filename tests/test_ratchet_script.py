@@ -461,13 +461,13 @@ def test_ci_uses_the_environment_that_the_script_made(tmp_path: Path, home: str)
     lines = record.read_text().splitlines()
     told = [line.split("ratchet ")[1].strip() for line in lines if "/ratchet " in line]
     assert told.count("setup --dev") == 2  # for Python 3.13 beside what follows
-    share = "1/8"  # the clone is no repository, and has no hash
+    shares = "--share=1/8 --quick-share=1/4"  # the clone is no repository, and has no hash
     hangs = "-o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true"
     assert [each for each in told if each != "setup --dev"] == [
         "docs",
         "bench regress --rounds 1",
         f"test --quick --coverage {hangs}",
-        f"test --all -m not long and not browser --share={share} {hangs}",
+        f"test --all -m not long and not browser {shares} {hangs}",
         "test -m browser",
     ]
     assert [line for line in lines if ".venv" in line] == [

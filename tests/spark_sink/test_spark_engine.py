@@ -56,12 +56,12 @@ def test_what_the_engine_cannot_do_is_refused(target: str, options: dict[str, An
         (
             "/lake/t",
             {"kind": "upsert", "key": "id", "partition_by": ["town"]},
-            "cannot upsert into tables with partition_by",
+            "partition_by is for kind append",
         ),
         (
             "/lake/t",
             {"kind": "totals", "key": "id", "partition_by": ["town"]},
-            "cannot add totals to tables with partition_by",
+            "partition_by is for kind append",
         ),
         ("/lake/t", {"partition_by": ["day(at)"]}, "by plain columns, and not by days or hours"),
     ],

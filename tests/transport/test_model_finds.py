@@ -161,6 +161,7 @@ def test_an_offset_read_behind_a_successor_whose_commit_is_open_in_the_changelog
     if not fixed:
         monkeypatch.setattr(TransactionalProducer, "still_owns", nothing)
     with one_lane(FIRST) as model:
+        model.patch.setattr("kafka_ratchet.transport.changelog.OPEN_WITHIN_S", 0.2)
         model._stop(0)
         model.workers[0] = before = model._new_worker("0")
         before.freeze_at = "fenced"

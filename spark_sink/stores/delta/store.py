@@ -108,11 +108,6 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
                 f"engine {location.engine} supports only counts and sums as totals, and no windows, averages, minima, "
                 "maxima or distinct values. Leave engine out: delta-rs then merges the rows in the driver"
             )
-        if location.engine and self._write_mode.row_key and self._partition_by:
-            merges = "upsert into" if self._write_mode.kind == "upsert" else "add totals to"
-            raise OptionRefused(
-                f"engine {location.engine} cannot {merges} tables with partition_by. Leave partition_by out"
-            )
         if location.engine:
             self._spark_writer = SparkWriter(self._folder, self._partition_by)
         self._by_spark: SparkFiles | None = None
