@@ -15,6 +15,10 @@ from kafka_ratchet.reader.topic import Options, TopicReading
 
 STALLED_AFTER_S: Final = 15.0
 """Least age of the first unread record, in seconds, at which a reader counts as standing still."""
+RECORDS_S: Final = 5.0
+"""Seconds to wait for the first unread records of a topic, shared by its readers."""
+LEAST_RECORDS_S: Final = 1.0
+"""Seconds to wait for those of one reader after others have used up `RECORDS_S`."""
 OPEN_TRANSACTION: Final = "open-transaction"
 LOOKING = ""
 """Owner name of a connection that only reads and takes no partition over."""
@@ -181,14 +185,17 @@ def _long_waits(
 ) -> set[tuple[str, int]]:
     """Return reader and partition of each position with a first unread record older than `STALLED_AFTER_S`.
 
-    If that record has no timestamp or one in the future, the time of the reader's last commit decides.
+    If Kafka does not send that record, or it has no timestamp or one in the future, the time of the reader's last
+    commit decides.
     """
     now_ms, limit_ms = int(time.time() * 1000), int(STALLED_AFTER_S * 1000)
+    deadline = time.monotonic() + RECORDS_S
     found = set()
     for reader in sorted({row.reader for row in rows}):
         mine = {row.partition: row for row in rows if row.reader == reader}
         starts = {n: row.next for n, row in mine.items() if n in stable and row.next >= beginnings[n]}
-        for number, at_ms in reading.first_times(starts, stable).items():
+        limit_s = max(LEAST_RECORDS_S, deadline - time.monotonic())
+        for number, at_ms in reading.first_times(starts, stable, limit_s).items():
             is_unknown = at_ms == NO_TIMESTAMP or at_ms > now_ms + limit_ms
             if (mine[number].committed_ms if is_unknown else at_ms) < now_ms - limit_ms:
                 found.add((reader, number))

@@ -32,6 +32,7 @@ from kafka_ratchet.producers import (
     no_offset,
 )
 from kafka_ratchet.producers.offsets import Answer
+from kafka_ratchet.reader.event import NO_TIMESTAMP
 
 log = structlog.get_logger(__name__)
 
@@ -139,27 +140,31 @@ class TopicReading:
             return frozenset()
         return frozenset(number for number, each in found.items() if each.leader < 0)
 
-    def first_times(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, int]:
+    def first_times(self, starts: Mapping[int, int], ends: Mapping[int, int], limit_s: float) -> dict[int, int]:
         """Return the timestamp of each partition's first committed record from `starts` on, in ms since 1970.
 
-        -1: that record has no timestamp. The records are read: Kafka's search by time would return an earlier record if
-        that has a timestamp in the future.
+        `NO_TIMESTAMP`: that record has none, or Kafka sent neither a record nor the end of the partition within the
+        limit. So it is with a batch that librdkafka cannot read, and without the right to read the topic.
+
+        The records are read: Kafka's search by time would return an earlier record if that has a timestamp in the
+        future.
 
         Args:
             starts: first offset to read, by partition.
             ends: last stable offset by partition.
+            limit_s: time limit of the request for leaders, and then of reading, in seconds.
 
         Returns:
-            The timestamps; a partition without such a record, or without an answer within `LEADERS_S`, is missing.
+            The timestamps; a partition without such a record is missing.
         """
         waiting = {partition for partition, start in starts.items() if start < ends.get(partition, 0)}
         found: dict[int, int] = {}
         if not waiting:
             return found
         with closing(self._consumer(committed=True, **FIRST_RECORD)) as client:
-            deadline = time.monotonic() + LEADERS_S
             with suppress(KafkaException):  # without metadata, the client looks for the leaders a second later
-                client.list_topics(self.topic, timeout=LEADERS_S)
+                client.list_topics(self.topic, timeout=limit_s)
+            deadline = time.monotonic() + limit_s
             client.assign([TopicPartition(self.topic, partition, starts[partition]) for partition in sorted(waiting)])
             while waiting and (left_s := deadline - time.monotonic()) > 0:
                 message = client.poll(left_s)
@@ -172,7 +177,7 @@ class TopicReading:
                     continue  # the client tries again
                 waiting.discard(partition)
                 client.incremental_unassign([TopicPartition(self.topic, partition)])
-        return found
+        return {**dict.fromkeys(waiting, NO_TIMESTAMP), **found}
 
     def high_watermarks(self, partitions: Sequence[int]) -> dict[int, int]:
         """Return the high watermark of each partition; raises the errors of `ends`."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer
 
 from kafka_ratchet.reader import Reader, Sqlite
+from kafka_ratchet.reader import status as status_module
 from kafka_ratchet.reader.positions import StoredPosition
 from kafka_ratchet.reader.status import ReaderProgress, standings
+from kafka_ratchet.transport.batch.decompression import GZIP
+from tests.clock import Clock
+from tests.topic_log.test_second_client import PLAIN, compressed, gzip_members, produce
 
 
 def standing(*, next: int = 5, owner: str = "ab" * 16, silent_s: int | None = None, **changed: Any) -> ReaderProgress:
@@ -87,3 +93,37 @@ def test_a_timestamp_in_the_future_hides_no_standstill(broker: str, new_topic: C
     assert cause() is None
     set_committed(now_ms - 60_000)
     assert cause() == "no-reader"
+
+
+def test_a_record_that_kafka_does_not_send_hides_no_standstill(
+    broker: str, new_topic: Callable[..., str], bill: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka gives neither records nor an error of the second half of a batch in two gzip members."""
+    monkeypatch.setattr(status_module, "RECORDS_S", 0.1)
+    monkeypatch.setattr(status_module, "LEAST_RECORDS_S", 0.1)
+    topic, options = new_topic(1), {"bootstrap.servers": broker}
+    asyncio.run(produce(broker, topic, 0, [PLAIN]))
+    with Reader(topic, store=Sqlite(bill), name="billing", options=options) as reader:
+        for transaction in reader.transactions(until_end=True):
+            transaction.execute("SELECT 1")
+    asyncio.run(produce(broker, topic, 0, [compressed(GZIP, gzip_members)]))
+    for ago_s, cause in ((60, "no-reader"), (-3_600, None)):  # "a moment ago", however slow the machine is
+        with sqlite3.connect(bill) as database:
+            committed_ms = int((time.time() - ago_s) * 1000)
+            database.execute("UPDATE ratchet_reader_positions SET next_offset = 199, committed_ms = ?", (committed_ms,))
+        (found,) = standings(Sqlite(bill), options, 30)
+        assert (found.stalled[0] if found.stalled else None) == cause
+
+
+def test_readers_of_one_topic_share_the_wait_for_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, limits = Clock(), []
+
+    def first_times(starts: dict[int, int], ends: dict[int, int], limit_s: float) -> dict[int, int]:
+        limits.append(limit_s)
+        clock.now += limit_s - 2 if len(limits) == 1 else limit_s
+        return {}
+
+    monkeypatch.setattr(status_module, "time", SimpleNamespace(monotonic=clock, time=time.time))
+    rows = [StoredPosition(name, "orders", 0, 5, 1, "", "id", 0) for name in ("a", "b", "c", "d")]
+    status_module._long_waits(cast("Any", SimpleNamespace(first_times=first_times)), rows, {0: 0}, {0: 9})
+    assert limits == [5, 2, 1, 1]

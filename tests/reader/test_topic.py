@@ -16,7 +16,9 @@ from confluent_kafka.admin import NewTopic
 from faults.kafka import EmbeddedKafka
 from kafka_ratchet.errors import BrokerUnavailable, ReaderError
 from kafka_ratchet.producers import offsets
+from kafka_ratchet.reader.event import NO_TIMESTAMP
 from kafka_ratchet.reader.topic import TopicReading
+from tests.clock import Clock
 
 Answer: TypeAlias = "int | KafkaError"
 
@@ -66,6 +68,45 @@ def test_a_leader_that_stays_away_is_named() -> None:
         reading(_Client({0: 3, 1: -1001}), timeout_s=0).ends(range(2))
     with pytest.raises(ReaderError, match=r"'t' partition 0: Kafka refuses to return its offsets"):
         reading(_Client({0: KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)})).ends([0])
+
+
+class _Records(_Client):
+    """Gives these records and ends of partitions, then nothing; the clock goes on by a second for each poll."""
+
+    def __init__(self, clock: Clock, metadata_s: float, *messages: SimpleNamespace) -> None:
+        super().__init__()
+        self.clock, self.metadata_s, self.messages = clock, metadata_s, list(messages)
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        self.clock.now += self.metadata_s
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        pass
+
+    def incremental_unassign(self, places: list[TopicPartition]) -> None:
+        pass
+
+    def poll(self, timeout: float) -> SimpleNamespace | None:
+        self.clock.now += 1
+        return self.messages.pop(0) if self.messages else None
+
+
+@pytest.mark.parametrize("metadata_s", [0, 60])
+def test_a_partition_that_kafka_gives_no_record_of_is_not_missing(
+    monkeypatch: pytest.MonkeyPatch, metadata_s: float
+) -> None:
+    """Only the end of a partition says that it has no record."""
+
+    def message(partition: int, code: int | None, at_ms: int = 0) -> SimpleNamespace:
+        error = None if code is None else KafkaError(code)
+        return SimpleNamespace(partition=lambda: partition, error=lambda: error, timestamp=lambda: (1, at_ms))
+
+    clock = Clock()
+    monkeypatch.setattr("kafka_ratchet.reader.topic.time", SimpleNamespace(monotonic=clock))
+    refused = message(3, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    client = _Records(clock, metadata_s, message(0, None, 77), message(1, KafkaError._PARTITION_EOF), refused)
+    found = reading(client).first_times(dict.fromkeys(range(4), 5), dict.fromkeys(range(4), 9), limit_s=30)
+    assert found == {0: 77, 2: NO_TIMESTAMP, 3: NO_TIMESTAMP}
 
 
 @pytest.mark.matrix
