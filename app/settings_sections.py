@@ -340,7 +340,7 @@ class SinkSettings(_Section):
     """Port on which the running job serves its metrics; 0: a free port, which the job logs. None: no metrics."""
     metrics_host: str = Field(default="127.0.0.1", min_length=1)
     metrics_file: str | None = Field(default=None, min_length=1)
-    """File that the job writes its metrics to when it ends, for node_exporter's textfile collector."""
+    """File for the metrics of a successful batch run, for node_exporter's textfile collector."""
     name: str = Field(default="results", pattern=r"^[a-z][a-z0-9_-]{0,62}$")
     """Name of the job. A job fences an older one of the same name; jobs of different names may share a table."""
 

@@ -140,7 +140,8 @@ def _run(spec: JobSpec) -> None:
                     scratch=None if spec.scratch is None else Path(spec.scratch),
                 )
     log_end(run, spec.location(access), spec.mode)
-    if spec.metrics_file is not None:
+    # A stopped stream never rewrites the file, and a replay of some range is no run of the schedule.
+    if spec.metrics_file is not None and spec.mode == "batch":
         write_file(run, job.name, job.topic, spec.metrics_file)
     if spec.print_json:
         print(json.dumps({**run.as_dict(), "seconds": round(run.seconds(), 3)}))

@@ -266,7 +266,7 @@ def _add_client_options(parser: argparse.ArgumentParser) -> None:
         "--metrics-port", type=int, metavar="N", help="serve metrics for Prometheus during the run; 0: on a free port"
     )
     parser.add_argument("--metrics-host", default="127.0.0.1", metavar="H", help="address to serve them on")
-    parser.add_argument("--metrics-file", metavar="F", help="write them to this file at the end (F.prom)")
+    parser.add_argument("--metrics-file", metavar="F", help="write them to this file after a batch run (F.prom)")
     parser.add_argument(
         "--log-format", choices=get_args(LogFormat), default="text", help="log lines: text, or one JSON object a line"
     )

@@ -132,6 +132,7 @@ class JobSpec:
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     metrics_file: str | None = None
+    """File for the metrics of a successful run in mode batch; unused in other modes."""
     log_format: LogFormat = "text"
     print_json: bool = False
     """True: print one line of JSON at the end."""

@@ -100,3 +100,24 @@ def test_the_package_imports_nothing_of_the_other_packages() -> None:
                 "kafka_ratchet.rule",
             }, module
             assert {name.split(".")[0] for name in {*names} - ours} <= allowed, module
+
+
+@pytest.mark.parametrize(
+    ("more", "is_written"),
+    [
+        (["--mode=batch"], True),
+        (["--mode=stream"], False),
+        (["--mode=structured"], False),
+        (["--mode=replay", "--start=earliest", "--until=stored"], False),
+    ],
+)
+def test_only_a_batch_run_writes_its_metrics_to_a_file(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], is_written: bool
+) -> None:
+    """The file of a stream that was stopped once would tell of a run that ended long ago, for ever."""
+    for mode in ("batch", "stream", "replay", "structured"):
+        monkeypatch.setattr(f"kafka_ratchet.spark_sink.cli.run_{mode}", lambda *_, **__: RunSummary(0, 0, {}))
+    monkeypatch.setattr("kafka_ratchet.spark_sink.cli.signal.signal", lambda *_: None)
+    file = tmp_path / "sink.prom"
+    assert main([*arguments, *more, f"--metrics-file={file}"]) == EXIT_OK
+    assert file.exists() == is_written
