@@ -281,6 +281,26 @@ def test_rejects_of_a_stream_and_of_a_batch_run_fire(tmp_path: Path) -> None:
 
 
 @promtool
+def test_the_file_of_a_sink_that_is_a_stream_now_fires_nothing(tmp_path: Path) -> None:
+    """Nothing rewrites the file of the batch runs before it. The stream starts after 30 minutes."""
+    where = 'job="node",instance="n",sink="{}",topic="t"'
+    streaming = 'job="ratchet-sink",instance="c",sink="r",topic="t"'
+    series = {f"ratchet_sink_started_timestamp_seconds{{{streaming}}}": "_x6 1800x900"}
+    for sink in ("r", "batch"):
+        in_file = where.format(sink)
+        series |= {
+            f"ratchet_sink_started_timestamp_seconds{{{in_file}}}": "0x900",
+            f"ratchet_sink_finished_timestamp_seconds{{{in_file}}}": "60x900",
+            f"ratchet_sink_rejects_total{{{in_file}}}": "3x900",
+        }
+    labels = {"job": "node", "instance": "n", "sink": "batch", "topic": "t", "severity": "warning"}
+    stale = "No run of sink batch has ended well for 2d 1h 59m 0s."
+    check(tmp_path, "RatchetSinkBatchStale", series, {"48h": None, "50h": stale}, "5m", **labels)
+    rejects = "Sink batch rejects values that do not parse."
+    check(tmp_path, "RatchetSinkRejects", series, {"1h": rejects, "50h": rejects}, "5m", **labels)
+
+
+@promtool
 def test_a_jump_fires_until_the_partition_begins_anew(tmp_path: Path) -> None:
     where = 'job="j",instance="b",stream="s",partition="0"'
     # After a move, the series begins with the jump; a restart of the worker begins at 0.
