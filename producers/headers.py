@@ -109,7 +109,7 @@ def partition_of(key: bytes | None, name: bytes, partitions: int) -> int:
 def headers_of(message: Message) -> list[tuple[str, bytes | None]] | None:
     """Return a record's headers; None: a name is not UTF-8, which Kafka's client for Python cannot read.
 
-    Use the message no more after None: its next list of headers would end the process.
+    After None, read no headers of the message again: its next list of headers would end the process.
     """
     try:
         return _HEADERS(message) or []

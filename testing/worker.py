@@ -35,6 +35,7 @@ from kafka_ratchet.testing.topics import (
     read_committed,
     table_contents,
 )
+from kafka_ratchet.topic_log.reading import readable_headers
 from kafka_ratchet.transport.transactions.crash_points import AGENT_POINTS, POINTS, VARIABLE
 
 CRASH_POINTS: Final = (*POINTS, *AGENT_POINTS)
@@ -383,7 +384,7 @@ class Worker:
 
 
 def _output(topic: str, message: Message) -> Output:
-    return Output(topic, message.key(), value_of(message.value()), tuple(message.headers() or ()))
+    return Output(topic, message.key(), value_of(message.value()), tuple(readable_headers(message)))
 
 
 def mixes(stream: str) -> SettingsError:

@@ -120,6 +120,23 @@ def in_batches(messages: Iterable[Message], most: int) -> Iterator[tuple[Message
         yield batch
 
 
+def readable_headers(message: Message) -> list[tuple[str, bytes | None]]:
+    """Return a record's headers, which a read without a second client may fail to decode.
+
+    Raises:
+        TransportError: a header name is not UTF-8. Read no headers of this message again.
+    """
+    headers = headers_of(message)
+    if headers is None:
+        raise TransportError(
+            f"{message.topic()}, partition {message.partition()}: the record at offset {message.offset()} has a "
+            "header name that is not UTF-8, which Kafka's client for Python cannot read. Give the header another "
+            "name where the records are sent; commands read those already sent with the worker's packages: "
+            "pip install 'kafka-ratchet[worker]'"
+        )
+    return headers
+
+
 class _Reading:
     """Single pass over partitions of a topic, with the position in each partition."""
 
@@ -192,19 +209,14 @@ class _Reading:
             elif offset > self._positions[number]:
                 self._positions[number] = offset  # markers of transactions, which are never given
             return False
-        if (end is None or offset < end) and headers_of(message) is None:
+        # Without a second client, a caller that reads no headers takes the record as it is: see `readable_headers`.
+        if self._second is not None and (end is None or offset < end) and headers_of(message) is None:
             self._refuse(number, offset)
             return False
         return self._move(number, offset)
 
     def _refuse(self, number: int, offset: int) -> None:
         """Leave the batch of a record with unreadable headers to the second client."""
-        if self._second is None:
-            raise TransportError(
-                f"{self._topic}, partition {number}: the record at offset {offset} has a header name that is not "
-                "UTF-8, which Kafka's client for Python cannot read. Give the header another name, or delete the "
-                "records up to this offset"
-            )
         self._positions[number] = offset
         self._refused[number] = KafkaError(KafkaError._BAD_MSG)  # noqa: SLF001 - librdkafka has no public name
 

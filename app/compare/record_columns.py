@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from kafka_ratchet.app.compare.columns import ValueLocation
+from kafka_ratchet.topic_log.reading import readable_headers
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -66,7 +67,7 @@ class Messages:
     def header(self, name: str) -> list[bytes | None]:
         """Return each record's last header of that name; None without it."""
         return [
-            next((value for key, value in reversed(each.headers() or []) if key == name), None)
+            next((value for key, value in reversed(readable_headers(each)) if key == name), None)
             for each in self._messages
         ]
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ratchet.errors import BrokerUnavailable, PositionLost
+from kafka_ratchet.errors import BrokerUnavailable, PositionLost, TransportError
 from kafka_ratchet.producers import offsets
 from kafka_ratchet.topic_log import clients
 from kafka_ratchet.topic_log.clients import (
@@ -22,7 +22,7 @@ from kafka_ratchet.topic_log.clients import (
     offsets_at,
     offsets_from,
 )
-from kafka_ratchet.topic_log.reading import in_batches, records, records_between
+from kafka_ratchet.topic_log.reading import in_batches, readable_headers, records, records_between
 from tests.markers import wait_for_marker
 
 
@@ -234,6 +234,19 @@ def test_a_batch_that_is_refused_is_read_by_the_second_client() -> None:
         second=lambda topic, partition, offset: ([log.message(each) for each in (1, 2, 3)], 4),
     )
     assert [each.offset() for each in found] == [0, 1]
+
+
+def test_unreadable_headers_are_an_error_for_their_reader_alone() -> None:
+    def headers() -> None:
+        raise SystemError("a header name is not UTF-8")
+
+    log = _Log()
+    odd = SimpleNamespace(**{**vars(log.message(0)), "topic": lambda: "t", "headers": headers})
+    log.chunks = iter([[odd]])
+    (found,) = records(cast("Consumer", log), "t", timeout_s=60, end=1)
+    with pytest.raises(TransportError, match=r"^t, partition 0: the record at offset 0 has a header name") as refused:
+        readable_headers(found)
+    assert "delete" not in str(refused.value)
 
 
 class _Skipping(_Log):

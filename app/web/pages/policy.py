@@ -17,6 +17,7 @@ from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
 from kafka_ratchet.app.web.render import SETTINGS
 from kafka_ratchet.app.why.answer import moment
 from kafka_ratchet.app.worker.policy import BY_HEADER
+from kafka_ratchet.producers import headers_of
 from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_count
 from kafka_ratchet.topic_log.reading import records
 
@@ -57,7 +58,7 @@ def _history(settings: Settings, bootstrap: str) -> tuple[list[PolicyRecord], in
         first = max(held.first, held.end - READ_MOST)
         for message in records(asked, topic, 0, first, timeout_s=settings.kafka_timeout_s, end=held.end):
             at = moment(message.timestamp()[1])
-            by = dict(message.headers() or ()).get(BY_HEADER)
+            by = dict(headers_of(message) or ()).get(BY_HEADER)
             who = None if by is None else shown(by[:TEXT_MOST])
             found.append(PolicyRecord(message.offset(), at, who, *_texts(message.key(), message.value())))
     left_out = first - held.first + max(0, len(found) - HISTORY_MOST)

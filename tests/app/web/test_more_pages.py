@@ -23,13 +23,14 @@ from typer.testing import CliRunner
 from kafka_ratchet.app.cli.verify import verify
 from kafka_ratchet.app.dead_letters.reading import connected
 from kafka_ratchet.app.dead_letters.replayed import ReplayedLetters
-from kafka_ratchet.app.names import changelog_name, replayed_topic
+from kafka_ratchet.app.names import changelog_name, policy_topic, replayed_topic
 from kafka_ratchet.app.settings import Settings, SinkSettings, StreamSettings, load, origins
 from kafka_ratchet.app.status.answers import ForgetEffect, IdentityStatus
 from kafka_ratchet.app.status.lookup import QueryError
 from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.app.verify import ExitCode
 from kafka_ratchet.app.web.pages.dropped import cell
+from kafka_ratchet.app.web.pages.policy import _history
 from kafka_ratchet.app.web.pages.settings import rows
 from kafka_ratchet.app.web.readings import Readings, Unanswered
 from kafka_ratchet.app.web.routes import PAGES
@@ -39,6 +40,7 @@ from kafka_ratchet.rule.identity import Identity
 from tests.app.web.test_pages import page
 from tests.app.worker.known_worker import KnownWorker, member, partition, settings_for, table
 from tests.app.written_stream import NOW_MS, Stage, record
+from tests.topic_log.test_second_client import ODD_NAMES, produce
 
 HOSTILE = [
     b"<script>alert(1)</script>",
@@ -148,6 +150,18 @@ async def test_a_record_is_followed_and_what_was_dropped_is_shown_masked(
         assert body["streams"][0]["deduplicate"] is True
         assert (await both(http, url, "/producers"))[1]["topic"] == given
         assert (await both(http, url, "/sinks"))[1] == {"sinks": []}
+
+
+def test_the_history_of_policies_shows_records_with_unreadable_header_names(
+    broker: str, new_topic: Callable[..., str]
+) -> None:
+    settings = settings_for(broker, new_topic(partitions=1))
+    topic = policy_topic(settings.app)
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.create_topics([Topic(topic, 1, 1)])[topic].result(30)
+    asyncio.run(produce(broker, topic, 0, [ODD_NAMES]))
+    found, left_out = _history(settings, broker)
+    assert (len(found), {each.by for each in found}, left_out) == (100, {None}, 0)
 
 
 async def say_replayed(settings: Settings, broker: str, admin: AdminClient) -> None:

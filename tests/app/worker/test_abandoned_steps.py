@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from kafka_ratchet.errors import BrokerUnavailable, SettingsError, TransportErro
 from kafka_ratchet.producers import create_topic
 from kafka_ratchet.transport.transactions.requests import offset_metadata
 from tests.app.written_stream import commit_as_lane
+from tests.topic_log.test_second_client import ODD_NAMES, produce
 
 
 def look(broker: str, settings: Settings) -> None:
@@ -54,6 +56,15 @@ def test_it_is_refused_until_they_are_read_or_deleted(broker: str) -> None:
     reader.close()
     commit_as_lane(broker, app, {Place(topic, 1): (1, offset_metadata("A" * 22, -1))})
     look(broker, settings)
+
+
+def test_events_with_unreadable_header_names_are_refused_as_events(broker: str) -> None:
+    app = f"shop-{uuid.uuid4().hex[:8]}"
+    topic = f"{app}-repartition.old"
+    create_topic(AdminClient({"bootstrap.servers": broker}), topic, partitions=1, timeout_s=60, say=print)
+    asyncio.run(produce(broker, topic, 0, [ODD_NAMES]))
+    with pytest.raises(SettingsError, match="events from offset 0 on wait"):
+        look(broker, Settings(app=app))
 
 
 def test_events_of_a_transaction_that_is_ending_are_waited_for(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
