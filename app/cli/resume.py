@@ -80,7 +80,8 @@ def resume(
 
     from kafka_ratchet.app.local.broker import bootstrap_of
     from kafka_ratchet.app.local.connectivity import wait_until_reachable
-    from kafka_ratchet.app.operations.resume import Resume, ResumeOptions, prepare_new
+    from kafka_ratchet.app.operations.missing_topics import prepare_new
+    from kafka_ratchet.app.operations.resume import Resume, ResumeOptions
     from kafka_ratchet.app.operations.resume_asked import numbers_of, sentences
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.errors import SettingsError

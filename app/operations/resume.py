@@ -20,6 +20,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException
 
 from kafka_ratchet.app.names import changelog_name, policy_topic, transactional_id
+from kafka_ratchet.app.operations.missing_topics import remedy_for
 from kafka_ratchet.app.operations.policy_topic import read_policies
 from kafka_ratchet.app.operations.recounting import (
     Log,
@@ -37,7 +38,7 @@ from kafka_ratchet.app.worker.claims import now, this_user
 from kafka_ratchet.app.worker.group_rules import rules_of, why, works_otherwise
 from kafka_ratchet.app.worker.kept import kept_of
 from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
-from kafka_ratchet.app.worker.topics import prepare, prepare_owners
+from kafka_ratchet.app.worker.topics import prepare_owners
 from kafka_ratchet.errors import (
     Aborted,
     BrokerUnavailable,
@@ -82,11 +83,6 @@ MOST_DIGITS: Final = 19
 """Maximum number of digits of an offset, which has 64 bits. Python refuses numbers of thousands of digits."""
 CHANGELOG_BYTES: Final = 1_000_000
 """Maximum number of bytes of a batch of changelog entries; a topic's max.message.bytes is 1,048,588 by default."""
-WITHOUT_CHANGELOG: Final = (
-    "In a stream without a changelog, `ratchet resume` with --from and --execute creates the topics. Start no worker "
-    "before: it would forward every record of the input"
-)
-"""Remedy of `ratchet resume` for a stream that never ran."""
 
 
 class ResumeOptions(msgspec.Struct, frozen=True):
@@ -137,22 +133,6 @@ class Plan(msgspec.Struct, frozen=True):
         return 0 if self.before is None else max(0, min(self.before, self.end) - self.after)
 
 
-def prepare_new(settings: Settings, bootstrap: str, name: str) -> None:
-    """Create the topics of a stream that no worker has served yet, if its input exists.
-
-    Does nothing if `create_topics` is off, or the stream repartitions its input.
-
-    Raises:
-        RatchetError: as in `prepare`.
-    """
-    stream = settings.streams[name]
-    if stream.repartition_by or not settings.creates_topics(name):
-        return
-    found = partition_counts(admin_client({"bootstrap.servers": bootstrap, **settings.kafka}), names_of(settings, name))
-    if stream.input in found and changelog_name(settings.app, name) not in found:
-        prepare(bootstrap, settings, name, stream)
-
-
 def _named(partitions: Iterable[int]) -> str:
     found = sorted(partitions)
     return f"partition{'s' * (len(found) > 1)} {', '.join(map(str, found))}"
@@ -175,7 +155,7 @@ class Resume:
         wanted: ResumeOptions,
         by: str | None = None,
         *,
-        without_changelog: str = WITHOUT_CHANGELOG,
+        without_changelog: str | None = None,
     ) -> None:
         """Check the stream's topics and their owner.
 
@@ -185,7 +165,8 @@ class Resume:
             name: name of the stream.
             wanted: the operator's decision.
             by: name of the operator; None: the user of this process.
-            without_changelog: remedy for a stream without a changelog, which most likely never ran.
+            without_changelog: remedy for a stream without a changelog, which most likely never ran; None: that of
+                `ratchet resume`.
 
         Raises:
             TopicMissing: a topic of the stream does not exist.
@@ -207,11 +188,9 @@ class Resume:
         self.changelog = changelog_name(settings.app, name)
         for topic in (self.stream.input, *self.stream.writes, self.changelog):
             if topic not in found:
-                # A worker halts a stream with a changelog. Without one, it forwards every record of the input.
-                remedy = "Create it, or start a worker once, which creates it and then halts until you decide"
-                if self.changelog not in found:
-                    is_input = topic == self.stream.input
-                    remedy = f"{'Create it with its final number of partitions. ' * is_input}{without_changelog}"
+                remedy = remedy_for(
+                    topic, settings, name, found, adopt=wanted.adopt, without_changelog=without_changelog
+                )
                 raise TopicMissing(f"stream {name}: the topic {topic} does not exist. {remedy}")
         self.partitions = found[self.stream.input]
         self.shared: list[tuple[str, int]] = []

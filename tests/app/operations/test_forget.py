@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ratchet.app.cli.forget import _sentences as sentences
 from kafka_ratchet.app.operations.forget import ForgetRequests, _sent_to, is_unknown
-from kafka_ratchet.app.operations.resume import prepare_new
+from kafka_ratchet.app.operations.missing_topics import prepare_new
 from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.status.model import Lookup
 from kafka_ratchet.app.verify import verify

@@ -16,7 +16,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ratchet.app.cli import run as run_command
-from kafka_ratchet.app.operations.resume import CHANGELOG_BYTES, Plan, Resume, ResumeOptions, prepare_new
+from kafka_ratchet.app.operations.missing_topics import prepare_new
+from kafka_ratchet.app.operations.resume import CHANGELOG_BYTES, Plan, Resume, ResumeOptions
 from kafka_ratchet.app.operations.resume_asked import sentences
 from kafka_ratchet.app.worker.ownership import StreamOwnership
 from kafka_ratchet.errors import Aborted, BrokerUnavailable, SettingsError, TopicMissing

@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.app.names import changelog_name
+from kafka_ratchet.app.operations.missing_topics import prepare_new
 from kafka_ratchet.app.operations.policy_topic import write_record
-from kafka_ratchet.app.operations.resume import Resume, ResumeOptions, prepare_new
+from kafka_ratchet.app.operations.resume import Resume, ResumeOptions
 from kafka_ratchet.app.operations.state_export import StateExport
 from kafka_ratchet.app.operations.state_import import ImportOptions, StateImport, Where, superseded
 from kafka_ratchet.app.operations.state_rows import Row, read_rows, write_rows
