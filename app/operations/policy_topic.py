@@ -14,7 +14,7 @@ from kafka_ratchet.app.worker.policy import BY_HEADER, Policies, PolicyFollower,
 from kafka_ratchet.app.worker.topics import prepare_policy
 from kafka_ratchet.errors import BrokerUnavailable, RatchetError
 from kafka_ratchet.producers import admin_client
-from kafka_ratchet.topic_log.clients import partition_counts
+from kafka_ratchet.topic_log.clients import all_topics, partition_counts
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
 
@@ -80,15 +80,19 @@ def application_sentence(settings: Settings, bootstrap: str) -> str:
     """
     try:
         members = ask_group(bootstrap, settings).members
-        admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
-        has_run = bool(partition_counts(admin, [changelog_name(settings.app, name) for name in settings.streams]))
+        known = all_topics(admin_client({"bootstrap.servers": bootstrap, **settings.kafka}))
     except RatchetError as error:
         return f"Workers apply it with their next batches; whether any run is unknown: {error}"
     if members:
         return "Workers apply it with their next batches"
-    never = f". Application {settings.app} has never run on this Kafka: check app and bootstrap in the settings"
+    told = f"No worker of application {settings.app} runs now; the policy applies when one starts"
+    # A program's internal streams have changelogs too, and the settings need not name them.
+    if not settings.streams or any(topic.startswith(changelog_name(settings.app, "")) for topic in known):
+        return told
+    # Without a right to describe the changelogs, Kafka shows none.
     return (
-        f"No worker of application {settings.app} runs now; the policy applies when one starts{never * (not has_run)}"
+        f"{told}. Kafka shows no changelog of application {settings.app}, so it has most likely never run there: check "
+        "app and bootstrap in the settings"
     )
 
 

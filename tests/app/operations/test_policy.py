@@ -42,6 +42,8 @@ from tests.transport.kafka_side import until
 
 GLOBAL, STREAM = policy_key(None), policy_key("events")
 ON, OFF = policy_value(True), policy_value(False)
+UNSEEN = "Kafka shows no changelog of application"
+"""Beginning of the hint at an application that never ran."""
 
 
 def settings(stream: bool | None = None, everywhere: bool | None = None, **changed: Any) -> Settings:
@@ -402,13 +404,25 @@ def test_a_written_policy_without_workers_promises_no_effect_now(
     cli(command, standalone_mode=False)
     printed = capsys.readouterr().out
     assert f"No worker of application {place.app} runs now; the policy applies when one starts" in printed
-    assert "has never run on this Kafka: check app and bootstrap" in printed
+    assert f"{UNSEEN} {place.app}, so it has most likely never run there: check app and bootstrap" in printed
     admin, changelog = AdminClient({"bootstrap.servers": place.broker}), changelog_name(place.app, "events")
     assert made_topic(admin, NewTopic(changelog, 1, 1, config=COMPACTED), 30)
     cli(command, standalone_mode=False)
     printed = capsys.readouterr().out
     assert "No worker of application" in printed
-    assert "has never run" not in printed
+    assert UNSEEN not in printed
+
+
+@pytest.mark.parametrize("ran", [False, True])
+def test_an_application_without_streams_in_the_settings_may_have_run(broker: str, ran: bool) -> None:
+    """The changelogs may be of a program's internal streams, which commands do not know."""
+    place = settings(app=f"policy-{uuid.uuid4().hex[:8]}")
+    if ran:
+        admin, changelog = AdminClient({"bootstrap.servers": broker}), changelog_name(place.app, "of-a-program")
+        assert made_topic(admin, NewTopic(changelog, 1, 1, config=COMPACTED), 30)
+    else:
+        place = Settings(app=place.app)
+    assert UNSEEN not in application_sentence(place, broker)
 
 
 def test_a_policy_is_written_where_the_group_cannot_be_described() -> None:
