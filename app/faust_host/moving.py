@@ -18,6 +18,7 @@ from faust.tables.sets import OPERATION_UPDATE, SetTable
 from kafka_ratchet.agents.program import StreamDefinition, ancestors_of
 from kafka_ratchet.app.faust_host.command import load_app, use_lanes
 from kafka_ratchet.app.faust_host.key_json import OTHER, library, writer
+from kafka_ratchet.app.faust_host.processed import READ_S, processed_partitions
 from kafka_ratchet.app.faust_host.program import ConvertedProgram, switch_off
 from kafka_ratchet.app.faust_host.store import LaneStore
 from kafka_ratchet.app.faust_host.transport import GROUP_S, hosted_app, prepare_changelogs
@@ -30,15 +31,13 @@ from kafka_ratchet.app.worker.process import prepare
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.tables.edits import IMPORT, Edit
+from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.totals import PROGRESS, Progress
 from kafka_ratchet.tables.values.table_partition import prefix_of
 from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_counts
 from kafka_ratchet.topic_log.reading import records
 from kafka_ratchet.transport.batch.encoding import encode_entries
 from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster
-
-READ_S: Final = 60.0
-"""Seconds without an answer after which reading a changelog ends."""
 
 EXPIRED: Final = (
     "Kafka deletes offsets of a group without members after offsets.retention.minutes. Without it, all records would "
@@ -150,7 +149,8 @@ class _TakeOver:
     def _plan(self, group: Group, tables: dict[str, dict[int, Entries]]) -> list[tuple[TakenState, Entries]]:
         """Return what to import into each partition, with its rows.
 
-        Partitions that Ratchet has committed are left out: an interrupted import or a worker has written them.
+        Partitions with state of an interrupted import, or records that a worker has processed, are left out. So are
+        those without rows of Faust where a worker has committed an offset, even without a record.
 
         Raises:
             SettingsError: nothing is left to import; offsets have expired in a partition with rows, or in its inputs;
@@ -168,6 +168,7 @@ class _TakeOver:
                 if len(entries) != partitions and any(entries.values()):
                     raise SettingsError(self._other_count(table, len(entries), name, partitions))
             found = []
+            processed = processed_partitions(self._settings, self._bootstrap, name)
             for number in range(partitions):
                 rows = {
                     prefix_of(table) + key: value
@@ -175,7 +176,9 @@ class _TakeOver:
                     for key, value in entries.get(number, {}).items()
                 }
                 position = group.foreign.get((stream.input, number))
-                if (stream.input, number) not in group.committed and (rows or position is not None):
+                # A worker's first start commits an offset before any record.
+                lacks_rows = number not in processed or (stream.input, number) not in group.committed
+                if position is not None or (rows and lacks_rows):
                     found.append((TakenState(name, number, position, len(rows)), rows))
             self._refuse_expired(stream.input, [taken for taken, _ in found if taken.position is None])
             self._refuse_expired_inputs(group, name, sum(taken.keys for taken, _ in found))
@@ -281,7 +284,7 @@ class _TakeOver:
                 try:
                     await move.take_over()
                     await move.read()
-                    if state.input_position is not None:
+                    if _is_used(state):
                         raise SettingsError(
                             f"{state.changelog}, partition {number}: a worker of Ratchet has already processed the "
                             f"input up to offset {state.input_position}. This partition and later ones were not "
@@ -297,9 +300,17 @@ class _TakeOver:
                         edit.pack(state.edits.next),
                     ]
                     owner = await resume.owner_now(cluster)
+                    if state.owner is not None:  # of an idle worker, perhaps with another rule
+                        whole.append(owner.pack())
                     await move.commit(encode_entries(whole, CHANGELOG_BYTES), at, owner.topics["input"].id)
                 finally:
                     move.close()
+
+
+def _is_used(state: SequencePartition) -> bool:
+    """Return True if a partition has processed records, imported state or an operator's decision."""
+    is_decided = state.owner is not None and bool(state.owner.decisions)
+    return state.has_processed or is_decided or any(each.kind == IMPORT for each in state.edits)
 
 
 def _waiting(place: tuple[str, int], offset: int, reached: int | None, group: str) -> str:

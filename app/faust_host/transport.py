@@ -22,6 +22,7 @@ from kafka_ratchet.agents.topic import TopicOptions
 from kafka_ratchet.app.faust_host.answers import Answers
 from kafka_ratchet.app.faust_host.check import in_memory, refuse_shown
 from kafka_ratchet.app.faust_host.inputs import find_topics, function_of, options_of, sources_of
+from kafka_ratchet.app.faust_host.processed import processed_partitions
 from kafka_ratchet.app.faust_host.producer import LaneProducer
 from kafka_ratchet.app.faust_host.program import ConvertedProgram, host, switch_off
 from kafka_ratchet.app.faust_host.refusals import not_exact
@@ -58,7 +59,7 @@ from kafka_ratchet.errors import (
 )
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.spark_sink.secrets import hidden
-from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_counts
+from kafka_ratchet.topic_log.clients import partition_counts
 from kafka_ratchet.transport.assignment import Lanes as AssignedLanes
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.lane_spec import LaneState
@@ -367,16 +368,16 @@ def prepare_all(hosted: ConvertedProgram, settings: Settings, bootstrap: str) ->
 def refuse_plain_faust(hosted: ConvertedProgram, settings: Settings, bootstrap: str) -> None:
     """Refuse to start after commits of plain Faust workers, because the tables would begin empty.
 
-    It ignores topics with earlier commits of Ratchet's lanes: there, a lane halts at another client's offset.
+    It ignores topics with records that Ratchet's lanes have processed: there, a lane halts at another client's offset.
 
     Raises:
-        SettingsError: the group has such offsets for a topic without commits of lanes.
+        SettingsError: the group has such offsets for a topic without records that lanes have processed.
     """
     group = ask_group(bootstrap, settings, GROUP_S)
     topics = {*hosted.inputs.values()}
     theirs = sorted(place for place in group.foreign if place[0] in topics)
     if theirs:
-        started = _topics_with_commits(hosted, settings, bootstrap, {topic for topic, _ in theirs})
+        started = _topics_with_records(hosted, settings, bootstrap, {topic for topic, _ in theirs})
         theirs = [place for place in theirs if place[0] not in started]
     if theirs:
         topic, number = theirs[0]
@@ -388,19 +389,13 @@ def refuse_plain_faust(hosted: ConvertedProgram, settings: Settings, bootstrap: 
         )
 
 
-def _topics_with_commits(hosted: ConvertedProgram, settings: Settings, bootstrap: str, topics: set[str]) -> set[str]:
-    """Return the topics with commits of Ratchet's lanes, found by records in their changelogs."""
-    options = {"bootstrap.servers": bootstrap, **settings.kafka}
-    changelogs = {
-        topic: changelog_name(settings.app, stream) for stream, topic in hosted.inputs.items() if topic in topics
+def _topics_with_records(hosted: ConvertedProgram, settings: Settings, bootstrap: str, topics: set[str]) -> set[str]:
+    """Return the topics with records that Ratchet's lanes have processed, or with imported state."""
+    return {
+        topic
+        for stream, topic in hosted.inputs.items()
+        if topic in topics and processed_partitions(settings, bootstrap, stream)
     }
-    counts = partition_counts(admin_client(options), list(changelogs.values()))
-    with consumer(options, settings.app) as client:
-        return {
-            topic
-            for topic, changelog in changelogs.items()
-            if changelog in counts and any(held.end > 0 for held in offset_ranges(client, changelog, counts[changelog]))
-        }
 
 
 def refuse_other_partitions(hosted: ConvertedProgram, settings: Settings, counts: Mapping[str, int]) -> None:

@@ -46,6 +46,10 @@ def program(broker: str, tmp_path: Path) -> Iterator[HostedProgram]:
 def total_by_plain_faust(program: HostedProgram, partitions: int = 2) -> None:
     program.create("orders", partitions=partitions)
     program.create("done")
+    total_more_by_plain_faust(program)
+
+
+def total_more_by_plain_faust(program: HostedProgram) -> None:
     program.kind = "kafka"
     program.publish("orders", [(str(n), user) for n, user in enumerate(USERS)])
     program.start()
@@ -89,6 +93,22 @@ def test_an_import_interrupted_among_the_inputs_halts_the_rest(program: HostedPr
     done = program.run(*IMPORT)
     assert done.returncode == 0, done.stderr
     check_totals(program, 2)
+
+
+def test_a_start_of_lanes_without_records_lets_a_later_import_in(program: HostedProgram) -> None:
+    program.create("orders", "done")
+    program.start()
+    program.wait_until_read()
+    program.stop()
+    total_more_by_plain_faust(program)
+    assert "plain Faust workers have committed" in refusal_to_start(program)
+    done = program.run(*IMPORT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("partition") >= 4
+    check_totals(program, 2)
+    again = program.run(*IMPORT)
+    assert again.returncode == 2, again.stdout
+    assert "has already committed" in again.stderr
 
 
 def refusal_to_import(program: HostedProgram) -> str:
