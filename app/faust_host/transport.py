@@ -62,12 +62,16 @@ from kafka_ratchet.spark_sink.secrets import hidden
 from kafka_ratchet.topic_log.clients import partition_counts
 from kafka_ratchet.transport.assignment import Lanes as AssignedLanes
 from kafka_ratchet.transport.client.security import client_options
+from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneState
+from kafka_ratchet.transport.stalls import StallCause
 
 log = structlog.get_logger(__name__)
 
 GROUP_S: Final = 30.0
 BEGINNING: Final = (LaneState.STARTING, LaneState.RESTORING)
+BUSY: Final = (StallCause.STARTING, StallCause.RESTORING)
+"""Causes of a slow start that come from its own work; with any other cause, the lane waits for Kafka."""
 LOOK_EVERY_S: Final = 0.1
 """Seconds between two looks at the lanes of a starting worker. Lanes do not report changes of their states."""
 SIGNALS: Final = ("on_partitions_assigned", "on_partitions_revoked", "on_rebalance_complete")
@@ -265,18 +269,25 @@ class Lanes(Service):
 async def until_lanes_run(app: Any, lanes: AssignedLanes) -> bool:
     """Wait until the lanes of the first assignment run, so that tasks see a leader and complete tables.
 
-    A failed lane is not waited for: its partition may stay halted.
+    A failed lane is not waited for: its partition may stay halted. Nor is a lane that Kafka keeps from starting: its
+    partition may stay without a leader.
 
     Returns:
         True if the app has stopped before.
     """
     while not app.should_stop:
-        statuses = [lane.status for lane in lanes.running.values()]
-        some_begin = any(each.state in BEGINNING and not each.restarts for each in statuses)
-        if lanes.has_joined and not lanes.waiting and not some_begin:
+        if lanes.has_joined and not lanes.waiting and not any(map(_begins, lanes.running.values())):
             return False
         await app.sleep(LOOK_EVERY_S)
     return True
+
+
+def _begins(lane: Lane) -> bool:
+    """Return True if a lane is on its way to its first records, however long its replay takes."""
+    if lane.status.state not in BEGINNING or lane.status.restarts:
+        return False
+    stall = lane.stall()
+    return stall is None or stall.cause in BUSY
 
 
 def forward_signals(member: Any, app: Any, inputs: Mapping[str, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,13 +17,18 @@ from kafka_ratchet.app.worker.topics import config_of
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.topic_log.clients import partition_counts
 from kafka_ratchet.transport.lane_spec import LaneState
+from kafka_ratchet.transport.stalls import Stall, StallCause
 
 
 class StartingWorker:
     """Faust app and lanes whose states change with each pause of the waiting function."""
 
     def __init__(self, rounds: list[Any]) -> None:
-        """rounds: states of the lanes, as (state, number of restarts); None: not joined; "stop": the app stops."""
+        """Store the result of each pause.
+
+        rounds: states of the lanes, as (state, number of restarts, cause of a stall); None: not joined; "stop": the app
+            stops.
+        """
         self._rounds: Iterator[Any] = iter(rounds)
         self.has_joined, self.waiting, self.should_stop = False, set[Any](), False
         self.running: dict[Any, Any] = {}
@@ -36,13 +41,19 @@ class StartingWorker:
         lanes = found if isinstance(found, list) else []
         self.waiting = {number for number, each in enumerate(lanes) if each is None}
         self.running = {
-            number: SimpleNamespace(status=SimpleNamespace(state=each[0], restarts=each[1]))
+            number: SimpleNamespace(status=SimpleNamespace(state=each[0], restarts=each[1]), stall=stalled(*each[2:]))
             for number, each in enumerate(lanes)
             if each is not None
         }
 
 
+def stalled(cause: StallCause | None = None) -> Callable[[], Stall | None]:
+    return lambda: None if cause is None else Stall(cause, "orders, partition 0: stands still", 0.0)
+
+
 STARTING, RESTORING, RUNNING = (LaneState.STARTING, 0), (LaneState.RESTORING, 0), (LaneState.RUNNING, 0)
+BLOCKED, REPLAYING = (LaneState.STARTING, 0, StallCause.NO_LEADER), (LaneState.RESTORING, 0, StallCause.RESTORING)
+QUEUED, WITHOUT_POLICY = (LaneState.STARTING, 0, StallCause.STARTING), (LaneState.RESTORING, 0, StallCause.NO_ANSWER)
 
 
 @pytest.mark.parametrize(
@@ -52,11 +63,13 @@ STARTING, RESTORING, RUNNING = (LaneState.STARTING, 0), (LaneState.RESTORING, 0)
         ([None, [None, STARTING], [RUNNING, RESTORING], [RUNNING, RUNNING]], False),
         ([[STARTING], [(LaneState.HALTED, 0)]], False),
         ([[STARTING], [(LaneState.STARTING, 1)]], False),
+        ([[STARTING, RUNNING], [BLOCKED, REPLAYING], [BLOCKED, RUNNING]], False),
+        ([[QUEUED], [REPLAYING], [WITHOUT_POLICY]], False),
         ([None, "stop"], True),
         ([[STARTING], "stop"], True),
     ],
 )
-async def test_tasks_wait_until_each_lane_runs_or_has_failed(rounds: list[Any], has_stopped: bool) -> None:
+async def test_tasks_wait_until_each_lane_runs_or_has_failed_or_stalled(rounds: list[Any], has_stopped: bool) -> None:
     worker: Any = StartingWorker(rounds)
     await worker.sleep(0)
     assert await until_lanes_run(worker, worker) == has_stopped
