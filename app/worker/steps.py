@@ -200,10 +200,14 @@ def _ends(bootstrap: str, settings: Settings, topic: str, partitions: list[int])
                 break
             time.sleep(PAUSE_S)
     blocked = ask_about(bootstrap, settings, {(topic, still_open): (stable[still_open], ends[still_open])})
+    resume = f"ratchet resume --stream PARENT --open-transaction commit --topic {topic}"
     raise TransportError(
         f"{topic}, partition {still_open}: a transaction has been open at offset {stable[still_open]} for more than "
         f"{limit_s:.0f} s{''.join(f'. {each}' for each in blocked)}. It may hold events for a stream that the program "
-        "does not have; start again when it has ended"
+        "does not have. If its producer still runs, start again when the transaction has ended. If not, it never ends "
+        "by itself: start the program that has the stream, whose lanes end the transaction; or list it with "
+        f"`{resume}` for each stream PARENT that sent to that stream, and end it with --partition P --reason TEXT "
+        "--execute (or `abort` in place of `commit`); or delete the topic if its events may be lost"
     )
 
 

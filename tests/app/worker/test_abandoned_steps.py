@@ -94,6 +94,10 @@ def test_a_transaction_that_stays_open_is_named(broker: str, monkeypatch: pytest
     producer.flush(60)
     monkeypatch.setattr("kafka_ratchet.app.worker.steps.DEAD_TRANSACTION_S", -1.0)
     named = rf"repartition\.old, partition 0: .*open at offset 0 .*{app}"
-    with pytest.raises(TransportError, match=named):
+    with pytest.raises(TransportError, match=named) as refused:
         look(broker, Settings(app=app, transaction_timeout_ms=1_000, commit_interval_ms=100))
+    remedy = str(refused.value)
+    assert "start the program that has the stream, whose lanes end the transaction" in remedy
+    assert f"`ratchet resume --stream PARENT --open-transaction commit --topic {topic}`" in remedy
+    assert "delete the topic if its events may be lost" in remedy
     producer.abort_transaction()
