@@ -1,4 +1,4 @@
-"""Partitions in which Ratchet has processed records, as their changelogs show.
+"""Partitions with records that Ratchet has processed, as their changelogs show.
 
 The group's offsets do not tell it, because the first start of a partition commits its offset before any record.
 """
