@@ -65,6 +65,7 @@ from kafka_ratchet.transport.resumption import (
     agreed_owner,
     agreed_position,
     foreign_offset,
+    known_position,
     with_duplicates,
     with_judging,
 )
@@ -358,7 +359,8 @@ class Lane:
             known = group_log(self.cluster, spec.group)
             place = spec.topic, spec.partition
             commit = await known.commit(self.cluster, *place, committed.offset, self._fetching)
-            raise ForeignOffset(foreign_offset(spec, state.input_position, committed, commit)) from None
+            own = known_position(state, spec.topic)
+            raise ForeignOffset(foreign_offset(spec, own, committed, commit)) from None
         is_new = position is None
         if position is None:
             position = await self.cluster.offset(spec.topic, spec.partition, EARLIEST, self._asking)
@@ -374,7 +376,7 @@ class Lane:
         self._position = self.status.position = position
         self._unread.clear()
         self._input_end = InputEnd(self._arrivals)
-        self._epoch = state.progress_epoch if position == state.input_position else NO_EPOCH
+        self._epoch = state.progress_epoch if position == known_position(state, spec.topic) else NO_EPOCH
         self._records = self._requests_to = 0
         self.status.move(LaneState.RUNNING)
         self.status.error, self.status.running_since = None, time.time()

@@ -177,6 +177,23 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
         topic, here = self.topics.get(part), now.topics.get(part)
         return topic is not None and here is not None and topic != here
 
+    def comparable(self, now: Owner, *, has_processed: bool) -> Owner:
+        """Return this owner without the differences that an operator may still make.
+
+        Nothing depends on the rule and the topics of the first start until the partition has processed a record. So the
+        operator may correct a setting or a misspelt topic name until then. A topic created again under its name stays a
+        difference, because its unread records are lost.
+
+        Args:
+            now: owner with the present topics and rule.
+            has_processed: True if the partition has processed a record, or identities were imported.
+        """
+        if has_processed or self.decisions:
+            return self
+        named = ((part, self.topics.get(part), now.topics.get(part)) for part in (INPUT, OUTPUT, POLICY))
+        topics = {part: there for part, held, there in named if held and there and held.name != there.name}
+        return msgspec.structs.replace(self, rule=dict(now.rule), topics={**self.topics, **topics})
+
     def differences(self, now: Owner) -> list[str]:
         """Return one phrase for each difference between this owner and the present one."""
         found = []

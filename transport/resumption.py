@@ -12,8 +12,9 @@ from kafka_ratchet.errors import ChangelogLost, ForeignOffset, OwnerDiffers
 from kafka_ratchet.transport.client.cluster import CommittedPosition
 from kafka_ratchet.transport.client.errors import replaced
 from kafka_ratchet.transport.client.group_log import Commit
+from kafka_ratchet.transport.client.topic_id import NO_EPOCH
 from kafka_ratchet.transport.lane_spec import LaneSpec
-from kafka_ratchet.transport.owner import DuplicatesFrom, JudgingFrom, Owner, Topic
+from kafka_ratchet.transport.owner import INPUT, DuplicatesFrom, JudgingFrom, Owner, Topic
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.transactions.requests import NEWER, OURS
 
@@ -43,17 +44,15 @@ def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Top
             if (claimed := spec.claimed.get(topic.name, topic.id)) != topic.id:
                 raise replaced(topic.name, claimed, topic.id)
         return now
+    is_new = begins_anew(state, spec.topic)
     now = msgspec.structs.replace(
         now,
         decisions=before.decisions,
-        broken=before.broken or truncated,
-        duplicates=before.duplicates,
+        broken=truncated if is_new else before.broken or truncated,
+        duplicates=() if is_new else before.duplicates,  # offsets of another input would mean nothing
         judging=before.judging,
     )
-    if not state.has_processed and not before.decisions:
-        # Nothing depends on the rule of the first start. The operator may still correct it.
-        before = msgspec.structs.replace(before, rule=now.rule)
-    if differences := before.differences(now):
+    if differences := before.comparable(now, has_processed=state.has_processed).differences(now):
         raise OwnerDiffers(
             f"{state.changelog}, partition {spec.partition}: {'; '.join(differences)}. Its offsets and last "
             f"sequences do not apply to the present topics and rule: continuing with them would lose or double "
@@ -61,6 +60,25 @@ def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Top
             f"{spec.partition}`; see docs/reference/halted.md"
         )
     return now
+
+
+def begins_anew(state: PartitionState, topic: str) -> bool:
+    """Return True if the changelog's position is one of an earlier input, of which no record was processed.
+
+    topic: name of the present input
+    """
+    if state.owner is None or state.has_processed or state.owner.decisions:
+        return False
+    before = state.owner.topics.get(INPUT)
+    return before is not None and before.name != topic
+
+
+def known_position(state: PartitionState, topic: str) -> int | None:
+    """Return the changelog's next offset of the input; None without one.
+
+    topic: name of the present input
+    """
+    return None if begins_anew(state, topic) else state.input_position
 
 
 def with_duplicates(owner: Owner, topic: Topic | None, position: int) -> Owner:
@@ -139,7 +157,7 @@ def agreed_position(
         OwnerDiffers: a newer version has committed the offset.
         ForeignOffset: another client has committed the offset.
     """
-    known = state.input_position
+    known = known_position(state, spec.topic)
     here = log.bind(topic=spec.topic, partition=spec.partition)
     if committed is None:
         if known is not None:
@@ -156,6 +174,9 @@ def agreed_position(
         raise ForeignOffset(foreign_offset(spec, known, committed))
     if found["topic"] != input_id:
         raise replaced(spec.topic, found["topic"], input_id)
+    if begins_anew(state, spec.topic) and int(found["epoch"]) == NO_EPOCH:
+        # The stream had this input before the one that the changelog names, and has read nothing of it either.
+        return committed.offset
     # Otherwise both were committed in one transaction, and if they differ one of them has changed.
     if known is None or known < committed.offset:
         start = "earliest" if known is None else str(known)

@@ -21,9 +21,20 @@ from kafka_ratchet.app.worker.claims import (
     read_claims,
     taken,
 )
-from kafka_ratchet.errors import PartitionsDiffer, SettingsError, TopicMissing, TopicTaken
+from kafka_ratchet.errors import (
+    OwnerDiffers,
+    PartitionsDiffer,
+    SettingsError,
+    StateError,
+    TopicMissing,
+    TopicTaken,
+)
 from kafka_ratchet.producers import admin_client, describe_topic
+from kafka_ratchet.tables.totals import PROGRESS, Progress
 from kafka_ratchet.topic_log.clients import NEW_TOPIC_S, consumer, offset_ranges, partition_counts
+from kafka_ratchet.topic_log.reading import records_between
+from kafka_ratchet.transport.owner import INPUT, Owner
+from kafka_ratchet.transport.owner import KEY as OWNER
 
 ASK_S: Final = 30.0
 FOR_URLS: Final = str.maketrans("+/", "-_", "=")
@@ -56,12 +67,12 @@ class StreamOwnership:
         """Refuse topics that another writer uses, and a missing input that the stream has read before.
 
         Raises:
-            TopicMissing: the input is missing, and the changelog already has records.
+            TopicMissing: the input is missing, and the changelog shows that a lane has read it.
             TopicTaken: input, output or dead letters are claimed as a changelog; or another stream has claimed the dead
                 letters; or the topic of duplicates is claimed for anything else.
         """
         stream, app, name = self._stream, self._settings.app, self._name
-        if stream.input not in self._found and self._has_records(changelog):
+        if stream.input not in self._found and self._has_read(changelog):
             raise TopicMissing(
                 f"stream {name}: the input topic {stream.input!r} does not exist, but the changelog {changelog} shows "
                 "that it existed. Ratchet does not create it again, since the loss of its records would go unnoticed. "
@@ -214,7 +225,7 @@ class StreamOwnership:
                 "duplicates, so another program wrote them. Its records and the stream's duplicates would be mixed. "
                 f"Name a new or an empty topic in streams.{name}.duplicates"
             )
-        if part == OUTPUT and known is None and not (is_new or self._has_committed() or self._has_records(changelog)):
+        if part == OUTPUT and known is None and not (is_new or self._has_processed(changelog)):
             raise TopicTaken(
                 f"{topic}: has records, and stream {name!r} of application {app!r} has never committed anything: "
                 "another program wrote them, and events may count twice. If the application or the stream was renamed, "
@@ -242,6 +253,37 @@ class StreamOwnership:
         with consumer(self._options, self._settings.app) as client:
             partitions = self._found.get(topic, 0)
             return any(held.end > 0 for held in offset_ranges(client, topic, partitions, ASK_S, NEW_TOPIC_S))
+
+    def _has_read(self, changelog: str) -> bool:
+        """Return True if the changelog has processed records, or names the input as the one that its lanes read."""
+        if not self._has_records(changelog):
+            return False
+        owners = self._first_owners(changelog)
+        inputs = [each.topics.get(INPUT) for each in owners or ()]
+        return owners is None or any(each is not None and each.name == self._stream.input for each in inputs)
+
+    def _has_processed(self, changelog: str) -> bool:
+        """Return True if the stream has processed a record, or has lost the changelog that would show it."""
+        if self._has_records(changelog):
+            return self._first_owners(changelog) is None
+        return self._has_committed()
+
+    def _first_owners(self, changelog: str) -> list[Owner] | None:
+        """Return the owner entries of lanes that have processed no record; None if one has, or an operator decided."""
+        with consumer(self._options, self._settings.app) as client:
+            ranges = enumerate(offset_ranges(client, changelog, self._found[changelog], ASK_S, NEW_TOPIC_S))
+            spans = {number: held for number, held in ranges if held.first < held.end}
+            owners = []
+            for entry in records_between(client, changelog, spans, timeout_s=self._settings.kafka_timeout_s):
+                key, value = entry.key() or b"", entry.value() or b""
+                try:
+                    if key == OWNER:
+                        owners.append(Owner.unpack(value))
+                    elif key != PROGRESS or Progress.unpack(value).judged:
+                        return None
+                except (OwnerDiffers, StateError):
+                    return None  # whatever another program or version has written, it is no first start
+            return None if any(each.decisions for each in owners) else owners
 
     def _has_committed(self) -> bool:
         """Return True if the group has committed offsets of the input in a lane's transaction."""

@@ -17,6 +17,7 @@ from kafka_ratchet.transport.client.topic_id import id_text
 from kafka_ratchet.transport.lane import WORTH_A_COMMIT
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.transactions.requests import offset_metadata
+from tests.topic_config import recreate_topic
 from tests.transport.kafka_side import (
     Read,
     commit_by_hand,
@@ -385,13 +386,46 @@ async def test_an_input_created_again_before_the_first_record_halts_the_lane(sit
     first.lane.start()
     await until(lambda: first.lane.status.commits == 1, "the position of the first start")
     await first.close()
-    old, site.input = site.input, create_topic(site.bootstrap, "made-again.in")
+    recreate_topic(site.bootstrap, site.input)
     site.produce(events(1))
-    second = await site.owner(group=f"group-{old}", transactional_id=f"id-{old}")
+    second = await site.owner()
     second.lane.start()
     await until(lambda: second.lane.status.state is LaneState.HALTED)
-    assert f"its input was {old}" in (second.lane.status.error or "")
+    assert f"its input was {site.input}" in (second.lane.status.error or "")
     assert site.output_values() == []
+
+
+async def test_a_misspelt_input_is_corrected_before_the_first_record(site: Site) -> None:
+    misspelt = await site.owner()
+    misspelt.lane.start()
+    await until(lambda: misspelt.lane.status.commits == 1, "the position of the first start")
+    await misspelt.close()
+    old, site.input = site.input, create_topic(site.bootstrap, "corrected.in")
+    site.produce(events(*range(1, 11)))
+    delete_before(site.bootstrap, site.input, 5)
+    corrected = await site.owner(group=f"group-{old}")
+    corrected.lane.start()
+    await corrected.reach(10)
+    assert (corrected.lane.status.restarts, site.output_values()) == (0, numbers(6, 10))
+    await corrected.close()
+    site.input = old
+    back = await site.owner(group=f"group-{old}")
+    back.lane.start()
+    await until(lambda: back.lane.status.state is LaneState.HALTED)
+    assert "its input was corrected.in" in (back.lane.status.error or "")
+
+
+async def test_a_misspelt_output_is_corrected_before_the_first_record(site: Site) -> None:
+    misspelt = await site.owner()
+    misspelt.lane.start()
+    await until(lambda: misspelt.lane.status.commits == 1, "the position of the first start")
+    await misspelt.close()
+    site.output = create_topic(site.bootstrap, "corrected.out")
+    site.produce(events(1, 2, 3))
+    corrected = await site.owner()
+    corrected.lane.start()
+    await corrected.reach(3)
+    assert (corrected.lane.status.restarts, site.output_values()) == (0, numbers(1, 3))
 
 
 async def test_an_output_that_is_deleted_under_a_lane_halts_it_by_name(

@@ -12,11 +12,13 @@ import structlog
 
 from kafka_ratchet.errors import ChangelogLost, ForeignOffset, OwnerDiffers, TopicReplaced
 from kafka_ratchet.transport.client.cluster import CommittedPosition
+from kafka_ratchet.transport.client.topic_id import NO_EPOCH
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.owner import (
     AGENTS,
     RECORDS,
     UNDECIDED,
+    Decision,
     DuplicatesFrom,
     JudgingFrom,
     Owner,
@@ -214,3 +216,28 @@ def test_a_rule_may_be_corrected_before_the_first_record_and_not_after() -> None
         agreed_owner(other, changelog(0, first), topics, "")
     with pytest.raises(OwnerDiffers, match="input was in"):  # its unread records are lost
         agreed_owner(SPEC, changelog(0, first, has_processed=False), {"input": Topic("in", ELSEWHERE)}, "")
+
+
+def test_a_topic_may_be_renamed_before_the_first_record_and_not_after() -> None:
+    first = Owner("app", "events", {}, {"input": Topic("misspelt", ELSEWHERE), "output": Topic("out", HERE)})
+    first = msgspec.structs.replace(first, broken="lost its end", duplicates=(DuplicatesFrom(7),))
+    topics = {"input": Topic("in", HERE), "output": Topic("renamed", ELSEWHERE)}
+    now = agreed_owner(SPEC, changelog(7, first, has_processed=False), topics, "")
+    assert (now.topics, now.broken, now.duplicates) == (topics, "", ())
+    decided = msgspec.structs.replace(first, decisions=(Decision("", "", "resume", ""),))
+    for state in (changelog(7, first), changelog(7, decided, has_processed=False)):
+        with pytest.raises(OwnerDiffers, match=r"its input was misspelt .*its output was out"):
+            agreed_owner(SPEC, state, topics, "")
+
+
+def test_the_offset_of_a_misspelt_input_is_not_taken_for_one_of_the_right_input() -> None:
+    owner = Owner("app", "events", {}, {"input": Topic("misspelt", ELSEWHERE)})
+    state = changelog(7, owner, has_processed=False)
+    assert agreed_position(SPEC, state, None, HERE) is None
+    with pytest.raises(ForeignOffset, match="the changelog has no position"):
+        agreed_position(SPEC, state, CommittedPosition(7, ""), HERE)
+    with pytest.raises(ChangelogLost, match="covers in below offset 0"):
+        agreed_position(SPEC, state, CommittedPosition(7, OURS), HERE)
+    back = CommittedPosition(5, offset_metadata(HERE, NO_EPOCH))  # the input was the right one before
+    assert agreed_position(SPEC, state, back, HERE) == 5
+    assert agreed_position(SPEC, changelog(7, owner), back, HERE) == 7
