@@ -607,7 +607,7 @@ class Resume:
         if before is None:
             if move.position is None and not self.wanted.adopt and (held := await self._outputs_held(cluster, number)):
                 recounted.append(f"the changelog has no position, and the outputs hold {held} offsets")
-            never_off = judges or isinstance(self.stream, RepartitionSettings) or state.progress is None
+            never_off = judges or isinstance(self.stream, RepartitionSettings) or not state.has_processed
             return recounted + causes(state, None, judges=never_off), RepeatedCount()
         log_of_input = await self._log_of_input(cluster, number)
         forgets = awaited(forgets, state, log_of_input, again.stop)

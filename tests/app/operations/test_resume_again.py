@@ -30,7 +30,7 @@ from kafka_ratchet.transport.batch.encoding import encode_entries
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.describe import DescribeProducersRequest
 from kafka_ratchet.transport.move import PartitionMove
-from kafka_ratchet.transport.owner import INPUT
+from kafka_ratchet.transport.owner import INPUT, Owner, Topic
 from kafka_ratchet.transport.transactions.hanging import Hanging
 from tests.app.worker_process import Site
 from tests.topic_config import recreate_topic
@@ -77,8 +77,8 @@ def plan(asked: Resume, numbers: list[int]) -> list[Plan]:
     return asyncio.run(asked.plan(numbers))
 
 
-def process(place: Site, entries: Entries, number: int = 0) -> None:
-    """Commit three records of a partition as processed, together with entries of the changelog."""
+def process(place: Site, entries: Entries, number: int = 0, records: int = 3) -> None:
+    """Commit the first records of a partition as processed, together with entries of the changelog."""
     asked = decision(place)
 
     async def commit() -> None:
@@ -87,9 +87,9 @@ def process(place: Site, entries: Entries, number: int = 0) -> None:
                 move = asked.move_of(cluster, number, asked.state_of(number, Path(folder)))
                 await move.take_over()
                 await move.read()
-                whole = [(PROGRESS, Progress(3, 3, 0, 0).pack()), *entries]
+                whole = [(PROGRESS, Progress(records, records, 0, 0).pack()), *entries]
                 topics = (await asked.owner_now(cluster)).topics
-                await move.commit(encode_entries(whole, CHANGELOG_BYTES), 3, topics[INPUT].id)
+                await move.commit(encode_entries(whole, CHANGELOG_BYTES), records, topics[INPUT].id)
                 move.close()
 
     asyncio.run(commit())
@@ -102,6 +102,25 @@ def test_records_of_an_internal_stream_are_never_judged(make: MakeSite) -> None:
         plan(decision(place), [0])
     (accepted,) = plan(decision(place, recount=True), [0])
     assert (accepted.passes_again, accepted.letters_again) == (3, 0)
+
+
+@pytest.mark.parametrize("records", [0, 1])
+def test_a_partition_without_records_forwards_none_a_second_time(
+    make: MakeSite, monkeypatch: pytest.MonkeyPatch, records: int
+) -> None:
+    async def off(asked: Resume) -> tuple[bool, tuple[()]]:
+        return False, ()
+
+    monkeypatch.setattr(Resume, "_decided_by_policy", off)
+    place = make()
+    replaced = {INPUT: Topic(f"{place.app}.in", "A" * 22)}
+    owner = Owner(place.app, "by-user", place.settings.streams["by-user"].rule, replaced)
+    process(place, [owner.pack()], records=records)
+    if records:
+        with pytest.raises(SettingsError, match=r"deduplication is off.*Add --recount"):
+            plan(decision(place), [0])
+    else:
+        assert plan(decision(place), [0])[0].recounted == []
 
 
 def test_tables_are_named_before_records_are_added_to_them_again(make: MakeSite) -> None:
