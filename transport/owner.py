@@ -192,7 +192,9 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
             return self
         named = ((part, self.topics.get(part), now.topics.get(part)) for part in (INPUT, OUTPUT, POLICY))
         topics = {part: there for part, held, there in named if held and there and held.name != there.name}
-        return msgspec.structs.replace(self, rule=dict(now.rule), topics={**self.topics, **topics})
+        # Timers write to the output without a record.
+        kept = {"output": AGENTS} if self.rule.get("output") == AGENTS else {}
+        return msgspec.structs.replace(self, rule={**now.rule, **kept}, topics={**self.topics, **topics})
 
     def differences(self, now: Owner) -> list[str]:
         """Return one phrase for each difference between this owner and the present one."""

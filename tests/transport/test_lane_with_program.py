@@ -21,11 +21,21 @@ from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.batch.chunk import ALL_RECORDS
 from kafka_ratchet.transport.batch.rows import encode_pairs
 from kafka_ratchet.transport.lane import Lane
-from kafka_ratchet.transport.lane_spec import LaneState
+from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState
 from tests.agent_queue import AgentQueue
 from tests.transport.memory_kafka import MemoryKafka
 from tests.transport.memory_link import Link
-from tests.transport.modelled_worker import CHANGELOG, GROUP, INPUT, OUTPUT, READ, SPEC, ReadPolicies, VirtualLoop
+from tests.transport.modelled_worker import (
+    CHANGELOG,
+    GROUP,
+    INPUT,
+    OUTPUT,
+    READ,
+    SPEC,
+    WITH_AGENTS,
+    ReadPolicies,
+    VirtualLoop,
+)
 
 
 @pytest.fixture
@@ -47,6 +57,7 @@ class Partition:
         folder: Path,
         kafka: MemoryKafka | None = None,
         at_first: int = ALL_RECORDS,
+        spec: LaneSpec = SPEC,
     ) -> None:
         self.said = ""
         self.loop, self.kafka = loop, kafka or MemoryKafka(ends_raise_epoch=True)
@@ -59,7 +70,7 @@ class Partition:
         self.processor = Deduplicator(self.sequences, READ, self.program.take)
         link: Any = Link(self.kafka)
         policies: Any = ReadPolicies([False])
-        self.lane = Lane(link, replace(SPEC, records_at_first=at_first), state, self.processor, policies, None, ticks)
+        self.lane = Lane(link, replace(spec, records_at_first=at_first), state, self.processor, policies, None, ticks)
 
     def append(self, *values: Any, times: list[int] | None = None) -> None:
         pairs = [(b"k", msgspec.json.encode(value)) for value in values]
@@ -116,6 +127,28 @@ def test_a_timer_commits_without_records_and_with_them(loop: VirtualLoop, tmp_pa
     partition.run(25.0)
     assert (partition.outputs(), partition.position()) == ([6, 6], 3)
     assert partition.kafka.logs[CHANGELOG, 0].committed()[-1].value == b"2"
+
+
+def test_an_output_of_timers_does_not_get_records_as_they_came(loop: VirtualLoop, tmp_path: Path) -> None:
+    app = App()
+    stream = app.stream(INPUT)
+
+    @app.agent(stream)
+    async def look(numbers: Any) -> None:
+        async for _ in numbers:
+            pass
+
+    @app.timer(10, stream=stream)
+    async def report() -> AsyncIterator[Any]:
+        yield "now"
+
+    first = Partition(loop, app, tmp_path / "first", spec=WITH_AGENTS)
+    first.run(lambda: first.outputs() == ["now"])
+    without = Partition(loop, app, tmp_path / "second", first.kafka)
+    without.append(1)
+    without.run(without.has_halted)
+    assert "its output topic contains what agents yield" in without.said
+    assert without.outputs() == ["now"]
 
 
 def test_a_timer_that_raises_halts_and_comes_again(loop: VirtualLoop, tmp_path: Path) -> None:

@@ -241,3 +241,13 @@ def test_the_offset_of_a_misspelt_input_is_not_taken_for_one_of_the_right_input(
     back = CommittedPosition(5, offset_metadata(HERE, NO_EPOCH))  # the input was the right one before
     assert agreed_position(SPEC, state, back, HERE) == 5
     assert agreed_position(SPEC, changelog(7, owner), back, HERE) == 7
+
+
+def test_only_an_output_without_agents_becomes_one_with_agents_before_the_first_record() -> None:
+    records, agents = (replace(SPEC, rule={"output": output}) for output in (RECORDS, AGENTS))
+    topics = {"input": Topic("in", HERE)}
+    first = agreed_owner(records, changelog(None), topics, "")
+    assert agreed_owner(agents, changelog(0, first, has_processed=False), topics, "").rule == agents.rule
+    first = agreed_owner(agents, changelog(None), topics, "")
+    with pytest.raises(OwnerDiffers, match="its output topic contains what agents yield"):
+        agreed_owner(records, changelog(0, first, has_processed=False), topics, "")
