@@ -12,6 +12,7 @@ from kafka_ratchet.transport.client.cluster import Cluster, CommittedPosition
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH
 from kafka_ratchet.transport.owner import INPUT, Owner
 from kafka_ratchet.transport.partition_state import PartitionState
+from kafka_ratchet.transport.resumption import known_position
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.requests import OURS, offset_metadata
 from kafka_ratchet.transport.transactions.states import State
@@ -96,10 +97,20 @@ class PartitionMove:
             await self._producer.still_owns()  # otherwise the lane works in that transaction
             raise
 
+    def comparable(self, now: Owner) -> Owner | None:
+        """Return the changelog's owner as a lane compares it with the present one; None: no entry names an owner."""
+        state = self.state
+        return None if state.owner is None else state.owner.comparable(now, has_processed=state.has_processed)
+
+    @property
+    def known(self) -> int | None:
+        """Return the changelog's next offset of the input; None without one."""
+        return known_position(self.state, self.topic)
+
     @property
     def position(self) -> int | None:
         """Return the next input offset according to Ratchet's own commits and changelog; None without one."""
-        known = self.state.input_position
+        known = self.known
         if self._committed is None:
             return known
         if self.foreign_offset is not None:
@@ -124,12 +135,12 @@ class PartitionMove:
         """Return the input offsets that the group has committed but the changelog does not cover."""
         if self._committed is None or self.foreign_offset is not None:
             return range(0)
-        return range(self.state.input_position or 0, self._committed.offset)
+        return range(self.known or 0, self._committed.offset)
 
     async def lost(self) -> str | None:
         """Return the loss as a sentence, if the input has lost records below the position; else None."""
         position = self.position
-        if position is None or position != self.state.input_position:
+        if position is None or position != self.known:
             return None
         topic_id = (await self.cluster.found([self.topic]))[self.topic].id
         try:

@@ -33,7 +33,8 @@ not the default."""
 RECORDS, AGENTS, UNDECIDED = "records as they came", "what agents yield", "undecided"
 """Values of a rule's setting "output", which describe the content of the output topic.
 
-RECORDS is the default. UNDECIDED is written by an operator's decision, and accepts either of the others afterwards.
+RECORDS is the default. UNDECIDED is written by an operator's decision, and by an import before the first record. It
+accepts either of the others afterwards.
 """
 NEWEST_DECISIONS: Final = 100
 """Number of newest decisions that an owner entry keeps. The entry has to fit a record, and each decision may have a
@@ -194,7 +195,9 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
         topics = {part: there for part, held, there in named if held and there and held.name != there.name}
         # Timers write to the output without a record.
         kept = {"output": AGENTS} if self.rule.get("output") == AGENTS else {}
-        return msgspec.structs.replace(self, rule={**now.rule, **kept}, topics={**self.topics, **topics})
+        found = msgspec.structs.replace(self, rule={**now.rule, **kept}, topics={**self.topics, **topics})
+        # Neither a loss nor the offsets of another input mean anything.
+        return msgspec.structs.replace(found, broken="", duplicates=()) if INPUT in topics else found
 
     def differences(self, now: Owner) -> list[str]:
         """Return one phrase for each difference between this owner and the present one."""

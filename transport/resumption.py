@@ -44,15 +44,15 @@ def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Top
             if (claimed := spec.claimed.get(topic.name, topic.id)) != topic.id:
                 raise replaced(topic.name, claimed, topic.id)
         return now
-    is_new = begins_anew(state, spec.topic)
+    before = before.comparable(now, has_processed=state.has_processed)
     now = msgspec.structs.replace(
         now,
         decisions=before.decisions,
-        broken=truncated if is_new else before.broken or truncated,
-        duplicates=() if is_new else before.duplicates,  # offsets of another input would mean nothing
+        broken=before.broken or truncated,
+        duplicates=before.duplicates,
         judging=before.judging,
     )
-    if differences := before.comparable(now, has_processed=state.has_processed).differences(now):
+    if differences := before.differences(now):
         raise OwnerDiffers(
             f"{state.changelog}, partition {spec.partition}: {'; '.join(differences)}. Its offsets and last "
             f"sequences do not apply to the present topics and rule: continuing with them would lose or double "
@@ -63,7 +63,7 @@ def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Top
 
 
 def begins_anew(state: PartitionState, topic: str) -> bool:
-    """Return True if the changelog's position is one of an earlier input, of which no record was processed.
+    """Return True if the changelog's position is one of an earlier input without processed records.
 
     topic: name of the present input
     """

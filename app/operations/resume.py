@@ -325,8 +325,8 @@ class Resume:
         for number in sorted(set(range(self.partitions)) - set(numbers), reverse=True):  # the last is decided last
             async with self._opened(cluster, number) as move:
                 await move.read()
-                stored = move.state.owner
-                if stored is None or stored.differences(await self.owner_now(cluster)):
+                owner = await self.owner_now(cluster)
+                if (stored := move.comparable(owner)) is None or stored.differences(owner):
                     return False
         return True
 
@@ -499,7 +499,7 @@ class Resume:
         owner = await self.owner_now(cluster)
         state = move.state
         assert isinstance(state, SequencePartition)  # noqa: S101 - `move_of`
-        stored = state.owner
+        stored = move.comparable(owner)
         found = stored.differences(owner) if stored else []
         here = owner.topics[INPUT]
         means_nothing = stored is not None and stored.has_other_topic(INPUT, owner)
@@ -515,7 +515,7 @@ class Resume:
             # Whatever this stream has counted: it lacks the other's forwarded records.
             found.append(f"the topics are written by {' and '.join(sorted(others))}")
             means_nothing = True
-        before, counted = None if means_nothing else move.position, state.input_position or 0
+        before, counted = None if means_nothing else move.position, move.known or 0
         if before is not None and foreign is None and counted < before:
             found.append(
                 f"the changelog has the records counted below offset {counted}; the group has committed {before}. "
@@ -605,7 +605,8 @@ class Resume:
             return recounted, RepeatedCount()
         judges, forgets = await self._decided_by_policy()
         if before is None:
-            if move.position is None and not self.wanted.adopt and (held := await self._outputs_held(cluster, number)):
+            is_lost = move.position is None and state.owner is None
+            if is_lost and not self.wanted.adopt and (held := await self._outputs_held(cluster, number)):
                 recounted.append(f"the changelog has no position, and the outputs hold {held} offsets")
             never_off = judges or isinstance(self.stream, RepartitionSettings) or not state.has_processed
             return recounted + causes(state, None, judges=never_off), RepeatedCount()

@@ -40,7 +40,7 @@ from kafka_ratchet.transport.batch.encoding import encode_entries
 from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH
 from kafka_ratchet.transport.move import PartitionMove
-from kafka_ratchet.transport.owner import INPUT, RECORDS
+from kafka_ratchet.transport.owner import INPUT
 from kafka_ratchet.transport.policy import ForgetRequest
 
 TIMEOUT_MS: Final = 600_000
@@ -292,11 +292,8 @@ class StateImport:
         entries: list[tuple[bytes, bytes | None]],
     ) -> None:
         owner = await self._resume.owner_now(cluster)
-        differs = []
-        if (held := state.owner) is not None:
-            # The workers decide on the content of the output.
-            rule = {**owner.rule, "output": held.rule.get("output", RECORDS)}
-            differs = held.differences(msgspec.structs.replace(owner, rule=rule))
+        kept = move.comparable(owner)
+        differs = kept.differences(owner) if kept is not None else []
         input_id = owner.topics["input"].id
         if move.committed_in not in (None, input_id):
             differs.append(f"the group's offset is of the topic of id {move.committed_in}, and not of {input_id}")
@@ -310,11 +307,13 @@ class StateImport:
         position = move.position
         if position is None:
             position = await cluster.offset(self._stream.input, done.partition, EARLIEST, "import")
-        epoch = state.progress_epoch if position == state.input_position else NO_EPOCH
+        epoch = state.progress_epoch if position == move.known else NO_EPOCH
         progress = (state.progress or Progress(0, 0, 0, 0))._replace(next=position, epoch=epoch)
         who = secrets.token_hex(8), IMPORT, now(), this_user(), self._how.reason
         edit = Edit(*who, position, added=done.added, raised=done.raised, replaced=done.replaced)
         edits = [edit, *(msgspec.structs.replace(each, position=position) for each in done.superseded)]
         packed = [each.pack(number) for number, each in enumerate(edits, state.edits.next)]
-        whole = [(PROGRESS, progress.pack()), *entries, *packed]
+        # From the import on, a lane compares the entry of a start without records as well.
+        corrected = [kept.pack()] if kept is not None and kept != state.owner else []
+        whole = [*corrected, (PROGRESS, progress.pack()), *entries, *packed]
         await move.commit(encode_entries(whole, CHANGELOG_BYTES), position, input_id, epoch)

@@ -255,7 +255,7 @@ class StreamOwnership:
             return any(held.end > 0 for held in offset_ranges(client, topic, partitions, ASK_S, NEW_TOPIC_S))
 
     def _has_read(self, changelog: str) -> bool:
-        """Return True if the changelog has processed records, or names the input as the one that its lanes read."""
+        """Return True if the changelog has processed records, or names the input as its own."""
         if not self._has_records(changelog):
             return False
         owners = self._first_owners(changelog)
@@ -269,7 +269,7 @@ class StreamOwnership:
         return self._has_committed()
 
     def _first_owners(self, changelog: str) -> list[Owner] | None:
-        """Return the owner entries of lanes that have processed no record; None if one has, or an operator decided."""
+        """Return the owner entries of a changelog without processed records or decisions; None if it has any."""
         with consumer(self._options, self._settings.app) as client:
             ranges = enumerate(offset_ranges(client, changelog, self._found[changelog], ASK_S, NEW_TOPIC_S))
             spans = {number: held for number, held in ranges if held.first < held.end}

@@ -123,6 +123,27 @@ def test_a_partition_without_records_forwards_none_a_second_time(
         assert plan(decision(place), [0])[0].recounted == []
 
 
+@pytest.mark.parametrize("records", [0, 1])
+def test_what_was_corrected_before_the_first_record_is_no_finding(make: MakeSite, records: int) -> None:
+    place = make()
+    rule = {**place.settings.streams["by-user"].rule, "sequence": "header:misspelt"}
+    owner = Owner(place.app, "by-user", rule, {INPUT: Topic("misspelt", "A" * 22)})
+    process(place, [owner.pack()], records=records)
+    asked = decision(place)
+
+    async def fits() -> bool:
+        async with asked.connected() as cluster:
+            return await asked._others_fit(cluster, [])
+
+    assert asyncio.run(fits()) == (not records)
+    if records:
+        with pytest.raises(SettingsError, match=r"sequence = 'header:misspelt'.*its input was misspelt.*add --forget"):
+            plan(asked, [0])
+    else:
+        (found,) = plan(asked, [0])
+        assert (found.found, found.before, found.recounted) == ([], 0, [])
+
+
 def test_tables_are_named_before_records_are_added_to_them_again(make: MakeSite) -> None:
     place = make()
     own = Codec("", str, None, "json")

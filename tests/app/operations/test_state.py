@@ -113,6 +113,28 @@ def test_a_state_is_exported_seeded_and_held(place: Site, worker: WorkerProcess,
     assert (report.ok, sum(edit.added + edit.raised for _, edit in report.edits)) == (True, 2), report.findings
 
 
+def test_rule_and_input_are_corrected_before_an_import(place: Site, worker: WorkerProcess, tmp_path: Path) -> None:
+    corrected = place.config.read_text("utf-8")
+    place.config.write_text(corrected.replace('identity = "key"\n', "").replace('.in"', '.misspelt"'), "utf-8")
+    worker.start()
+    changelog = f"{place.app}-changelog.events"
+    worker.wait_for(lambda: worker.text().count("lane runs") == 2, "the lanes")
+    worker.wait_for(lambda: sum(map(len, read_all(place.broker, changelog).values())) == 4, "their first commits")
+    worker.stop()
+    place.config.write_text(corrected, "utf-8")
+    topic = f"{place.app}.in"
+    assert made_topic(AdminClient({"bootstrap.servers": place.broker}), NewTopic(topic, 2, 1), 30)
+    seeds = tmp_path / "seeds.ndjson"
+    seeds.write_text('{"identity":"a","sequence":5}\n')
+    assert summed(command(place, "import", str(seeds))) == [1, 0, 0, 0]
+    publish(place, (b"a", 5), (b"a", 6), (b"b", 1))
+    worker.start()
+    worker.wait_for(lambda: place.position(topic) == 3, "three records")
+    worker.stop()
+    out = [message.value() for each in read_all(place.broker, f"{place.app}.out").values() for message in each]
+    assert (sorted(out), "halted" in worker.text()) == ([b"1", b"6"], False)
+
+
 @pytest.mark.matrix
 def test_an_import_over_a_recreated_changelog_names_the_resume_that_ends_the_halt(
     place: Site, worker: WorkerProcess, tmp_path: Path
