@@ -77,7 +77,7 @@ def test_a_step_to_the_topic_that_the_agent_reads_is_refused(step: str) -> None:
         async for _ in own:
             pass
 
-    assert "forwards its records to source, the topic that it reads" in refused(app)
+    assert "forwards its records to source, a topic that it reads" in refused(app)
 
 
 @pytest.mark.parametrize("step", ["group_by", "through"])
