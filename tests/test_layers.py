@@ -60,6 +60,7 @@ ORDER = [
     "app.settings",
     "app.event_loop",
     "app.log_setup",
+    "app.processed",
     "app.local",
     "app.status",
     "app.survey",

@@ -18,12 +18,12 @@ from faust.tables.sets import OPERATION_UPDATE, SetTable
 from kafka_ratchet.agents.program import StreamDefinition, ancestors_of
 from kafka_ratchet.app.faust_host.command import load_app, use_lanes
 from kafka_ratchet.app.faust_host.key_json import OTHER, library, writer
-from kafka_ratchet.app.faust_host.processed import READ_S, processed_partitions
 from kafka_ratchet.app.faust_host.program import ConvertedProgram, switch_off
 from kafka_ratchet.app.faust_host.store import LaneStore
 from kafka_ratchet.app.faust_host.transport import GROUP_S, hosted_app, prepare_changelogs
 from kafka_ratchet.app.local.connectivity import wait_until_reachable
 from kafka_ratchet.app.operations.resume import CHANGELOG_BYTES, Resume, ResumeOptions
+from kafka_ratchet.app.processed import READ_S, processed_partitions
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.group import Group, ask_group
 from kafka_ratchet.app.worker.claims import now, this_user

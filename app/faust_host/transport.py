@@ -22,7 +22,6 @@ from kafka_ratchet.agents.topic import TopicOptions
 from kafka_ratchet.app.faust_host.answers import Answers
 from kafka_ratchet.app.faust_host.check import in_memory, refuse_shown
 from kafka_ratchet.app.faust_host.inputs import find_topics, function_of, options_of, sources_of
-from kafka_ratchet.app.faust_host.processed import processed_partitions
 from kafka_ratchet.app.faust_host.producer import LaneProducer
 from kafka_ratchet.app.faust_host.program import ConvertedProgram, host, switch_off
 from kafka_ratchet.app.faust_host.refusals import not_exact
@@ -37,6 +36,7 @@ from kafka_ratchet.app.faust_host.worker_settings import (
 )
 from kafka_ratchet.app.local.connectivity import wait_until_reachable
 from kafka_ratchet.app.names import changelog_name
+from kafka_ratchet.app.processed import processed_partitions
 from kafka_ratchet.app.settings import Settings, given
 from kafka_ratchet.app.status.answers import INCOMPLETE
 from kafka_ratchet.app.status.group import ask_group

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from kafka_ratchet.app.names import changelog_name
+from kafka_ratchet.app.processed import shows_work
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.group import ask_group
 from kafka_ratchet.app.worker.claims import (
@@ -30,7 +31,6 @@ from kafka_ratchet.errors import (
     TopicTaken,
 )
 from kafka_ratchet.producers import admin_client, describe_topic
-from kafka_ratchet.tables.totals import PROGRESS, Progress
 from kafka_ratchet.topic_log.clients import NEW_TOPIC_S, consumer, offset_ranges, partition_counts
 from kafka_ratchet.topic_log.reading import records_between
 from kafka_ratchet.transport.owner import INPUT, Owner
@@ -275,15 +275,14 @@ class StreamOwnership:
             spans = {number: held for number, held in ranges if held.first < held.end}
             owners = []
             for entry in records_between(client, changelog, spans, timeout_s=self._settings.kafka_timeout_s):
-                key, value = entry.key() or b"", entry.value() or b""
                 try:
-                    if key == OWNER:
-                        owners.append(Owner.unpack(value))
-                    elif key != PROGRESS or Progress.unpack(value).judged:
+                    if shows_work(entry):
                         return None
+                    if entry.key() == OWNER:
+                        owners.append(Owner.unpack(entry.value() or b""))
                 except (OwnerDiffers, StateError):
                     return None  # whatever another program or version has written, it is no first start
-            return None if any(each.decisions for each in owners) else owners
+            return owners
 
     def _has_committed(self) -> bool:
         """Return True if the group has committed offsets of the input in a lane's transaction."""

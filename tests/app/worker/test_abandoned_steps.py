@@ -67,7 +67,8 @@ def test_events_with_unreadable_header_names_are_refused_as_events(broker: str) 
         look(broker, Settings(app=app))
 
 
-def test_events_of_a_transaction_that_is_ending_are_waited_for(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def with_open_transaction(broker: str) -> tuple[str, str, Producer]:
+    """Write an event for a removed step in an open transaction; return the application, topic and producer."""
     app = f"shop-{uuid.uuid4().hex[:8]}"
     topic = f"{app}-repartition.old"
     create_topic(AdminClient({"bootstrap.servers": broker}), topic, partitions=1, timeout_s=60, say=print)
@@ -76,6 +77,11 @@ def test_events_of_a_transaction_that_is_ending_are_waited_for(broker: str, monk
     producer.begin_transaction()
     producer.produce(topic, b"event")
     producer.flush(60)
+    return app, topic, producer
+
+
+def test_events_of_a_transaction_that_is_ending_are_waited_for(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, _, producer = with_open_transaction(broker)
     steps = iter([producer.commit_transaction])
     pause = SimpleNamespace(monotonic=time.monotonic, sleep=lambda s: next(steps, lambda: time.sleep(s))())
     monkeypatch.setattr("kafka_ratchet.app.worker.steps.time", pause, raising=False)
@@ -84,14 +90,7 @@ def test_events_of_a_transaction_that_is_ending_are_waited_for(broker: str, monk
 
 
 def test_a_transaction_that_stays_open_is_named(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = f"shop-{uuid.uuid4().hex[:8]}"
-    topic = f"{app}-repartition.old"
-    create_topic(AdminClient({"bootstrap.servers": broker}), topic, partitions=1, timeout_s=60, say=print)
-    producer = Producer({"bootstrap.servers": broker, "transactional.id": app})
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.produce(topic, b"event")
-    producer.flush(60)
+    app, topic, producer = with_open_transaction(broker)
     monkeypatch.setattr("kafka_ratchet.app.worker.steps.DEAD_TRANSACTION_S", -1.0)
     named = rf"repartition\.old, partition 0: .*open at offset 0 .*{app}"
     with pytest.raises(TransportError, match=named) as refused:

@@ -47,12 +47,16 @@ def processed_partitions(settings: Settings, bootstrap: str, stream: str) -> set
         return {
             number
             for number, held in enumerate(offset_ranges(client, changelog, count))
-            if any(map(_shows_work, records(client, changelog, number, held.first, timeout_s=READ_S, end=held.end)))
+            if any(map(shows_work, records(client, changelog, number, held.first, timeout_s=READ_S, end=held.end)))
         }
 
 
-def _shows_work(message: Message) -> bool:
-    """Return True if a changelog entry is more than an idle lane writes."""
+def shows_work(message: Message) -> bool:
+    """Return True if a changelog entry is more than an idle lane writes.
+
+    Raises:
+        StateError, OwnerDiffers: a newer version or another program wrote the entry.
+    """
     key, value = message.key() or b"", message.value() or b""
     try:
         if key == owners.KEY:

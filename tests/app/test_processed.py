@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafka_ratchet.app.faust_host.processed import _shows_work
+from kafka_ratchet.app.processed import shows_work
 from kafka_ratchet.errors import StateError
 from kafka_ratchet.tables.edits import FORGET, FORGET_ALL, IMPORT, Edit
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
@@ -43,9 +43,9 @@ def edit(kind: str) -> tuple[bytes, bytes]:
     ],
 )
 def test_an_entry_shows_whether_its_partition_was_idle(key: bytes, value: bytes | None, shows: bool) -> None:
-    assert _shows_work(entry(key, value)) == shows
+    assert shows_work(entry(key, value)) == shows
 
 
 def test_an_unreadable_entry_is_named() -> None:
     with pytest.raises(StateError, match=r"changelog, partition 3, offset 7: a progress entry has 1 bytes"):
-        _shows_work(entry(PROGRESS, b"\1"))
+        shows_work(entry(PROGRESS, b"\1"))
