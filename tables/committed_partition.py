@@ -93,8 +93,7 @@ class CommittedPartition:
     @property
     def has_processed(self) -> bool:
         """Return True if a record was processed, judged or not, or identities were imported."""
-        taken = self.progress is not None and (self.progress.judged or self.intervals.unjudged)
-        return bool(taken or len(self))
+        return self._passed() is not None or len(self) > 0
 
     def _passed(self) -> int | None:
         """Return the next input offset; None: no record was processed yet."""
@@ -285,7 +284,7 @@ class CommittedPartition:
     @property
     def _is_worth_files(self) -> bool:
         """Return True if the store has files, or the next start would read much without them."""
-        return self.is_made or len(self) > 0 or self._passed() is not None or self.position > FEW_OFFSETS
+        return self.is_made or self.has_processed or self.position > FEW_OFFSETS
 
     def _save(self) -> None:
         """Write the entries persisted since the last snapshot and their changelog position, in one WriteBatch."""
