@@ -135,13 +135,13 @@ def prepare(
     if stream.input not in found:
         config = NOT_COMPACTED | {"max.message.bytes": str(internal.limit)} if internal else input_config
         create(admin, stream.input, partitions, stream.replication, config)
-    elif internal and (policy := config_of(admin, stream.input)["cleanup.policy"]) != "delete":
+    given = config_of(admin, stream.input, NEW_TOPIC_S)
+    if internal and (policy := given["cleanup.policy"]) != "delete":
         raise TopicError(
             f"{stream.input}: cleanup.policy is {policy}, so records would disappear before stream {name} has read "
             "them. Set cleanup.policy=delete on the topic"
         )
     prepare_owners(admin, settings)
-    given = config_of(admin, stream.input, NEW_TOPIC_S)
     input_limit = int(given["max.message.bytes"])
     kept = internal.kept if internal else retention_of(given)
     retention = retention_config(admin, kept)
