@@ -228,7 +228,7 @@ class Source:
         for message in messages:
             error = message.error()
             if message.partition() in self._unreadable:
-                continue  # also a partition's end, whose offset is after the record
+                continue  # also the end of a partition: its offset is after the record
             if error is not None:
                 if error.code() != END_OF_PARTITION:
                     self._handle_error(message, error, following)

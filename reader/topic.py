@@ -146,8 +146,7 @@ class TopicReading:
         `NO_TIMESTAMP`: that record has none, or Kafka sent neither a record nor the end of the partition within the
         limit. So it is with a batch that librdkafka cannot read, and without the right to read the topic.
 
-        The records are read: Kafka's search by time would return an earlier record if that has a timestamp in the
-        future.
+        The records are read: Kafka's search by time would return an earlier record with a timestamp in the future.
 
         Args:
             starts: first offset to read, by partition.

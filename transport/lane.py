@@ -383,8 +383,8 @@ class Lane:
         self.measures.restore.observe(asyncio.get_running_loop().time() - restoring_since)
         self.log.info("lane runs", offset=position, changelog_offset=state.position, restored=self.status.restored)
         if state.ownership.is_claimed:
-            # At the first start and after a changed owner. Without a position of its own, a partition that has not
-            # read anything yet would not notice that unread records were deleted or that its input was replaced.
+            # At the first start and after a changed owner. Without a position of its own, a partition
+            # without records would not notice that unread records were deleted or that its input was replaced.
             self._producer.begin([(state.changelog, spec.partition)])
             with not_counted():
                 await self._commit()

@@ -172,6 +172,6 @@ def _store(kind: StoreKind, path: Path | None, dsn: str) -> Store:
 
 def _secrets(dsn: str) -> list[str]:
     """Return the parts of a connection string that no output may contain."""
-    # Either a url, whose password `keep` finds itself, or libpq's pairs, where quotes may enclose a value.
+    # Either a url (`keep` finds its password) or libpq's pairs, where quotes may enclose a value.
     found = re.findall(r"""password\s*=\s*(?:'((?:[^'\\]|\\.)*)'|([^\s&]+))""", dsn)
     return [dsn, *(quoted or plain for quoted, plain in found)]

@@ -224,8 +224,8 @@ class Resume:
         """Return the plan for the partitions `numbers`; change nothing.
 
         Raises:
-            SettingsError: the plan needs `--from`, `--forget` or `--recount`, and the option is not given; or only
-                some partitions have this decision already, and processed records since; or `--adopt` is given, and
+            SettingsError: the plan needs `--from`, `--forget` or `--recount`, and the option is not given. Or only
+                some partitions have this decision already, and processed records since. Or `--adopt` is given, and
                 `numbers` lacks a partition.
         """
         if self.wanted.adopt and len(numbers) < self.partitions:
