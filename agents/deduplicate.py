@@ -126,7 +126,7 @@ class Deduplicator:
         sequences: Sequences,
         read: Reader,
         then: Then = forward,
-        letter_reasons: Mapping[int, str] = NO_LETTERS,
+        dead_lettered: Mapping[int, str] = NO_LETTERS,
         read_identities: IdentityReader | None = None,
         check: FormCheck | None = None,
     ) -> None:
@@ -136,13 +136,13 @@ class Deduplicator:
             sequences: table with the stream's last sequences
             read: function that reads the sequences of a batch
             then: function that makes the outputs of fresh records
-            letter_reasons: reasons of dead letters, by number of the verdict. A record with a verdict missing here is
+            dead_lettered: reasons of dead letters, by number of the verdict. A record with a verdict missing here is
                 dropped, unless the verdict is fresh or invalid.
             read_identities: function that reads the identities of a batch; None: they are in its columns
             check: check of the sequence format; None: the settings state the format
         """
         self._sequences, self._read, self._then = sequences, read, then
-        self._letter_reasons, self._read_identities, self._check = letter_reasons, read_identities, check
+        self._dead_lettered, self._read_identities, self._check = dead_lettered, read_identities, check
         self._calls: AgentCalls[NDArray[np.bool_]]
 
     def register(self, app: Any, name: str, partitions: int) -> None:
@@ -188,14 +188,15 @@ class Deduplicator:
             self._check.check(batch, verdicts, reasons, against, identities)
         for index in np.flatnonzero(verdicts == INVALID).tolist():
             delivery.dead_letter(index, REASONS[reasons[index]])
-        for verdict, reason in self._letter_reasons.items():
+        for verdict, reason in self._dead_lettered.items():
             for index in np.flatnonzero(verdicts == verdict).tolist():
                 delivery.dead_letter(index, reason)
         if spec.duplicates:
-            is_kept = (verdicts != FRESH) & (verdicts != INVALID) & ~np.isin(verdicts, [*self._letter_reasons])
-            rows = np.flatnonzero(is_kept)
+            goes_to_topic = (verdicts != FRESH) & (verdicts != INVALID) & ~np.isin(verdicts, [*self._dead_lettered])
+            rows = np.flatnonzero(goes_to_topic)
             if len(rows):
-                delivery.drop(DroppedBatch(rows, verdicts[rows], against[rows], VERDICT_NAMES))
+                delivery.keep_duplicates(DroppedBatch(rows, verdicts[rows], against[rows], VERDICT_NAMES))
         delivery.sequences = found
+        # Every other record is dropped here: nothing below forwards it.
         fresh: NDArray[np.bool_] = verdicts == FRESH
         return fresh

@@ -84,7 +84,7 @@ class Stream:
         """Hold the current record: until `release`, an error rejects it together with the records after it."""
         self._reading.held.append(self._reading.index)
 
-    def drop(self) -> None:
+    def skip(self) -> None:
         """Release the current record, which the program has skipped, if no other record is held.
 
         Otherwise the current record stays held too, so that an error undoes the effects of all held records.
@@ -261,6 +261,7 @@ class AgentRun:
     async def _collect(self, outputs: AsyncGenerator[Any, Any]) -> None:
         """Collect the program's outputs, each with its current record."""
         reading, add_index, add_value = self._reading, self._outputs.indices.append, self._outputs.values.append
+        # A record without a yield has no output: the program alone decides what its stream forwards.
         async with aclosing(outputs):  # what its `finally` writes belongs to the record at hand
             async for output in outputs:
                 if reading.index == NO_RECORD:

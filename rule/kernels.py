@@ -258,7 +258,7 @@ def judge(
             insert(data, start, length, slot, h, hashes, starts, lengths, pushed, changed, arena, sizes)
         if len(against):
             against[i] = pushed[slot]
-        if sequences[i] <= pushed[slot]:
+        if sequences[i] <= pushed[slot]:  # the decision: see the beginning of docs/design.md
             verdicts[i] = DUPLICATE
             continue
         verdicts[i] = FRESH

@@ -1,8 +1,9 @@
 """Eviction of identities: those inactive for long, and the least recently active if there are too many.
 
 An eviction is part of the transaction that decides on it: a tombstone in the changelog for each identity, together with
-output and offset. A replay applies these decisions and makes none. Time is Kafka's: the moment when it appended a
-transaction's entries to the changelog, as recorded there (docs/decisions/0009-bounds.md).
+output and offset. A replay applies these decisions and makes none. An eviction loses no record, but later repeats of
+the identity's records count as new. Time is Kafka's: the moment when it appended a transaction's entries to the
+changelog, as recorded there (docs/decisions/0009-bounds.md).
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Delivery:
         for encoded in forward(self.batch, keep, self.spec.output_limit, self.compression):
             self.outputs.append(Output(self.spec.output, self.spec.partition, encoded))
 
-    def drop(self, dropped: DroppedBatch) -> None:
+    def keep_duplicates(self, dropped: DroppedBatch) -> None:
         """Add dropped records to the outputs for the `duplicates` topic, with headers that give the verdict.
 
         Raises:

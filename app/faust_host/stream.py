@@ -178,7 +178,7 @@ class LaneStream(Stream):
                 value = await maybe_async(processor(value))
         except Skip:
             if hold:
-                channel.lane.drop()
+                channel.lane.skip()
             return SKIPPED
         self.events_total += 1
         return value

@@ -96,7 +96,7 @@ class Stream:
             self.sequences,
             reader_for(source, settings.sequence_form),
             then,
-            _letter_reasons(settings),
+            _dead_lettered(settings),
             computed_identity_reader(settings.identity),
             form_check(name, source, settings.sequence_form, settings.identity),
         )
@@ -171,7 +171,7 @@ class Stream:
         return Standby(cluster, self.sequences.partition(number), number, most, stream=self.name)
 
 
-def _letter_reasons(settings: StreamSettings) -> dict[int, str]:
+def _dead_lettered(settings: StreamSettings) -> dict[int, str]:
     """Return the verdicts that the settings turn into dead letters, each with the dead letter's reason."""
     results = {TOO_LATE: settings.late, CONFLICT: settings.conflicts}
     return {verdict: BY_NUMBER[verdict] for verdict, result in results.items() if result == "dead-letter"}

@@ -372,6 +372,7 @@ class TransactionalProducer:
             if isinstance(outcome, BaseException):
                 raise outcome
         crash_point("offered")
+        # Kafka may have recorded the commit from here on: it is permanent, whether or not the answer arrives.
         await self._guard(self._requests.end(commit=True))
         if self._requests.in_doubt:
             # The answer may come from a replaced coordinator: where ends do not raise the epoch, it describes
