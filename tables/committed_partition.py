@@ -392,7 +392,8 @@ class CommittedPartition:
 
     def restoring(self) -> None:
         """Record the start of a replay from `position` to the changelog's end."""
-        self._replay.begin(self.position, self._stamp)
+        # A state without times has no age, although a commit of this process has a time.
+        self._replay.begin(self.position, self._stamp if self._is_timed else 0)
         self._evicted_before = self.evicted if self.position else None
 
     def restored(self) -> bool:
@@ -406,10 +407,16 @@ class CommittedPartition:
         behind = self._replay.end(self._stamp, self.position)
         if not is_too_old(behind) if self._is_timed else not has_evicted:
             return True
-        self.log.warning(
-            "the local store is older than Kafka keeps tombstones; it is rebuilt from the changelog",
-            behind_s=behind,
-        )
+        if self._is_timed:
+            self.log.warning(
+                "the local store is older than Kafka keeps tombstones; it is rebuilt from the changelog",
+                behind_s=behind,
+            )
+        else:
+            self.log.warning(
+                "the local store may lack evictions, and has no time that shows its age; it is rebuilt from the "
+                "changelog"
+            )
         self.discard()
         return False
 

@@ -108,7 +108,7 @@ class Bounded:
         """Returns whom it has evicted."""
         added, self.end, gone = self.changes(waits_s=waits_s)
         self.log += added
-        self.state.committed(self.end)
+        self.state.committed(self.end, self.now_s * 1000)
         return gone
 
     def work(self, *records: Sent, after_s: int = 0) -> tuple[list[int], list[bytes]]:

@@ -346,6 +346,25 @@ def test_a_store_whose_replay_was_cut_short_is_as_old_as_before_it(
     again.close()
 
 
+@pytest.mark.parametrize("bounds", [EvictionLimits(inactive_s=80), None])
+def test_a_lane_that_starts_again_twice_keeps_its_store(
+    tmp_path: Path, made: list[Bounded], room: int, bounds: EvictionLimits | None
+) -> None:
+    """Each time it reads entries of its own that it did not know to be committed."""
+    made.append(one := Bounded(tmp_path / "0", bounds, room))
+    one.work(record(b"i", 1))
+    for sequence in (2, 3, 4):
+        one.judge(record(b"i", sequence))
+        added, one.end, _ = one.changes()
+        one.log += added
+        one.state.rollback()
+        assert 0 < one.state.position < one.end
+        with capture_logs() as lines:
+            one.restore(one.state)
+        assert (lines, one.known()) == ([], {b"i": sequence})
+        one.work(record(b"i", sequence), after_s=1)
+
+
 def read_from(log: bytes, offset: int) -> bytes:
     """The batches from the one that begins at an offset."""
     at = 0
