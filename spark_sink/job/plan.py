@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from kafka_ratchet.spark_sink.topic_ids import of_halves, text
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
+    from confluent_kafka.admin import AdminClient
 
 log = logging.getLogger("spark_sink")
 
@@ -39,6 +40,9 @@ ASK_S = 10.0
 
 LEADER_PAUSE_S = 0.2
 """Seconds between two requests about a partition without a leader; an election takes about as long."""
+
+CONTROLLER_S = 2.0
+"""Seconds to wait for the first answer of the controller; each further wait is twice as long."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,6 @@ class TopicPlanner:
         self, bootstrap: str, topic: str, options: Mapping[str, str], timeout_s: float = REQUEST_TIMEOUT_S
     ) -> None:
         from confluent_kafka import KafkaException
-        from confluent_kafka.admin import AdminClient
 
         self._bootstrap = bootstrap
         self._topic = topic
@@ -101,10 +104,7 @@ class TopicPlanner:
         self._consumers: dict[bool, Consumer] = {}
         """Clients that look up offsets. The key is True for the client that sees only committed records."""
         try:
-            self._admin = AdminClient(
-                {"bootstrap.servers": bootstrap, "error_cb": self._hear, **options},
-                logger=logging.getLogger("spark_sink.kafka"),
-            )
+            self._admin = self._open_admin()
         except KafkaException as error:
             text = error.args[0].str()
             if not text.startswith("No such configuration property"):  # other texts quote the value
@@ -112,6 +112,14 @@ class TopicPlanner:
             raise KafkaUnavailable(
                 f"the Kafka client refuses the given Kafka options: {text}. Correct these options"
             ) from None
+
+    def _open_admin(self) -> AdminClient:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient(
+            {"bootstrap.servers": self._bootstrap, "error_cb": self._hear, **self._options},
+            logger=logging.getLogger("spark_sink.kafka"),
+        )
 
     def topic_id(self) -> int:
         """Return the topic's id (KIP-516) in 128 bits; a topic created again has another id.
@@ -164,9 +172,9 @@ class TopicPlanner:
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
-        request = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource]
         try:
-            return str(self._answer(request)["cleanup.policy"].value)
+            found = self._answer(lambda limit_s: self._admin.describe_configs([resource], request_timeout=limit_s))
+            return str(found["cleanup.policy"].value)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise OptionRefused(
@@ -247,9 +255,9 @@ class TopicPlanner:
     def _describe(self) -> Any:
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
-        request = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=self._timeout_s)
+        topics = TopicCollection([self._topic])
         try:
-            found = self._answer(request[self._topic])
+            found = self._answer(lambda limit_s: self._admin.describe_topics(topics, request_timeout=limit_s))
             if self._first_id is None:
                 self._first_id = _topic_id(found)
             return found
@@ -342,8 +350,36 @@ class TopicPlanner:
         if (refused and not TOKEN_SERVER_AWAY.search(text)) or "SSL alert number" in text:
             self._refused = text
 
-    def _answer(self, request: Any) -> Any:
-        """Wait for the answer to a request, and return it.
+    def _answer(self, ask: Callable[[float], Mapping[Any, Any]]) -> Any:
+        """Send a request to the controller, and return its one answer.
+
+        An administration client of librdkafka 2.16 asks once who the controller is. After the controller's death the
+        client connects to it thousands of times a second, although Kafka names another controller soon. So each
+        repetition uses a new client.
+
+        Args:
+            ask: sends the request by `_admin`, for a limit in seconds.
+
+        Raises:
+            KafkaUnavailable: login or certificate are refused.
+            KafkaException: any other error, or no answer within the time limit.
+        """
+        from confluent_kafka import KafkaError, KafkaException
+
+        deadline, limit_s = time.monotonic() + self._timeout_s, CONTROLLER_S
+        while True:
+            left_s = max(0.0, deadline - time.monotonic())
+            (request,) = ask(min(limit_s, left_s)).values()
+            try:
+                return self._wait(request)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._TIMED_OUT or limit_s >= left_s:  # noqa: SLF001
+                    raise
+            limit_s *= 2
+            self._admin = self._open_admin()
+
+    def _wait(self, request: Any) -> Any:
+        """Wait until a request ends, and return its answer.
 
         Raises:
             KafkaUnavailable: login or certificate are refused. The call does not wait for the request's time-out.

@@ -150,6 +150,25 @@ def test_a_leader_that_is_away_is_not_connected_to_without_a_pause(tmp_path: Pat
     assert max(connects.values()) < 100
 
 
+@pytest.mark.matrix
+def test_a_topic_is_described_while_the_controller_is_dead(tmp_path: Path) -> None:
+    """Kafka names another controller, but only to a client that asks who it is."""
+    with EmbeddedKafka(tmp_path, nodes=3, workers=0) as kafka:
+        admin = kafka.admin()
+        admin.create_topics([NewTopic("t", 3, 3)])["t"].result(60)
+        planner, deadline = TopicPlanner(kafka.bootstrap, "t", {}, timeout_s=60), time.monotonic() + 60
+        while True:  # not every node knows a new topic
+            try:
+                topic_id = planner.topic_id()
+                break
+            except TopicMissing:
+                assert time.monotonic() < deadline
+        dead = planner._admin.list_topics(timeout=60).controller_id
+        kafka.nodes[dead - 1].kill()
+        assert planner.topic_id() == topic_id
+        assert planner.cleanup_policy() == "delete"
+
+
 @pytest.mark.parametrize(("stored", "lag", "trouble"), [(90, 0, False), (100, None, True), (4, None, True)])
 def test_status_has_no_lag_where_the_job_does_not_go_on(stored: int, lag: int | None, trouble: bool) -> None:
     found = SinkStatus(
