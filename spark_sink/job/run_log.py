@@ -33,7 +33,7 @@ def log_run(run: RunState) -> None:
     elif run.step == "failed" and isinstance(run.error, SparkFailed):
         log.warning("%s; the job reads the table's offsets again and goes on", run.error)
     elif run.step == "failed":
-        log.warning("%s; the job tries again, and goes on after an answer", run.error)
+        log.warning("%s; the running job tries again by itself, and goes on after an answer", run.error)
 
 
 ENDS: Final = {"batch": "is up to date", "replay": "has the replayed rows"}
