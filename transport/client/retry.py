@@ -86,6 +86,9 @@ class Retry:
         """Sleep before the next attempt, a little longer than the last time. reason: why the last attempt failed."""
         now = self._clock()
         self.error, self.reason = type(reason) if isinstance(reason, BaseException) else None, explained(reason)
+        if isinstance(reason, BaseException):
+            # A future with this error is kept by the error's traceback, and so is the frame that has this object.
+            reason.__traceback__ = None
         if now - self.logged_at > self.say_after_s:
             self.logged_at = now
             self.say_after_s = min(self.say_after_s * 2, SAY_LEAST_OFTEN_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from itertools import pairwise
 
 from structlog.testing import capture_logs
@@ -66,3 +67,36 @@ def test_the_innermost_failed_request_keeps_the_others_waiting() -> None:
     loop = VirtualLoop()
     run(loop, nested())
     loop.close()
+
+
+async def test_a_request_that_was_answered_at_last_is_retried_no_more() -> None:
+    """The future of the failed request keeps itself by its error's traceback, until a search for garbage."""
+
+    async def ask(failure: Exception | None) -> None:
+        answer = asyncio.get_running_loop().create_future()
+        if failure is None:
+            answer.set_result(None)
+        else:
+            answer.set_exception(failure)
+        await answer
+
+    async def answered_at_last() -> None:
+        retry = Retry("ask")
+        retry.pause_s = 0.0
+        failures: list[Exception | None] = [None, ConnectionResetError()]
+        while True:
+            try:
+                await ask(failures.pop())
+            except OSError as error:
+                await retry.wait(error)
+            else:
+                return
+
+    attempts = Attempts()
+    attempts.follow()
+    gc.disable()
+    try:
+        await answered_at_last()
+        assert attempts.longest() is None
+    finally:
+        gc.enable()
