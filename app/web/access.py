@@ -323,5 +323,5 @@ def warning_of(settings: Settings) -> str | None:
         return None
     if is_here:
         return None
-    where = "every address of this machine" if is_wildcard(page.host) else page.host
+    where = "any address of this machine" if is_wildcard(page.host) else page.host
     return f"everybody who reaches {where} may read this page: set web.token_file, or web.host to 127.0.0.1"

@@ -276,7 +276,7 @@ def test_settings_that_mean_nothing_are_refused(page: dict[str, Any], sentence: 
     [
         ({}, None),
         ({"host": "127.0.0.2"}, None),
-        ({"host": "0.0.0.0"}, "everybody who reaches every address"),  # noqa: S104
+        ({"host": "0.0.0.0"}, "everybody who reaches any address"),  # noqa: S104
         ({"host": "10.0.0.3"}, "everybody who reaches 10.0.0.3 may read"),
         ({"host": "10.0.0.3", "token_file": "t"}, "unencrypted"),
         ({"host": "10.0.0.3", "token_file": "t", "tls_cert": "c"}, None),
