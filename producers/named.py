@@ -137,7 +137,7 @@ class NamedProducer(ABC, Generic[C]):
         except BaseException:
             self._accumulator.stop()
             raise
-        self._resumed_after = self._progress.sequence
+        self._resumed_after, self._resumed_mark = self._progress.sequence, self._progress.source
         self._partitions = self._progress.partitions
         self._keyless = partition_of(None, self._name, self._partitions)
         """Partition that gets the records without a key."""
@@ -191,6 +191,11 @@ class NamedProducer(ABC, Generic[C]):
     def resumed_after(self) -> int:
         """Return the value of `resume_from()` at the start of this producer."""
         return self._resumed_after
+
+    @property
+    def resumed_mark(self) -> str | None:
+        """Return the source's mark at the start of this producer; None: the program numbers its records."""
+        return self._resumed_mark
 
     def metrics(self) -> ProducerMetrics:
         """Return the producer's metrics, from any thread and even after it was closed."""

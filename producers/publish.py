@@ -14,6 +14,9 @@ from kafka_ratchet.producers.headers import NOTHING_YET
 from kafka_ratchet.producers.producer import Producer
 from kafka_ratchet.producers.source import Source
 
+FIELD_MARK = "field:"
+"""Prefix of the mark of a source whose records contain their sequences."""
+
 MIN_PAUSE_S = 0.005
 """Minimum seconds that a throttled publisher sleeps: shorter sleeps cost more than they wait."""
 
@@ -49,14 +52,20 @@ def publish(
 
     Raises:
         SourceError: a record cannot be read. All records before it are published and acknowledged; after the source is
-            corrected, publishing continues with that record.
+            corrected, publishing continues with that record. Or the records' own sequences end below the progress.
         TransportError: Kafka has refused a record for good.
     """
     resumed_after = producer.resumed_after
-    published = 0
+    first = 0 if from_start else resumed_after + 1
+    # Such a source is read from its beginning anyway; its last sequence tells whether the progress is of this source.
+    has_own_sequences = (producer.resumed_mark or "").startswith(FIELD_MARK)
+    published, last = 0, NOTHING_YET
     began = time.monotonic()
     try:
-        for record in source.read(0 if from_start else resumed_after + 1):
+        for record in source.read(0 if has_own_sequences else first):
+            last = record.sequence
+            if last < first:
+                continue
             producer.send(record.value, record.key, sequence=record.sequence)
             published += 1
             if on_record:
@@ -65,6 +74,8 @@ def publish(
                 ahead_s = published / records_per_s - (time.monotonic() - began)
                 if ahead_s >= MIN_PAUSE_S:
                     time.sleep(ahead_s)
+        if NOTHING_YET < last < first - 1:
+            raise _ends_early(source, producer, last)
     except SourceError:
         producer.flush()
         raise
@@ -75,3 +86,13 @@ def publish(
         raise RecordTooLarge(f"{origin}: the record is too large: {error}") from error
     producer.flush()
     return Published(published, NOTHING_YET if from_start else resumed_after, producer.resume_from())
+
+
+def _ends_early(source: Source, producer: Producer, last: int) -> SourceError:
+    label = getattr(source, "label", "the source")
+    return SourceError(
+        f"{label}: ends at sequence {last}, but producer {producer.name!r} has published to {producer.topic!r} up to "
+        f"sequence {producer.resumed_after}, so its records up to there are not sent. If a wrong number was corrected, "
+        "publish with --from-start (Producer and publish: from_start=True); publish another source under another "
+        "producer name"
+    )

@@ -373,6 +373,34 @@ def test_standard_input_with_identifiers(publish: Publish, broker: str, new_topi
     assert [sequence_of(message) for message in read(broker, topic, 0)] == [3, 7, 9]
 
 
+@pytest.mark.parametrize("piped", [False, True])
+def test_numbers_below_the_progress_are_refused_and_not_left_out(
+    publish: Publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path, piped: bool
+) -> None:
+    topic, path = new_topic(1), tmp_path / "till.ndjson"
+
+    def run(rows: bytes, *more: str) -> tuple[int, str, str]:
+        path.write_bytes(rows)
+        common = ("--producer", name, "--topic", topic, "--sequence-field", "n", "--json", *more)
+        return publish("-", *common, given=rows) if piped else publish(path, *common)
+
+    code, _, err = run(b'{"n":1}\n{"n":1000000}\n{"n":3}\n{"n":4}\n')
+    assert (code, "sequence 3 does not rise" in err) == (2, True), err
+    corrected = b'{"n":1}\n{"n":2}\n{"n":3}\n{"n":4}\n'
+    code, out, err = run(corrected)
+    assert (code, out) == (2, "")
+    assert "ends at sequence 4, but producer" in err
+    assert f"'{name}' has published to '{topic}' up to sequence 1000000" in err
+    assert "publish with --from-start" in err
+    code, out, err = run(corrected, "--from-start")
+    assert code == 0, err
+    assert json.loads(out)["published"] == 4
+    assert [sequence_of(message) for message in read(broker, topic, 0)] == [1, 1000000, 1, 2, 3, 4]
+    assert run(b"")[0] == 0  # no record says anything
+    code, out, err = run(b'{"n":1000000}\n{"n":1000001}\n')
+    assert (code, json.loads(out)["published"]) == (0, 1), err
+
+
 def test_a_compacted_topic_needs_keys_and_is_refused_before_anything_is_sent(
     publish: Publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
 ) -> None:
