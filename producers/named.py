@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
+from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -51,6 +52,19 @@ LAG_S = 5.0
 The client requests a delivery report for one record in 64. So the last records of a partition can be acknowledged
 without a report, until another record follows there or the queue is drained.
 """
+
+ENDED_BY_USER = (KeyboardInterrupt, SystemExit, CancelledError)
+"""Exceptions by which a user or a signal ends a program; asyncio turns SIGINT into a CancelledError."""
+
+ENDING_S = 6.0
+"""Maximum seconds that an interrupted producer waits for Kafka, to store its progress.
+
+Otherwise the stored position would be up to `store_s` behind, and the next run would accept a change of lines that
+are already in Kafka, and send them again under numbers that the worker drops.
+"""
+
+POLL_S = 0.1
+"""Seconds of one wait for acknowledgements."""
 
 
 class RecordTransport(Protocol):
@@ -254,6 +268,18 @@ class NamedProducer(ABC, Generic[C]):
             )
         self._accumulator.check()
 
+    def _store_within(self, limit_s: float) -> None:
+        """Store the progress, once everything is acknowledged or a part of the time limit has passed."""
+        began = time.monotonic()
+        while not self._accumulator.is_empty() and self._accumulator.failure is None:
+            if time.monotonic() - began >= limit_s / 2:
+                break
+            self._accumulator.poll(POLL_S)
+        if self._accumulator.failure is not None:
+            return  # in a forked child, the writer's lock may be held for ever
+        # Half of the time is for the transaction.
+        self._progress_writer.wait(self._progress_writer.ask(), limit_s / 2)
+
     def close(self) -> None:
         """Flush, then stop; a closed producer sends nothing more."""
         if not self._accumulator.is_closed:
@@ -268,10 +294,17 @@ class NamedProducer(ABC, Generic[C]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; after an exception, do not wait for records in flight, which the next run sends again."""
+        """Close; after an exception, do not wait for records in flight, which the next run sends again.
+
+        If the user ended the program, store what Kafka acknowledges within `ENDING_S` seconds.
+        """
         if kind is None:
             self.close()
-        else:
+            return
+        try:
+            if issubclass(kind, ENDED_BY_USER) and not self._accumulator.is_closed:
+                self._store_within(ENDING_S)
+        finally:
             self._stop()
 
     def _topic_shape(self, options: Mapping[str, str | int | bool], timeout_s: float) -> TopicShape:

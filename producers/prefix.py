@@ -112,7 +112,10 @@ class AcknowledgedPrefix:
 
     def acknowledge(self, partition: int) -> None:
         """Acknowledge the oldest run of this partition that waits for a report."""
-        run = self._runs[partition].popleft()
+        runs = self._runs.get(partition)
+        if not runs:
+            return  # an interruption came between the sending of a record and its counting
+        run = runs.popleft()
         self.reported += run.records
         self.highest = max(self.highest, run.last)
 

@@ -38,6 +38,14 @@ def test_a_run_without_a_report_waits_until_all_is_settled() -> None:
     assert (reached(prefix), prefix.highest, prefix.records) == (2, 2, 2)
 
 
+def test_a_report_about_a_record_that_was_not_counted() -> None:
+    prefix = AcknowledgedPrefix()
+    prefix.acknowledge(0)  # sent, then interrupted
+    send(prefix, 0, 1)
+    prefix.acknowledge(0)
+    assert (reached(prefix), prefix.records) == (1, 1)
+
+
 def test_publishing_again_does_not_take_back_what_was_reached() -> None:
     prefix = AcknowledgedPrefix(100)
     for sequence in (0, 50, 100, 150):

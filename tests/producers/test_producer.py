@@ -2,6 +2,7 @@ import json
 import re
 import time
 import uuid
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -270,6 +271,26 @@ def test_progress_is_stored_every_n_records(broker: str, new_topic: NewTopic, na
     assert stored[-1] == 999
     assert stored == sorted(stored)
     assert len(stored) >= 3  # the beginning, the end, and some on the way
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt, SystemExit, CancelledError])
+def test_an_interrupted_producer_stores_what_is_in_kafka(
+    broker: str, new_topic: NewTopic, name: str, ended: type[BaseException]
+) -> None:
+    topic, options = new_topic(2), {"bootstrap.servers": broker}
+    producer = Producer(topic, name, options=options, store_records=10**9, store_s=3600)
+
+    def run() -> None:
+        with producer:
+            for sequence in range(1000):
+                producer.send(b"v", b"%d" % sequence, sequence=sequence)
+            raise ended
+
+    with pytest.raises(ended):
+        run()
+    assert progress(broker, topic, name)[-1]["sequence"] == 999
+    with pytest.raises(TransportError, match="is closed"):
+        producer.send(b"v")
 
 
 def test_progress_is_stored_while_the_program_does_something_else(broker: str, new_topic: NewTopic, name: str) -> None:
