@@ -152,6 +152,8 @@ class NamedProducer(ABC, Generic[C]):
             self._accumulator.stop()
             raise
         self._resumed_after, self._resumed_mark = self._progress.sequence, self._progress.source
+        self._left_mark = self._progress.source if source is None else None
+        """Mark of a source that this producer was made without, until the first record; None: there is none."""
         self._partitions = self._progress.partitions
         self._keyless = partition_of(None, self._name, self._partitions)
         """Partition that gets the records without a key."""
@@ -259,6 +261,20 @@ class NamedProducer(ABC, Generic[C]):
         with self._lock:
             if self._prefix.taken == taken:  # the client's own news may make it look as if something waited
                 self._prefix.acknowledge_all()
+        self._store_now()
+
+    def leave_source(self) -> None:
+        """Store that the name's further sequences are not those of a source.
+
+        A producer without a source does this before its first record. Otherwise the source's next run would skip the
+        records with the sequences that the producer has used.
+        """
+        if self._left_mark is not None:
+            self._left_mark = None
+            self._store_now()
+
+    def _store_now(self) -> None:
+        """Store the progress, and wait for it without a limit."""
         ticket = self._progress_writer.ask()
         while not self._progress_writer.wait(ticket, SILENCE_S):
             why = standstill_of(self._progress_store.admin, self._options, PROGRESS_TOPIC)
@@ -366,6 +382,8 @@ class NamedProducer(ABC, Generic[C]):
                     f"sequence {number} of producer {self.name!r} does not rise above {self._last_sent}: the worker "
                     "would drop the record as a duplicate. Give every record a higher sequence than the one before"
                 )
+        if self._numbered_by_us is None:
+            self.leave_source()
         return number
 
     def _numbers(self, part: RecordsPart) -> Sequence[int]:
@@ -422,7 +440,7 @@ class NamedProducer(ABC, Generic[C]):
             self._progress,
             sequence=sequence,
             records=self._records_before + records,
-            source=self._source.mark(sequence) if self._source else self._progress.source,
+            source=self._left_mark if self._source is None else self._source.mark(sequence),
             highest=highest,
         )
         return self._progress

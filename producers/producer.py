@@ -278,6 +278,7 @@ class AsyncProducer:
         self._make = partial(Producer, *arguments, **options)
         self._made: Producer | None = None
         self._turn = asyncio.Lock()
+        self._has_sent = False
 
     async def __aenter__(self) -> AsyncProducer:
         """Connect, and take over the name; see `Producer` for errors."""
@@ -308,6 +309,9 @@ class AsyncProducer:
             Sequence of the record.
         """
         async with self._turn:
+            if not self._has_sent:
+                await asyncio.to_thread(self._producer.leave_source)  # waits for Kafka
+                self._has_sent = True
             while (number := self._producer.offer(value, key, sequence=sequence)) is None:
                 await asyncio.sleep(ASK_EVERY_S)
                 self._producer.has_persisted(0)  # takes the news, which makes room

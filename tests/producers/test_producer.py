@@ -256,6 +256,31 @@ def test_a_name_that_numbered_its_records_itself_takes_no_source(broker: str, ne
         Producer(topic, name, options=options, source=Numbers(10, "mine"))
 
 
+def test_a_source_whose_name_a_program_has_used_is_refused(
+    broker: str, new_topic: NewTopic, name: str, tmp_path: Path
+) -> None:
+    """Its next records would have numbers that the program has given to others."""
+    topic, options, path = new_topic(1), {"bootstrap.servers": broker}, tmp_path / "till.ndjson"
+
+    def run() -> int:
+        path.write_text("".join(f'{{"n":{n}}}\n' for n in range(1, 15)))
+        source = FileSource(path, sequence_field="n")
+        with Producer(topic, name, options=options, source=source) as producer:
+            return publish(source, producer).published
+
+    assert run() == 14
+    with Producer(topic, name, options=options) as idle:
+        assert idle.resume_from() == 14
+    assert run() == 0  # nothing was sent in between
+    program = Producer(topic, name, options=options, store_s=3600)
+    program.send(b"another's")
+    assert progress(broker, topic, name)[-1]["source"] is None  # stored before the record: the program may be killed
+    program.send(b"another's")
+    program.close()
+    with pytest.raises(SourceError, match="up to sequence 16 from a program that chose the sequences itself"):
+        run()
+
+
 def test_progress_is_stored_every_n_records(broker: str, new_topic: NewTopic, name: str) -> None:
     topic = new_topic(3)
     with Producer(topic, name, options={"bootstrap.servers": broker}, store_records=100, store_s=3600) as producer:
