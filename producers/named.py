@@ -151,7 +151,9 @@ class NamedProducer(ABC, Generic[C]):
         except BaseException:
             self._accumulator.stop()
             raise
-        self._resumed_after, self._resumed_mark = self._progress.sequence, self._progress.source
+        self._reached, self._resumed_mark = self._progress.sequence, self._progress.source
+        """Highest sequence of the name's earlier progress; -1: none. The stored progress never falls below it."""
+        self._resumed_after = NOTHING_YET if from_start else self._reached
         self._left_mark = self._progress.source if source is None else None
         """Mark of a source that this producer was made without, until the first record; None: there is none."""
         self._partitions = self._progress.partitions
@@ -159,7 +161,7 @@ class NamedProducer(ABC, Generic[C]):
         """Partition that gets the records without a key."""
 
         self._lock = threading.Lock()  # guards the prefix; held for microseconds
-        self._prefix = AcknowledgedPrefix(self._progress.sequence)
+        self._prefix = AcknowledgedPrefix(self._resumed_after, reached=self._reached)
         self._records_before = self._progress.records
         self._stored_records = 0  # records of this run that the newest stored progress covers
         self._highest_before = self._progress.highest
@@ -169,7 +171,7 @@ class NamedProducer(ABC, Generic[C]):
         `offer` then refuses records until everything is acknowledged.
         """
         self._moved_at, self._reported_then = time.monotonic(), 0
-        self._last_sent = NOTHING_YET if from_start else self._progress.sequence
+        self._last_sent = self._stood_at = self._resumed_after
         self._first = initial_sequence if self._last_sent == NOTHING_YET else 0
         self._numbered_by_us: bool | None = None
         """True if sequences are automatic, False if the program gives them; None: no record was sent yet."""
@@ -198,14 +200,17 @@ class NamedProducer(ABC, Generic[C]):
             return max(self._highest_before, self._prefix.highest)
 
     def resume_from(self) -> int:
-        """Return the highest sequence such that all records up to it are persisted, on all partitions; -1: none."""
+        """Return the highest sequence such that all records up to it are persisted, on all partitions; -1: none.
+
+        With `from_start`, only records of this producer count.
+        """
         with self._lock:
             self._nothing_waits()
             return self._prefix.sequence
 
     @property
     def resumed_after(self) -> int:
-        """Return the value of `resume_from()` at the start of this producer."""
+        """Return the value of `resume_from()` at the start of this producer; -1 with `from_start`."""
         return self._resumed_after
 
     @property
@@ -430,12 +435,14 @@ class NamedProducer(ABC, Generic[C]):
             under_way = not self._nothing_waits()
             sequence, records = self._prefix.sequence, self._prefix.records
             highest = max(self._highest_before, self._prefix.highest)
-            if not under_way or sequence != self._progress.sequence:
+            if not under_way or sequence != self._stood_at:
                 self._moved_at, self._reported_then = time.monotonic(), self._prefix.reported
+            self._stood_at = sequence
             # Where nothing at all is acknowledged, Kafka is away, and emptying the queue would not help.
             is_stuck = self._prefix.reported > self._reported_then
             self._lags = is_stuck and time.monotonic() - self._moved_at >= LAG_S
             self._stored_records = self._prefix.reported
+        sequence = max(sequence, self._reached)
         self._progress = replace(
             self._progress,
             sequence=sequence,

@@ -36,18 +36,25 @@ class AcknowledgedPrefix:
     by the reports in flight.
     """
 
-    def __init__(self, sequence: int = NOTHING_YET) -> None:
+    def __init__(self, sequence: int = NOTHING_YET, *, reached: int = NOTHING_YET) -> None:
+        """Begin after a sequence.
+
+        Args:
+            sequence: sequence up to which all records are acknowledged.
+            reached: highest sequence of the name's earlier progress; at least `sequence`. A source published again
+                begins below it.
+        """
         self.sequence = sequence
         """Highest sequence such that all records up to it are acknowledged, at the last `advance`; -1: none."""
         self.records = 0
-        """Number of records up to `sequence` sent since this object was created."""
+        """Number of records up to `sequence`, and above the earlier progress, sent since this object was created."""
         self.highest = sequence
         """Highest sequence known to be acknowledged on any partition."""
         self.reported = 0
         """Number of records known to be acknowledged since this object was created."""
         self.taken = 0
         """Number of records sent since this object was created."""
-        self._began_at, self._last, self._risen = sequence, NOTHING_YET, 0
+        self._reached, self._last, self._risen = max(sequence, reached), NOTHING_YET, 0
         self._runs: dict[int, deque[Run]] = {}
 
     def needs_report(self, partition: int) -> bool:
@@ -71,7 +78,7 @@ class AcknowledgedPrefix:
         self._last = sequence
         self.taken += 1
         # A source published a second time begins below the sequence that its name had reached.
-        self._risen += sequence > self._began_at
+        self._risen += sequence > self._reached
 
     def silent_run(self, partition: int) -> Run | None:
         """Return the run that the partition's next record can join without a report.
@@ -89,7 +96,7 @@ class AcknowledgedPrefix:
         run.last = self._last = sequence
         run.records += 1
         self.taken += 1
-        self._risen += sequence > self._began_at
+        self._risen += sequence > self._reached
 
     def count_block(self, batches: Iterable[tuple[int, int, int]], last: int, records: int, risen: int) -> None:
         """Count sent records in batches, each with a report of its own.

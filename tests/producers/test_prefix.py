@@ -46,12 +46,13 @@ def test_a_report_about_a_record_that_was_not_counted() -> None:
     assert (reached(prefix), prefix.records) == (1, 1)
 
 
-def test_publishing_again_does_not_take_back_what_was_reached() -> None:
-    prefix = AcknowledgedPrefix(100)
+def test_publishing_again_counts_only_what_is_above_the_reached() -> None:
+    prefix = AcknowledgedPrefix(reached=100)
+    assert reached(prefix) == -1
     for sequence in (0, 50, 100, 150):
         send(prefix, 0, sequence)
     prefix.acknowledge(0)
-    assert (reached(prefix), prefix.records) == (100, 0)
+    assert (reached(prefix), prefix.records) == (0, 0)
     prefix.acknowledge_all()
     assert (reached(prefix), prefix.records) == (150, 1)
 

@@ -142,12 +142,20 @@ def test_from_the_start_again_under_the_same_name(broker: str, new_topic: NewTop
         for sequence in range(5):
             producer.send(b"v", sequence=sequence)
     with Producer(topic, name, options=options, from_start=True) as producer:
+        assert (producer.resumed_after, producer.resume_from(), producer.last_sequence_id()) == (-1, -1, 4)
+        assert not producer.has_persisted(0)
         producer.send(b"v", sequence=0)
         producer.send(b"v", sequence=2)
         producer.flush()
-        assert producer.resume_from() == 4  # what was reached stays reached
+        assert (producer.resume_from(), producer.has_persisted(2), producer.has_persisted(3)) == (2, True, False)
     assert sequences(broker, topic, 0) == [0, 1, 2, 3, 4, 0, 2]
-    assert progress(broker, topic, name)[-1]["sequence"] == 4
+    newest = progress(broker, topic, name)[-1]
+    assert (newest["sequence"], newest["records"]) == (4, 5)  # what was reached stays reached
+    with Producer(topic, name, options=options, from_start=True) as producer:
+        for sequence in range(6):
+            producer.send(b"v", sequence=sequence)
+    newest = progress(broker, topic, name)[-1]
+    assert (newest["sequence"], newest["records"]) == (5, 6)
 
 
 def test_keys_go_where_librdkafka_sends_them(broker: str, new_topic: NewTopic, name: str) -> None:

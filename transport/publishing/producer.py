@@ -264,7 +264,7 @@ class BatchProducer(NamedProducer[BatchSender]):
     def _put(self, records: Records) -> None:
         self._accumulator.wait_for_room()
         batches = self._encoder.encode(records)
-        risen = int(np.count_nonzero(records.sequences > self._resumed_after))
+        risen = int(np.count_nonzero(records.sequences > self._reached))
         with self._lock:
             self._accumulator.put(batches)
             sent = ((each.partition, each.last, each.batch.count) for each in batches)
