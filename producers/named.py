@@ -145,7 +145,13 @@ class NamedProducer(ABC, Generic[C]):
         try:
             # Compared before the take-over as well: a producer with the wrong source must not stop the right one.
             self._begin(self._progress_store.read(), shape)
-            self._progress = self._begin(self._progress_store.take_over(), shape)
+            stored = self._progress_store.take_over()
+            if stored is not None:
+                # Stored before the source is compared again, which may take minutes: after `DOUBT_S` without the
+                # session of another producer, the older one would take its name back.
+                stored = replace(stored, session=self._progress_store.session)
+                self._progress_store.store(stored)
+            self._progress = self._begin(stored, shape)
             # The name's partition count stands before its first record can be anywhere.
             self._progress_store.store(self._progress)
         except BaseException:

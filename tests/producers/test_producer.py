@@ -474,6 +474,32 @@ def test_a_newer_producer_of_the_name_stops_the_older(broker: str, new_topic: Ne
         assert successor.resume_from() == 0
 
 
+def test_a_newer_producer_that_reads_its_source_for_long_stops_the_older(
+    broker: str, new_topic: NewTopic, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_module, "DOUBT_S", 0.5)  # shorter than the reading below
+    topic, options = new_topic(1), {"bootstrap.servers": broker}
+    with Producer(topic, name, options=options, source=Numbers(9, "mine")) as producer:
+        producer.send(b"v", sequence=1)
+    older = Producer(topic, name, options=options, source=Numbers(9, "mine"), store_s=0.1)
+
+    class Large(Numbers):
+        checks = 0
+
+        def check(self, sequence: int, mark: str) -> None:
+            self.checks += 1
+            deadline = time.monotonic() + 120
+            while self.checks == 2 and older._accumulator.failure is None:
+                assert time.monotonic() < deadline, "the older producer goes on"
+                time.sleep(0.05)
+
+    with Producer(topic, name, options=options, source=Large(9, "mine")) as newer:
+        newer.send(b"v", sequence=2)
+    with pytest.raises(ProducerFenced, match="has been taken over"):
+        older.close()
+    assert progress(broker, topic, name)[-1]["sequence"] == 2
+
+
 def test_an_epoch_that_ends_without_a_successor_is_begun_anew(
     broker: str, new_topic: NewTopic, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
