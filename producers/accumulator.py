@@ -55,6 +55,8 @@ class Accumulator:
         record."""
         self._closed = threading.Event()
         self._client_error = ""
+        self._fatal: KafkaError | None = None
+        """Error that stopped the client; its calls then only say that there was one."""
         self._throttled = float("-inf"), 0.0
         """Time of the last delay by quota, by the monotonic clock, and the delay in seconds."""
         self.full_at = float("-inf")
@@ -263,13 +265,15 @@ class Accumulator:
         """End the client with the report of the record that stopped it; without such a report, with `error`."""
         self._wait_for_cause()
         self._take_notes()
-        self.fail(self.refusal(error, "the client has stopped"))
+        self.fail(self.refusal(self._fatal or error, "the client has stopped"))
 
     def _client_throttled(self, event: ThrottleEvent) -> None:
         self._throttled = time.monotonic(), float(event.throttle_time)
 
     def _client_failed(self, error: KafkaError) -> None:
         self._client_error = error.str()
+        if error.fatal() and self._fatal is None:
+            self._fatal = error
         if error.code() == AUTHENTICATION_FAILED and (sentence := refused(error, self._options)) is not None:
             self.fail(
                 TransportError(

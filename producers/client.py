@@ -77,6 +77,16 @@ REFUSED = TOPIC_GONE | {
 }
 """Kafka's error codes for a record that it would also refuse at the next attempt."""
 
+LOST = frozenset({KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError.UNKNOWN_PRODUCER_ID})
+"""Kafka's error codes for an idempotent producer whose acknowledged records the partition does not have."""
+
+LOST_RECORDS: Final = (
+    "Kafka may have lost acknowledged records (unclean leader election?). A publisher that continues would leave them "
+    "out. `ratchet publish --from-start`, or a Producer with from_start=True, sends all records again, and the worker "
+    "drops those that it has counted"
+)
+"""Explanation and remedy for lost acknowledged records."""
+
 LEADER_CHANGES = frozenset(
     {
         KafkaError.LEADER_NOT_AVAILABLE,
@@ -142,6 +152,8 @@ def refusal(error: KafkaError, where: str) -> RatchetError:
         return TopicMissing(f"{reason}. The topic may have been deleted: create it, then publish again")
     if error.code() in NOT_ALLOWED:
         return TopicError(reason)
+    if error.code() in LOST:
+        return TransportError(f"{reason}. {LOST_RECORDS}")
     return TransportError(f"{reason}. Acknowledged records stay published; start again to go on after it")
 
 

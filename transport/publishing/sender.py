@@ -27,6 +27,7 @@ from kafka_ratchet.errors import (
     TopicError,
     TransportError,
 )
+from kafka_ratchet.producers.client import LOST_RECORDS
 from kafka_ratchet.producers.metrics import Measures
 from kafka_ratchet.producers.standstill import UNEXPLAINED, Standstill, silence_sentence
 from kafka_ratchet.transport.client.cluster import Cluster
@@ -365,11 +366,7 @@ class BatchSender:
         if isinstance(error, UNAUTHORIZED):
             return TopicError(text)
         if isinstance(error, LOST):
-            return TransportError(
-                f"{text}. Kafka may have lost acknowledged records (unclean leader election?). A publisher that "
-                "continues would leave them out. `ratchet publish --from-start`, or a Producer with from_start=True, "
-                "sends all records again, and the worker drops those that it has counted"
-            )
+            return TransportError(f"{text}. {LOST_RECORDS}")
         kind = RecordRefused if isinstance(error, REFUSED) else TransportError
         return kind(
             f"{text}. Acknowledged records stay published; run the producer again to continue with the next record"
