@@ -101,6 +101,8 @@ class BatchProducer(NamedProducer[BatchSender]):
         self._last_put = self._last_sent
         """Last sequence of the records already encoded and handed to the sender."""
         self._bytes = 0
+        self._is_ending = False
+        """True once an interrupted producer stores its progress: collected records must not get behind it."""
         self._began = threading.Event()
         """Event, set when the first record of a block waits for further records (linger.ms)."""
         self._lingering = threading.Thread(target=self._linger, name=f"linger-{topic}", daemon=True)
@@ -203,6 +205,10 @@ class BatchProducer(NamedProducer[BatchSender]):
         metrics = super().metrics()
         return replace(metrics, sent=metrics.sent + taken, in_flight=metrics.in_flight + taken)
 
+    def _store_within(self, limit_s: float) -> None:
+        self._is_ending = True
+        super()._store_within(limit_s)
+
     def _abandon(self) -> None:
         self._turn = threading.RLock()
         super()._abandon()
@@ -287,6 +293,6 @@ class BatchProducer(NamedProducer[BatchSender]):
                 continue
             self._began.clear()
             with self._turn:
-                if not self._accumulator.is_over:
+                if not (self._accumulator.is_over or self._is_ending):
                     with suppress(RatchetError):  # the next call of the program raises it
                         self._send_taken()
