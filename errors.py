@@ -175,6 +175,9 @@ class FormUnclear(TransportError):
 class RecordTooLarge(TransportError):
     """Record larger than max.message.bytes of its destination topic."""
 
+    sequence: int | None = None
+    """Sequence of the record, if the producer of batches refused it; None: it is unknown."""
+
 
 class RecordRefused(TransportError):
     """Record that Kafka rejects, now and at every further try."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from kafka_ratchet.errors import RatchetError, RecordTooLarge, SourceError
 from kafka_ratchet.producers.file_set import FileSet
 from kafka_ratchet.producers.files import FileLines
 from kafka_ratchet.producers.headers import NOTHING_YET
+from kafka_ratchet.producers.named import NamedProducer
 from kafka_ratchet.producers.producer import Producer
 from kafka_ratchet.producers.source import Source
 
@@ -53,6 +54,7 @@ def publish(
     Raises:
         SourceError: a record cannot be read. All records before it are published and acknowledged; after the source is
             corrected, publishing continues with that record. Or the records' own sequences end below the progress.
+        RecordTooLarge: a record is larger than the client or the topic allows.
         TransportError: Kafka has refused a record for good.
     """
     resumed_after = producer.resumed_after
@@ -76,23 +78,37 @@ def publish(
                     time.sleep(ahead_s)
         if NOTHING_YET < last < first - 1:
             raise _ends_early(source, producer, last)
+        producer.flush()
     except SourceError:
         producer.flush()
         raise
     except RecordTooLarge as error:
-        origin = source.origin() if isinstance(source, FileLines | FileSet) else "the source"
-        with suppress(RatchetError):  # it may have ended the producer
-            producer.flush()
-        raise RecordTooLarge(f"{origin}: the record is too large: {error}") from error
-    producer.flush()
+        raise too_large(source, producer, error) from error
     return Published(published, NOTHING_YET if from_start else resumed_after, producer.resume_from())
 
 
+def too_large(source: Source, producer: NamedProducer[Any], error: RecordTooLarge) -> RecordTooLarge:
+    """Return the error for a too large record with its place in the source, and flush the records before it.
+
+    The record is the newest one of the source, if the producer itself refuses it. A refusal by Kafka comes later, and
+    ends the producer.
+    """
+    try:
+        producer.flush()
+    except RatchetError:
+        return RecordTooLarge(f"{_label(source)}: a record is too large: {error}")
+    origin = source.origin() if isinstance(source, FileLines | FileSet) else _label(source)
+    return RecordTooLarge(f"{origin}: the record is too large: {error}")
+
+
+def _label(source: Source) -> str:
+    return str(getattr(source, "label", "the source"))
+
+
 def _ends_early(source: Source, producer: Producer, last: int) -> SourceError:
-    label = getattr(source, "label", "the source")
     return SourceError(
-        f"{label}: ends at sequence {last}, but producer {producer.name!r} has published to {producer.topic!r} up to "
-        f"sequence {producer.resumed_after}, so its records up to there are not sent. If a wrong number was corrected, "
-        "publish with --from-start (Producer and publish: from_start=True); publish another source under another "
-        "producer name"
+        f"{_label(source)}: ends at sequence {last}, but producer {producer.name!r} has published to "
+        f"{producer.topic!r} up to sequence {producer.resumed_after}, so its records up to there are not sent. If a "
+        "wrong number was corrected, publish with --from-start (Producer and publish: from_start=True); publish "
+        "another source under another producer name"
     )

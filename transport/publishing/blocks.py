@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kafka_ratchet.errors import SourceError
+from kafka_ratchet.errors import RecordTooLarge, SourceError
 from kafka_ratchet.producers import FileSource, Published
 from kafka_ratchet.producers.formats import may_have_hole
 from kafka_ratchet.producers.headers import NOTHING_YET
+from kafka_ratchet.producers.publish import too_large
 from kafka_ratchet.transport.publishing.encode import Records
 from kafka_ratchet.transport.publishing.lines import BLANK, ODD, RECORD, find_lines
 from kafka_ratchet.transport.publishing.producer import BatchProducer
@@ -50,6 +51,7 @@ def publish_blocks(
 
     Raises:
         SourceError: a line cannot be read. Everything before it is published and acknowledged.
+        RecordTooLarge: a record is larger than the client or the topic allows.
         TransportError: Kafka has refused a record for good.
     """
     resumed_after = producer.resumed_after
@@ -61,18 +63,32 @@ def publish_blocks(
             source.track_block(offset, read.text, read.last)  # first: it may be acknowledged as soon as it is sent
             crash_point("block-read")
             if read.records is not None:
-                producer.send_block(read.records)
+                _send(source, producer, offset, read)
                 crash_point("block-sent")
                 published += len(read.records.sequences)
                 if on_records and read.last is not None:
                     on_records(read.last[0], len(read.records.sequences))
             if read.bad is not None:
                 raise read.bad
+        producer.flush()
     except SourceError:
         producer.flush()
         raise
-    producer.flush()
+    except RecordTooLarge as error:
+        raise too_large(source, producer, error) from error
     return Published(published, NOTHING_YET if from_start else resumed_after, producer.resume_from())
+
+
+def _send(source: FileSource, producer: BatchProducer, offset: int, read: _Read) -> None:
+    """Send the records of a block that begins at `offset`; after a refusal, return the source to that record."""
+    assert read.records is not None  # noqa: S101 - the caller's condition
+    try:
+        producer.send_block(read.records)
+    except RecordTooLarge as error:
+        if error.sequence is not None:
+            end = read.text.find(b"\n", error.sequence - offset) + 1
+            source.behind = offset + (end or len(read.text))  # `origin` names the record before this
+        raise
 
 
 def read_block(source: FileSource, offset: int, text: bytes) -> _Read:

@@ -85,11 +85,13 @@ class Encoder:
 
     def too_large(self, sequence: int, takes: int) -> RecordTooLarge:
         """Return the error for a record too large for a batch."""
-        return RecordTooLarge(
+        error = RecordTooLarge(
             f"topic {self._topic!r}, producer {self._name.decode()!r}, sequence {sequence}: {takes} bytes of key and "
             f"value do not fit a batch of {self._limit} bytes. Raise max.message.bytes of the topic and "
             "message.max.bytes in the `kafka` settings, or leave the record out"
         )
+        error.sequence = sequence
+        return error
 
     def encode(self, records: Records) -> list[Outgoing]:
         """Encode records as batches by partition, in the records' order. All records must fit a batch (`fits`)."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kafka_ratchet.transport.publishing.sender import BatchSender
 from kafka_ratchet.transport.transactions.crash_points import PUBLISHING_POINTS, VARIABLE
 from tests.app.cli.test_publish import Publish, Start, name, publish, read, sequence_of, start, written
 
@@ -98,6 +99,38 @@ def test_a_bad_line_stops_before_it_and_goes_on_once_mended(
     code, _, err = publish(*arguments)
     assert code == 2
     assert "has changed between byte 0 and byte 36" in err
+
+
+@pytest.mark.parametrize("way", ["--batches", "--no-batches"])
+def test_too_large_a_record_is_named_by_its_line(
+    publish: Publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path, way: str
+) -> None:
+    topic, path = new_topic(1), tmp_path / "in.log"
+    # The second one in the middle of a block, the first one larger than a block.
+    for size in (2_000_000, 1_000_001):
+        path.write_bytes(b"one\nthree\n" + b"x" * size + b"\n5\n6\n")
+        code, out, err = publish(path, "--producer", f"{name}-{size}", "--topic", topic, way)
+        assert (code, out) == (2, "")
+        assert f"{path}: line 3 (before byte {size + 11}): the record is too large: topic '{topic}'" in err
+        sent = [message.value() for message in read(broker, topic, 0)]
+        assert sent[-2:] == [b"one", b"three"]
+        path.write_bytes(b"one\nthree\n5\n")  # it was left out
+        code, out, err = publish(path, "--producer", f"{name}-{size}", "--topic", topic, way, "--json")
+        assert (code, json.loads(out)) == (0, {"published": 1, "resumed_after": 4, "last_sequence": 10}), err
+    assert [message.value() for message in read(broker, topic, 0)] == [b"one", b"three", b"5"] * 2
+
+
+@pytest.mark.parametrize("way", ["--batches", "--no-batches"])
+def test_a_record_that_kafka_refuses_is_not_placed_in_a_wrong_line(
+    publish: Publish, new_topic: NewTopic, name: str, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its refusal comes when later lines have been read."""
+    monkeypatch.setattr(BatchSender, "limit", lambda sender, most: most)  # as for a user who may not read the topic's
+    topic, path = new_topic(1, max_message_bytes=2000), tmp_path / "in.log"
+    path.write_bytes(b"one\n" + b"x" * 5000 + b"\n" + b"5\n" * 1000)
+    code, out, err = publish(path, "--producer", name, "--topic", topic, way)
+    assert (code, out) == (2, "")
+    assert f"{path}: a record is too large: topic '{topic}', producer '{name}', " in err
 
 
 @pytest.mark.parametrize(
