@@ -398,7 +398,9 @@ class ProgressStore:
             "the topic from a copy if there is one. Otherwise start the producer again: it creates the topic and "
             "sends its source from the beginning, and workers drop the duplicates. This needs the same sequences as "
             "before: for a log with removed older files choose another producer name, because its files would get "
-            "other numbers; a program that numbers its records itself has to number them as before"
+            "other numbers; a program that numbers its records itself has to number them as before. It also needs the "
+            "same partitions: if the topic got more since the name was first used, choose another name, and leave out "
+            "the records already sent"
         )
 
     def stop(self) -> None:

@@ -637,6 +637,7 @@ def test_a_progress_topic_that_is_gone_ends_the_producer(name: str, again: bool)
         with pytest.raises(TopicReplaced if again else TopicMissing, match="'ratchet-producers' was deleted") as found:
             send_until_refused(producer)
         assert "sends its source from the beginning" in str(found.value)
+        assert "if the topic got more since the name was first used, choose another name" in str(found.value)
         with pytest.raises(RatchetError):
             producer.close()
         assert not any("waiting for Kafka" in sentence for sentence in said)
