@@ -78,7 +78,7 @@ REFUSED = TOPIC_GONE | {
 """Kafka's error codes for a record that it would also refuse at the next attempt."""
 
 LOST = frozenset({KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError.UNKNOWN_PRODUCER_ID})
-"""Kafka's error codes for an idempotent producer whose acknowledged records the partition does not have."""
+"""Kafka's error codes for a partition that lacks acknowledged records of an idempotent producer."""
 
 LOST_RECORDS: Final = (
     "Kafka may have lost acknowledged records (unclean leader election?). A publisher that continues would leave them "

@@ -54,12 +54,12 @@ without a report, until another record follows there or the queue is drained.
 """
 
 ENDED_BY_USER = (KeyboardInterrupt, SystemExit, CancelledError)
-"""Exceptions by which a user or a signal ends a program; asyncio turns SIGINT into a CancelledError."""
+"""Exceptions of a user or a signal that ends a program; asyncio turns SIGINT into a CancelledError."""
 
 ENDING_S = 6.0
 """Maximum seconds that an interrupted producer waits for Kafka, to store its progress.
 
-Otherwise the stored position would be up to `store_s` behind, and the next run would accept a change of lines that
+Otherwise the stored position would be up to `store_s` seconds old, and the next run would accept a change of lines that
 are already in Kafka, and send them again under numbers that the worker drops.
 """
 

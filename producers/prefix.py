@@ -40,7 +40,7 @@ class AcknowledgedPrefix:
         """Begin after a sequence.
 
         Args:
-            sequence: sequence up to which all records are acknowledged.
+            sequence: sequence such that all records up to it are acknowledged.
             reached: highest sequence of the name's earlier progress; at least `sequence`. A source published again
                 begins below it.
         """

@@ -16,7 +16,7 @@ from kafka_ratchet.producers.producer import Producer
 from kafka_ratchet.producers.source import Source
 
 FIELD_MARK = "field:"
-"""Prefix of the mark of a source whose records contain their sequences."""
+"""Prefix of the mark of a source with sequences in its records."""
 
 MIN_PAUSE_S = 0.005
 """Minimum seconds that a throttled publisher sleeps: shorter sleeps cost more than they wait."""
@@ -59,7 +59,7 @@ def publish(
     """
     resumed_after = producer.resumed_after
     first = 0 if from_start else resumed_after + 1
-    # Such a source is read from its beginning anyway; its last sequence tells whether the progress is of this source.
+    # Such a source is read from its beginning anyway; its last sequence tells if the progress belongs to it.
     has_own_sequences = (producer.resumed_mark or "").startswith(FIELD_MARK)
     published, last = 0, NOTHING_YET
     began = time.monotonic()

@@ -102,7 +102,7 @@ class BatchProducer(NamedProducer[BatchSender]):
         """Last sequence of the records already encoded and handed to the sender."""
         self._bytes = 0
         self._is_ending = False
-        """True once an interrupted producer stores its progress: collected records must not get behind it."""
+        """True once an interrupted producer stores its progress: no collected record must follow."""
         self._began = threading.Event()
         """Event, set when the first record of a block waits for further records (linger.ms)."""
         self._lingering = threading.Thread(target=self._linger, name=f"linger-{topic}", daemon=True)
