@@ -221,22 +221,23 @@ def mixed(a: np.uint64, b: np.uint64, seed: np.uint64) -> np.uint64:
 
 @compiled()
 def hash_records(data: U8, columns: I64, seed: np.uint64, values: U64, wholes: U64) -> None:
-    """Hash each record's value, and each whole record (key, value and headers).
+    """Hash each record's content (key and value), and each whole record (key, value and headers).
 
     data: uint8[bytes] of a valid record batch; columns: columns of the batch. The hashes are written into `values` and
-    `wholes`, uint64[records] each.
+    `wholes`, uint64[records] each. A repeat may have other headers, such as the time or trace of its sending.
     """
     for i in range(columns.shape[1]):
         body, headers = columns[records.BODY, i], columns[records.HEADERS, i]
         value, length = columns[records.VALUE, i], columns[records.VALUE_LENGTH, i]
         # Null is not empty.
-        values[i] = hash_of(data, value, length, seed) if length >= 0 else ~seed
+        content = hash_of(data, value, length, seed) if length >= 0 else ~seed
         # The key with its length before it; the value's length stands in its own hash.
         key = hash_of(data, body, max(columns[records.KEY, i] + columns[records.KEY_LENGTH, i] - body, 0), seed)
         if columns[records.KEY_LENGTH, i] < 0:
             key = ~seed
         rest = hash_of(data, headers, columns[records.BODY_END, i] - headers, seed)
-        wholes[i] = mixed(mixed(key, values[i], seed), rest, seed)
+        values[i] = mixed(key, content, seed)
+        wholes[i] = mixed(values[i], rest, seed)
 
 
 @compiled()

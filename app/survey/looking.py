@@ -51,7 +51,7 @@ PRESENT_LEAST: Final = 0.25
 DISTINCT_LEAST: Final = 0.5
 """Minimum share of different values for a field without the usual name of an id."""
 REPEATED_MOST, OTHERS_MOST = 0.5, 0.5
-"""Largest share of repeats, and largest share of repeats with another value, that an identity may have.
+"""Largest share of repeats, and largest share of repeats with another key or value, that an identity may have.
 
 A header or field with more repeats identifies the subject of an event, such as a customer, and not the event.
 """
@@ -87,11 +87,11 @@ TIMELIKE: Final = re.compile(r"time|date|(^|[._-])(ts|at)([._-]ms)?$|_at$|[a-z]A
 
 
 class Row(NamedTuple):
-    """Record of the sample. places: content of each header or field; value: hash of the whole value."""
+    """Record of the sample. places: content of each header or field; content: hash of key and value."""
 
     partition: int
     places: dict[RecordPart, bytes]
-    value: int
+    content: int
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class TopicSample:
                     self._note_unnamed(names)
                 elif self._knows(place := RecordPart("field", path)):
                     places[place] = text
-        return Row(batch.partition, places, hash(value))
+        return Row(batch.partition, places, hash((key, value)))
 
     def _note_unnamed(self, names: tuple[str, ...]) -> None:
         name = ".".join(names)
@@ -218,7 +218,7 @@ class _Places:
             for place, text in row.places.items():
                 self._present[place] += 1
                 self._numbers[place] += _number(place, text) is not None
-                self._others[place] += values.setdefault(place, {}).setdefault(text, row.value) != row.value
+                self._others[place] += values.setdefault(place, {}).setdefault(text, row.content) != row.content
         self.distinct = {place: len(seen) for place, seen in values.items()}
         self._repeated = {place: count - self.distinct[place] for place, count in self._present.items()}
 

@@ -18,7 +18,12 @@ PRESENT_LEAST: Final = 0.99
 """Minimum share of the records that must have a proposed identity; a worker makes dead letters of the others."""
 REPEATED_MOST: Final = 0.5
 CONFLICTS_MOST: Final = 0.05
-"""Largest share of an identity's repeats that may have another value."""
+"""Largest share of an identity's repeats that may have another key or value."""
+WHOLE_LEAST: Final = 0.5
+"""Minimum share of the repeats of an identity without a usual name that equal an earlier record as a whole.
+
+If the repeats differ in headers, nothing shows whether they are repeats or other events with the same content.
+"""
 LATE_MOST: Final = 0.05
 """Largest share of new records that may have a number below their identity's highest."""
 ALIKE: Final = 0.98
@@ -122,6 +127,12 @@ def propose(report: Report) -> Proposal:
             f"{equal - found:,} records that equal an earlier one as a whole are new by this identity{example}: either "
             "similar events, or duplicates that it does not find"
         )
+    if found and chosen.numbers is None and not _has_usual_name(chosen):
+        example = f", such as {_at(chosen.examples[0])}" if chosen.examples else ""
+        proposal.notes.append(
+            f"no usual name shows that {chosen.candidate} is the id of an event. Make sure that records with the same "
+            f"one are repeats{example}, and not two events with the same content"
+        )
     if lost := _lost(chosen):
         kept = any(line.setting == "late" for line in proposal.lines)
         proposal.notes.append(
@@ -189,9 +200,17 @@ def _is_good(report: Report, each: Finding) -> bool:
     if each.conflicts + each.across_conflicts > CONFLICTS_MOST * repeats or repeats > REPEATED_MOST * each.records:
         return False
     numbers = each.numbers
+    if numbers is None and _is_unproven(report, each):
+        return False
     if numbers is not None and each.across + each.across_conflicts:
         return False  # a repartition mixes the partitions in any order, and a worker drops lower numbers
     return numbers is None or numbers.late <= LATE_MOST * (numbers.rises + numbers.late)
+
+
+def _is_unproven(report: Report, each: Finding) -> bool:
+    """Return True if an id without a usual name has many repeats that differ from the earlier record in headers."""
+    whole = report.findings[0]
+    return not _has_usual_name(each) and whole.equal + whole.across < WHOLE_LEAST * (each.equal + each.across)
 
 
 def _why_none(report: Report, whole: Finding) -> str:
@@ -209,8 +228,21 @@ def _why_none(report: Report, whole: Finding) -> str:
         example = f" Look at {_at(each.conflict_examples[0])}." if each.conflict_examples else ""
         return (
             f"{each.conflicts + each.across_conflicts:,} of the {repeats:,} repeats of {each.candidate} have another "
-            f"value: they may be events of their own, or the value differs with each sending.{example} "
+            f"key or value: they may be events of their own, or the value differs with each sending.{example} "
             "State that identity if you know that it is one"
+        )
+    unproven = [
+        each
+        for each in report.findings[1:]
+        if each.numbers is None and _is_unproven(report, each) and each.records >= PRESENT_LEAST * report.records
+    ]
+    if unproven:
+        each = max(unproven, key=lambda finding: finding.distinct)
+        example = f" Look at {_at(each.examples[0])}." if each.examples else ""
+        return (
+            f"{each.equal + each.across:,} records repeat {each.candidate} with the same key and value, and only "
+            f"{whole.equal + whole.across:,} with the same headers too: they may be other events with the same content."
+            f"{example} State that identity if you know that it is one"
         )
     held = [each for each in report.findings[1:] if each.records >= PRESENT_LEAST * report.records]
     if mixed := [each for each in held if each.numbers is not None and each.across]:
@@ -297,7 +329,7 @@ def _conflicts(each: Finding) -> list[Line]:
     if not found:
         return []
     example = f", such as {_at(each.conflict_examples[0])}" if each.conflict_examples else ""
-    return [Line("conflicts", "count", f"{found:,} repeats have another value{example}")]
+    return [Line("conflicts", "count", f"{found:,} repeats have another key or value, and would be dropped{example}")]
 
 
 def _across(each: Finding) -> list[Line]:

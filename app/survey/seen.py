@@ -6,7 +6,7 @@ Columns of a slot:
     HASH    seeded hash of the identity, 64 bits; 0: empty slot
     CLOCK   clock of the partition at the identity's last record, in ms; 0 without a timestamp
     OFFSET  offset of the identity's last record
-    WHAT    upper 32 bits: upper half of the hash of the identity's first value; lower 32 bits: the identity's
+    WHAT    upper 32 bits: upper half of the hash of the identity's first key and value; lower 32 bits: the identity's
             partition, or SEVERAL.
 
 Equal hashes count as equal identities: `kafka_ratchet.app.survey.report.mistaken` returns how often that is wrong. An
@@ -35,8 +35,8 @@ SEVERAL = 0x7FFFFFFF
 FIRST, EQUAL, CONFLICT, ACROSS, ACROSS_CONFLICT, LEFT_OUT, NONE = range(7)
 """Verdicts, uint8.
 
-FIRST: identity never seen. EQUAL, CONFLICT: seen in this partition, with the same value or another. ACROSS,
-ACROSS_CONFLICT: seen only in other partitions, with the same value or another. LEFT_OUT: not in the sample. NONE: no
+FIRST: identity never seen. EQUAL, CONFLICT: seen in this partition, with the same key and value or with others.
+ACROSS, ACROSS_CONFLICT: the same for identities seen only in other partitions. LEFT_OUT: not in the sample. NONE: no
 identity.
 """
 VERDICTS = 5
@@ -111,7 +111,7 @@ def classify(
 
     Args:
         hashes: uint64[records], hashes of the identity; 0: no identity.
-        values: uint64[records], hashes of the values.
+        values: uint64[records], hashes of key and value.
         clocks: int64[records], clock of the partition in ms, which never falls.
         offsets: int64[records], offsets of the records.
         begin: index of the first record to classify.

@@ -37,8 +37,8 @@ class PlainCount:
 def plain_count(records: Iterable[PlainRecord], identity: Callable[[PlainRecord], Hashable | None]) -> PlainCount:
     """Records of a partition in their order. identity: None where a record has none."""
     found = PlainCount()
-    first: dict[Hashable, bytes | None] = {}
-    last: dict[tuple[int, Hashable], tuple[int, int, bytes | None]] = {}
+    first: dict[Hashable, Hashable] = {}
+    last: dict[tuple[int, Hashable], tuple[int, int, Hashable]] = {}
     clocks: dict[int, int] = {}
     for record in records:
         clock = max(clocks.get(record.partition, 0), record.timestamp_ms)
@@ -49,23 +49,23 @@ def plain_count(records: Iterable[PlainRecord], identity: Callable[[PlainRecord]
         found.records += 1
         here = record.partition, name
         if here in last:
-            before_clock, before_offset, value = last[here]
-            found.equal += value == record.value
-            found.conflicts += value != record.value
+            before_clock, before_offset, content = last[here]
+            found.equal += content == (record.key, record.value)
+            found.conflicts += content != (record.key, record.value)
             if before_clock > 0 and clock > 0:
                 found.ages[(clock - before_clock).bit_length()] += 1
                 found.age_most = max(found.age_most, clock - before_clock)
             found.distances[(record.offset - before_offset).bit_length()] += 1
-            last[here] = clock, record.offset, value
+            last[here] = clock, record.offset, content
             continue
         if name not in first:
             found.distinct += 1
-            first[name] = record.value
-        elif first[name] == record.value:
+            first[name] = record.key, record.value
+        elif first[name] == (record.key, record.value):
             found.across += 1
         else:
             found.across_conflicts += 1
-        last[here] = clock, record.offset, record.value
+        last[here] = clock, record.offset, (record.key, record.value)
     return found
 
 

@@ -177,3 +177,5 @@ def test_of_what_a_record_is_made_counts_for_the_whole_of_it() -> None:
     assert len(set(wholes.tolist())) == len(different)
     assert wholes[0] == wholes[8]
     assert values[4] != values[5]
+    assert values[0] == values[6]  # headers may differ
+    assert values[0] != values[1]  # the key may not

@@ -185,7 +185,7 @@ def test_a_number_is_not_proposed_for_an_identity_that_comes_in_several_partitio
     ("findings", "more", "why"),
     [
         ([finding(ID)], {"records": 999}, "999 records are too few"),
-        ([finding(ID, conflicts=300, equal=700)], {}, "300 of the 1,000 repeats of field:id have another value"),
+        ([finding(ID, conflicts=300, equal=700)], {}, "300 of the 1,000 repeats of field:id have another key or value"),
         ([], {}, "1,000 records equal an earlier one as a whole"),
         ([finding(ID, without=2_000, records=98_000)], {}, "1,000 records equal an earlier one as a whole"),
         ([finding(ID, equal=60_000)], {}, "1,000 records equal an earlier one as a whole"),
@@ -219,6 +219,16 @@ def test_equal_records_that_the_identity_does_not_find_are_told() -> None:
     [note] = proposed(finding(ID, equal=900)).notes
     assert note.startswith("100 records that equal an earlier one as a whole are new by this identity")
     assert proposed(finding(ID, equal=990)).notes == []
+
+
+def test_equal_contents_with_other_headers_show_no_id_without_a_usual_name() -> None:
+    cents = RecordPart("field", "cents")
+    refused = proposed(finding(cents), whole=finding(WHOLE, equal=6)).refused
+    assert refused is not None
+    assert refused.startswith("1,000 records repeat field:cents with the same key and value, and only 6 with")
+    assert proposed(finding(ID), whole=finding(WHOLE, equal=6)).refused is None
+    [note] = proposed(finding(cents)).notes
+    assert note.startswith("no usual name shows that field:cents is the id of an event")
 
 
 def test_without_a_duplicate_only_a_usual_name_is_proposed() -> None:
