@@ -21,7 +21,7 @@ from kafka_ratchet.app.repair.records import (
     places,
 )
 from kafka_ratchet.app.verify.findings import FindingKind, ResultsReport
-from kafka_ratchet.app.verify.keys import KeyedRows
+from kafka_ratchet.app.verify.keys import HAS_NO_ROW, KeyedRows
 from kafka_ratchet.app.verify.rows import RowOffsets
 from kafka_ratchet.spark_sink.job.recount import Recount
 from kafka_ratchet.spark_sink.rows.digests import row_digests
@@ -33,6 +33,10 @@ KEY_SHOWN = 200
 """Maximum number of characters of a key in a finding."""
 
 DOES_NOT_PARSE = "stands for a record that does not parse today; look at what has changed since, such as its schema"
+
+COMPACTED = "is newer than the records that compaction has left of its key"
+
+MAYBE_DELETED = "has no row, but the topic no longer has all records, and one of those may have deleted the key"
 
 SEVERAL = "its records are in several partitions, and it is unknown which of them was committed last"
 
@@ -86,10 +90,15 @@ class LastRows:
         plan: plan that receives the findings.
         keys: converter of the table's keys.
         remove_unexpected: True to remove rows without a record in the topic.
+        is_compacted: True if compaction may have removed records from the middle of the topic.
+        deletes: True if records without a value delete the row of their key.
     """
 
-    def __init__(self, plan: RepairPlan, keys: KeyTable, *, remove_unexpected: bool) -> None:
+    def __init__(
+        self, plan: RepairPlan, keys: KeyTable, *, remove_unexpected: bool, is_compacted: bool, deletes: bool
+    ) -> None:
         self._plan, self._keys, self._remove_unexpected = plan, keys, remove_unexpected
+        self._is_compacted, self._deletes = is_compacted, deletes
         self._held: dict[Tuple, list[HeldRow]] = {}
         self._gone: list[Tuple] = []
         self._put_in = RecordSet()
@@ -148,8 +157,14 @@ class LastRows:
         foreign = any(row.partition not in {*last, *deleted} and self._is_before(row) for row in rows)
         if len(right) == 1:
             [wanted] = right
+        elif self._is_compacted and any(self._is_newest(row, last, deleted) for row in rows):
+            self._stays(key, "altered", COMPACTED, rows)
+            return
         elif not rows and deleted:
             return  # the last commit may have been one that deletes
+        elif not rows and self._may_be_deleted({*last}):
+            self._stays(key, "lost", MAYBE_DELETED, rows)
+            return
         elif len(candidates) == 1 and not foreign:
             [wanted] = candidates
         else:
@@ -157,6 +172,22 @@ class LastRows:
             self._stays(key, kind, SEVERAL, rows)
             return
         self._mend(key, wanted, last.get(wanted[0]) == wanted[1], rows, due)
+
+    def _is_newest(self, row: HeldRow, last: dict[int, int], deleted: dict[int, int]) -> bool:
+        """Return True if a row is newer than all records that its partition still has of its key."""
+        return row.offset > max(last.get(row.partition, -1), deleted.get(row.partition, -1))
+
+    def _may_be_deleted(self, partitions: set[int]) -> bool:
+        """Return True if a record that the topic no longer has may have deleted a key's row.
+
+        A deletion in the same partition would be there: it came later, so retention and compaction keep it longer.
+
+        partitions: partitions with records of the key
+        """
+        if not self._deletes:
+            return False
+        others = (bounds.earliest for partition, bounds in self._bounds.items() if partition not in partitions)
+        return any(self._is_compacted or earliest > 0 for earliest in others)
 
     def _mend(self, key: Tuple, wanted: tuple[int, int], is_row: bool, rows: list[HeldRow], due: ExpectedRows) -> None:
         """Plan the change that leaves a key only the row of its last record.
@@ -250,7 +281,7 @@ class Totals(KeyedRows):
                     self._plan.add(kind, "stays", (None, None), NOT_DUE, key=named)
                 continue
             put_in.append(key)
-            if detail.startswith("has no row"):
+            if detail.startswith(HAS_NO_ROW):
                 self._plan.add(kind, "put in", (None, None), detail, key=named)
             else:
                 gone.append(key)

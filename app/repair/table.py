@@ -304,7 +304,13 @@ class RepairedTable:
         else:
             columns = self._columns(spark, job)
             names = dict.fromkeys([*keys.schema.names, *columns.schema.names])
-            rows = LastRows(plan, keys, remove_unexpected=remove)
+            rows = LastRows(
+                plan,
+                keys,
+                remove_unexpected=remove,
+                is_compacted=self._is_compacted,
+                deletes=job.pipeline.deletes,
+            )
             rows.hold(scan(self._location, pa.schema([whole.field(name) for name in names])), columns)
             rows.compare(found, self._due(spark, job, columns, plan, bounds), bounds)
         compare_rejects(plan, found.rejects, rejects, bounds, remove_unexpected=remove)

@@ -115,8 +115,9 @@ class Finding(Document):
         records: number of records that have the identity.
         without: number of records that lack it.
         distinct: number of identities, over all partitions.
-        equal, conflicts: repeats of an identity seen in the same partition, with the same key and value, and with another.
-        across, across_conflicts: repeats of an identity seen only in other partitions, with the same value and with
+        equal, conflicts: repeats of an identity seen in the same partition, with the same content (key and value) and
+            with another one.
+        across, across_conflicts: repeats of an identity seen only in other partitions, with the same content and with
             another one.
         one_of: size of the sample: one of this many identities was followed, with all of its records; 1: all.
         errors: twice the standard error of each sampled count, by name of the count.

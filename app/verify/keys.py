@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,9 @@ ROUNDING = 1e-12
 """Largest relative difference of equal averages: the rounding error of a quotient of two doubles."""
 
 Tuple = tuple[Any, ...]
+
+HAS_NO_ROW: Final = "has no row"
+"""Beginning of the detail of a lost key; `repair` puts its row in, and replaces other rows."""
 
 
 class KeyedRows:
@@ -72,7 +75,7 @@ class KeyedRows:
             if held is not None and self._are_same(held, values):
                 continue
             if held is None:
-                self._add("lost", key, f"has no row; the topic has {self._text(values)}", times=values[0])
+                self._add("lost", key, f"{HAS_NO_ROW}; the topic has {self._text(values)}", times=values[0])
                 continue
             missing = values[0] - (held[0] or 0)
             kind: FindingKind = "lost" if missing > 0 else "doubled" if missing < 0 else "altered"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
-from kafka_ratchet.app.repair.keyed import KeyTable, LastRows, compare_rejects
+from kafka_ratchet.app.repair.keyed import COMPACTED, KeyTable, LastRows, compare_rejects
 from kafka_ratchet.app.repair.plan import COORDINATES, RepairPlan
 from kafka_ratchet.app.repair.records import AppendedTable, ComparedOffsets, ExpectedRows, HeldRecords
 from kafka_ratchet.app.verify.rows import RowOffsets
@@ -120,7 +121,7 @@ def test_each_way_in_which_a_record_can_be_wrong() -> None:
 def test_a_key_in_several_partitions_stays_where_the_last_commit_is_unknown() -> None:
     keys = KeyTable(pa.schema([("who", pa.string())]))
     plan = RepairPlan("table", "job", "upsert", 100)
-    rows = LastRows(plan, keys, remove_unexpected=False)
+    rows = LastRows(plan, keys, remove_unexpected=False, is_compacted=False, deletes=True)
     held = HeldRecords(COMPARED, COLUMNS)
     rows.hold([batch([(0, 3, "right"), (0, 1, "older"), (1, 1, "gone"), (0, 6, "broken"), (0, 9, "invented")])], held)
     last = [("right", 0, 3), ("right", 1, 7), ("older", 0, 2), ("older", 1, 2), ("lost", 0, 4), ("lost", 1, 4)]
@@ -140,6 +141,46 @@ def test_a_key_in_several_partitions_stays_where_the_last_commit_is_unknown() ->
         ("unexpected", "stays", "who='invented'"),
     ]
     assert (places(plan.put_in), plan.gone["who"].to_pylist()) == ([(1, 8)], ["gone"])
+
+
+def keyed(rows: list[Row], last: list[Row], earliest: int, *, is_compacted: bool, deletes: bool) -> RepairPlan:
+    """Plan for rows of a table with one row per key. earliest: first offset of partition 1; partition 0 is whole."""
+    plan = RepairPlan("table", "job", "upsert", 100)
+    keys = KeyTable(pa.schema([("who", pa.string())]))
+    table = LastRows(plan, keys, remove_unexpected=False, is_compacted=is_compacted, deletes=deletes)
+    table.hold([batch(rows)], HeldRecords(COMPARED, COLUMNS))
+    schema = pa.schema([COLUMNS.field(name) for name in ["who", *COORDINATES.names]])
+    expected = pa.table([[who for *_, who in last], [p for p, *_ in last], [o for _, o, _ in last]], schema=schema)
+    found = Recount(expected, schema.empty_table(), coordinates([]))
+    bounds = {0: ComparedOffsets(0, 400, 400), 1: ComparedOffsets(earliest, 400, 400)}
+    table.compare(found, due(last, []), bounds)
+    return plan
+
+
+def test_a_row_that_is_newer_than_what_compaction_left_stays() -> None:
+    rows: list[Row] = [(0, 300, "k")]
+    left: list[Row] = [(0, 200, "k")]
+    plan = keyed(rows, left, 0, is_compacted=True, deletes=False)
+    assert [(each.kind, each.action, each.detail) for each in plan.rows] == [("altered", "stays", COMPACTED)]
+    assert not plan.mends
+    assert keyed([(0, 100, "k")], left, 0, is_compacted=True, deletes=False).mends
+    assert keyed(rows, left, 0, is_compacted=False, deletes=False).mends
+
+
+@pytest.mark.parametrize(
+    ("earliest", "is_compacted", "deletes", "action"),
+    [
+        pytest.param(0, False, True, "put in", id="the topic has all its records"),
+        pytest.param(7, False, True, "stays", id="the other partition has lost its beginning"),
+        pytest.param(0, True, True, "stays", id="the other partition may have lost the deletion"),
+        pytest.param(7, False, False, "put in", id="no record deletes a row"),
+    ],
+)
+def test_a_row_that_a_record_no_longer_there_may_have_deleted_is_not_put_back(
+    earliest: int, is_compacted: bool, deletes: bool, action: str
+) -> None:
+    plan = keyed([], [(0, 200, "k")], earliest, is_compacted=is_compacted, deletes=deletes)
+    assert [(each.kind, each.action) for each in plan.rows] == [("lost", action)]
 
 
 def test_rejects_of_a_commit_that_is_not_complete_are_left() -> None:
