@@ -262,10 +262,9 @@ def _time_of_number(value: int) -> str | None:
 
 
 def _as_date(value: Any) -> str | None:
-    if isinstance(value, datetime):
-        return str(value.date())
-    if isinstance(value, str) and DATE_OF_TIME.match(value):
-        return value[:10]
+    is_time = isinstance(value, datetime) or (isinstance(value, str) and DATE_OF_TIME.match(value) is not None)
+    if is_time and (time_text := _as_timestamp(value)) is not None:
+        return time_text[:10]  # the day in UTC, as in `_as_timestamp`
     if isinstance(value, int) and not isinstance(value, bool):
         return _date_of_number(value) or text_of(value)
     return text_of(value)

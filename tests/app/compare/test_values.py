@@ -85,6 +85,7 @@ def test_text(value: Any, text: str | None) -> None:
         ("timestamp", 1_767_323_045_000_000, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
         ("timestamp", 1_767_323_045_000_000_000, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
         ("date", "2026-01-02T00:00:00Z", date(2026, 1, 2)),
+        ("date", "2026-01-01T23:30:00-05:00", date(2026, 1, 2)),
         ("date", 20_455, date(2026, 1, 2)),
         ("date", 1_767_312_000_000, date(2026, 1, 2)),
         ("day", 20_455, date(2026, 1, 2)),
