@@ -45,6 +45,7 @@ class Proof(msgspec.Struct, frozen=True):
     compared_to: for each partition, the offset after the last compared record of the input, and that of the output.
     unproven: reasons why the proof is incomplete.
     findings: texts of the first findings.
+    compared: compared parts: the topics, and the table or the files if the run compared them.
     format: version of this record.
     """
 
@@ -56,6 +57,7 @@ class Proof(msgspec.Struct, frozen=True):
     counts: dict[str, int]
     unproven: list[str] = []
     findings: list[str] = []
+    compared: list[str] = []
     format: int = FORMAT
 
 
@@ -68,6 +70,10 @@ It must not be made by a thread that reads proofs: see `kafka_ratchet.transport.
 
 def proof_of(report: Report) -> Proof:
     """Make a proof from a report of verify, with the present time and user."""
+    parts = [part for part in (report, report.results, report.source) if part is not None]
+    compared = ["topics"]
+    compared += [report.results.table] if report.results is not None else []
+    compared += [f"files of producer {report.source.producer}"] if report.source is not None else []
     names = ("lost", "doubled", "reordered", "altered", "unexpected", "contradicted")
     counted = (*COUNTERS, "delivered", "dead_letters", "pending")
     return Proof(
@@ -76,9 +82,13 @@ def proof_of(report: Report) -> Proof:
         this_user(),
         VERDICTS[report.exit_code()],
         dict(report.compared_to),
-        {name: int(getattr(report, name)) for name in (*names, *counted)},
+        {
+            **{name: sum(part.counts.get(name, 0) for part in parts) for name in names},
+            **{name: int(getattr(report, name)) for name in counted},
+        },
         report.unproven(),
-        [str(each)[:FINDING_MOST] for each in report.findings[:FINDINGS_MOST]],
+        [str(each)[:FINDING_MOST] for part in parts for each in part.findings][:FINDINGS_MOST],
+        compared,
     )
 
 

@@ -24,6 +24,7 @@ from kafka_ratchet.app.inspect.dead_letters import DroppedPage, LetterRecord, le
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.own_tables import AskedPartition, TableEntry, TablePage, TableQuery, TableValue
 from kafka_ratchet.app.status.result_view import ResultPartition, Results, standstill_sentence
+from kafka_ratchet.app.verify.findings import ResultsReport
 from kafka_ratchet.app.verify.proofs import proof_of
 from kafka_ratchet.app.verify.report import Report, counts_sentence
 from kafka_ratchet.app.web.paging import paged
@@ -199,3 +200,17 @@ def test_proof(templates: jinja2.Environment) -> None:
         2,
         [{"partition": 0, "input": 10, "output": 9, "input_end": 12, "since": 2}],
     )
+
+
+def test_a_proof_counts_the_findings_of_the_table_too(templates: jinja2.Environment) -> None:
+    report = Report("events", fresh=4_000, compared_to={0: (10, 9)})
+    assert proof_of(report).compared == ["topics"]
+    report.results = ResultsReport("delta /lake/orders", "orders", "append", 1, "rows")
+    report.results.find("lost", "has no row", 0, 5)
+    made = proof_of(report)
+    assert (made.verdict, made.counts["lost"], made.compared) == ("wrong", 1, ["topics", "delta /lake/orders"])
+    shown = page(
+        templates, "proof.html", found=proof.ProofPage([proof.stream_proof("events", made, {0: 10})]), rows_most=100
+    )
+    assert "Compared: topics, delta /lake/orders." in shown
+    assert "has no row" in shown
