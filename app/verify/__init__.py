@@ -176,6 +176,11 @@ def _verify(
             f"streams.{name}: --source does not work with repartition_by, because Ratchet copies each record from the "
             "producer's partition to the partition of the record's identity. Leave out --source"
         )
+    if source is not None and not chosen.forward:
+        raise SettingsError(
+            f"streams.{name}: --source searches the output for the records of the files, and a stream with "
+            "forward = false has none there. Leave out --source"
+        )
     options = {"--results": table, "--source": source}
     reader = TopicReader(settings, chosen, bootstrap)
     rules = Rules(chosen, reader.letters_topic())

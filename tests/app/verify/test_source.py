@@ -218,3 +218,5 @@ def test_what_the_command_takes(stage: Published, tmp_path: Path) -> None:
         assert sentence in str(run(*arguments).exception)
     refused = run("--source", tmp_path / "nothing", "--producer", NAME)
     assert isinstance(refused.exception, SourceError)
+    config.write_text(config.read_text() + "forward = false\n")
+    assert "a stream with forward = false has none there" in str(run("--source", *files, "--producer", NAME).exception)
