@@ -313,6 +313,7 @@ class _Comparison:
             return
         written: Order | None = None
         since: Mark | None = None
+        in_table: tuple[ExpectedPartition | JoinedLegs, OutputRecords] | None = None
         dropped = run.dropped(partition)
         on_dropped = dropped.expect if dropped is not None else None
         if legs := legs_now(owner, baseline, ranges.committed_to[partition]):
@@ -323,7 +324,7 @@ class _Comparison:
                 run.watch(sent, one, partition, baseline)
             if table is not None:
                 together = JoinedLegs(compared, ranges.judged[partition])
-                table.compare(together, together.emitted, ranges.judged[partition])
+                in_table = together, together.emitted
             if since is not None:
                 letters.leave_out_before(partition, since.dead_letters)
             run.read_skipped(partition, owner, baseline.decided)
@@ -347,12 +348,14 @@ class _Comparison:
                 expected.add_input(offset, record, report)
             emitted = None if table is None else OutputRecords()
             expected.compare(chosen.output, output, ranges.judged[partition], report, emitted)
-            if table is not None and emitted is not None:
-                table.compare(expected, emitted, ranges.judged[partition])
+            if emitted is not None:
+                in_table = expected, emitted
             invalid = expected.invalid
             run.note_skipped(partition, expected, ranges.committed_to[partition])
         dropped_wait = None if dropped is None else run.compare_dropped(dropped, expected, owner, since)
-        # Last: nothing is read after it, and dead letters cannot be compared a second time.
+        # Last: nothing is read after them, and neither rows nor dead letters can be compared a second time.
+        if table is not None and in_table is not None:
+            table.compare(*in_table, ranges.judged[partition])
         letters_wait, lettered = letters.compare(partition, invalid, ranges.judged[partition], baseline, written)
         run.end(partition, expected, [letters_wait, dropped_wait], lettered, owner)
 

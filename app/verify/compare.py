@@ -58,6 +58,16 @@ class DeletedInputRecords:
             self.last[found[0]] = max(found[1], self.last.get(found[0], NO_SEQUENCE))
 
 
+def _place_key(record: RecordView, found: tuple[bytes, int] | None) -> bytes:
+    """Return the key that an input record and its output record share.
+
+    It leaves the timestamp out: the broker replaces that of a topic with `LogAppendTime`.
+
+    found: identity and sequence of the record; None: it has none
+    """
+    return identity_and_sequence(*found) if found else content(record, with_timestamp=False)
+
+
 class ExpectedPartition:
     """Expected output of one partition, in order.
 
@@ -276,7 +286,7 @@ class ExpectedPartition:
         else:
             owner = self._begin_identity(identity, KnownSequence(NO_SEQUENCE, self._is_complete), self._imported_from)
         digest, place = content(record), len(self._offsets)
-        key = identity_and_sequence(identity, sequence) if found else digest
+        key = _place_key(record, found)
         if (first := self._places.setdefault(key, place)) != place:
             self._several.setdefault(key, deque((first,))).append(place)
         self._offsets.append(offset)
@@ -289,15 +299,15 @@ class ExpectedPartition:
     def _place(self, record: RecordView, digest: bytes, seen: bytearray) -> int | None:
         """Return the index of the expected record for an output record; None if there is none.
 
-        The two records have the same identity and sequence. Among several expected ones, return the first unseen one,
-        preferably with the same content.
+        The two records have the same identity and sequence, or, without these, the same content. Among several
+        expected ones, return the first unseen one, preferably with the same content.
 
         digest: digest of the output record's content; seen: state of each expected record
         """
         if not self._forward:
             return None
         found = self._rule.identify(record)
-        key = identity_and_sequence(*found) if found else digest
+        key = _place_key(record, found)
         if (left := self._several.get(key)) is None:
             return self._places.get(key)
         while left and seen[left[0]]:
