@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, RowsLost, StoreError, first_line
 from kafka_ratchet.spark_sink.files.bucket import Folder
 from kafka_ratchet.spark_sink.files.parquet import FILE_NAME
+from kafka_ratchet.spark_sink.rows.columns import RECORD
 from kafka_ratchet.spark_sink.stores.delta.actions import (
     newest_generation,
     rows_key,
@@ -15,7 +19,7 @@ from kafka_ratchet.spark_sink.stores.delta.actions import (
     stored_write_mode,
     version_key,
 )
-from kafka_ratchet.spark_sink.stores.delta.log import KEYED, Log, read_entry
+from kafka_ratchet.spark_sink.stores.delta.log import KEYED, NO_ENTRY, Log, read_entry
 from kafka_ratchet.spark_sink.stores.delta.table import open_table
 from kafka_ratchet.spark_sink.stores.delta.transactions import TransactionReader
 from kafka_ratchet.spark_sink.stores.store import rows_ahead, rows_lost
@@ -145,8 +149,10 @@ class ConsistencyCheck:
     def _row_offsets(self, table: DeltaTable) -> dict[int, int] | None:
         log = Log(self._folder, table, self._name)
         version = log.version_of_rows()
-        if version is None or version < 0:
-            return None if version is None else {}
+        if version is None:
+            return None
+        if version < 0:
+            return None if self._may_have_own_row(table, version) else {}
         then = log.as_of(version)
         if then is not None and newest_generation(then, self._name):
             return stored_offsets(then, self._name, self._topic)
@@ -154,6 +160,42 @@ class ConsistencyCheck:
         if user_metadata.get("topic") != self._topic:
             return None
         return {int(partition): offset for partition, offset in user_metadata["offsets"].items()}
+
+    def _may_have_own_row(self, table: DeltaTable, version: int) -> bool:
+        """Return whether the table may have rows of the job, although no entry of the job wrote them.
+
+        `INSERT OVERWRITE t SELECT * FROM t` writes such rows, as do CREATE OR REPLACE TABLE AS SELECT and a clone.
+
+        Args:
+            table: the table.
+            version: `NO_ENTRY` or `REPLACED`.
+
+        Returns:
+            True also if rows do not contain partition and offset of their record, or cannot be read.
+        """
+        from deltalake.exceptions import DeltaError
+
+        known = self._transactions.of(table)
+        if not newest_generation(known, self._name):
+            return bool(table.count())
+        if version == NO_ENTRY or not table.count():
+            return False
+        stored = [each for each in stored_offsets(known, self._name, self._topic).items() if each[1] > 0]
+        if not set(RECORD) <= {field.name for field in table.schema().fields}:
+            return bool(stored)
+        try:
+            return bool(stored) and _has_row_below(table, dict(stored))
+        except DeltaError:  # to pyarrow, rows with deletion vectors are unreadable
+            return True
+
+
+def _has_row_below(table: DeltaTable, offsets: Mapping[int, int]) -> bool:
+    """Return whether the table has the row of a record below the offset of its partition."""
+    import pyarrow.dataset as ds
+
+    partition, offset = (ds.field(name) for name in RECORD)
+    below = [(partition == each) & (offset < end) for each, end in offsets.items()]
+    return bool(table.to_pyarrow_dataset().head(1, columns=list(RECORD), filter=reduce(or_, below)).num_rows)
 
 
 def require_plain_log(table: DeltaTable, folder: Folder) -> None:

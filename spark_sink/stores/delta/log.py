@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 LOG = "_delta_log"
 
+NO_ENTRY = -1
+"""Result of `Log.version_of_rows`: no entry of the job has rows in the table, and no other entry replaced all rows."""
+
+REPLACED = -2
+"""Result of `Log.version_of_rows`: an entry of another writer replaced all rows, perhaps by copies of the job's."""
+
 KEYED = "the number of rows proves nothing because the job changes rows"
 
 FIRST_KEY = b'{"commitInfo"'
@@ -67,6 +73,8 @@ class HistoryBreak:
     operation: str = ""
     target: int | None = None
     """Restored version; None: unknown."""
+    may_keep_partitions: bool = False
+    """True if the entry of kind `replaced` may have kept the rows of some partitions."""
 
     @property
     def sentence(self) -> str:
@@ -75,9 +83,8 @@ class HistoryBreak:
             to = "an older version" if self.target is None else f"version {self.target}"
             return f"the table was restored to {to} (version {self.version} of its log, RESTORE)"
         if self.kind == "replaced":
-            return (
-                f"all rows of the table were replaced or removed (version {self.version} of its log, {self.operation})"
-            )
+            rows = "the table, or of some of its partitions," if self.may_keep_partitions else "the table"
+            return f"all rows of {rows} were replaced or removed (version {self.version} of its log, {self.operation})"
         count = self.operation or "the table has another number of rows than after that commit"
         return (
             f"the log was cleaned up to version {self.version} since this job's last commit, so that no entry shows "
@@ -160,7 +167,9 @@ class Log:
                     return HistoryBreak("restored", at, target=target)
                 at = target
             elif entry.replaces_all and not (may_be_emptied and entry.empties):
-                return HistoryBreak("replaced", at, entry.operation)
+                # A dynamic overwrite replaces some partitions; its entry is that of an overwrite of all.
+                some = entry.operation == "WRITE" and bool(self._table.metadata().partition_columns)
+                return HistoryBreak("replaced", at, entry.operation, may_keep_partitions=some)
             else:
                 at -= 1
         return None
@@ -169,7 +178,8 @@ class Log:
         """Return the version of the job's newest entry that has rows in the present table.
 
         Returns:
-            -1 if the table's rows come from no entry of the job; None if the log does not show the version.
+            `NO_ENTRY` or `REPLACED` if the table's rows come from no entry of the job; None if the log does not show
+            the version.
         """
         at = self._table.version()
         while at >= 0:
@@ -179,12 +189,12 @@ class Log:
             if entry.user_metadata.get("job") == self._job:
                 return at
             if entry.replaces_all:
-                return -1
+                return REPLACED
             target = self._restored(at, entry) if entry.operation == "RESTORE" else at - 1
             if target is None:
                 return None
             at = target
-        return -1
+        return NO_ENTRY
 
     def as_of(self, version: int) -> DeltaTable | None:
         """Return the table at an older version; None: that version cannot be read any more."""

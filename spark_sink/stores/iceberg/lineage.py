@@ -94,6 +94,15 @@ def _emptied(table: Table, mark: str) -> bool:
     return False
 
 
+def is_created_again(table: Table) -> bool:
+    """Return whether the table's snapshots begin after its first one, as after `CREATE OR REPLACE TABLE`.
+
+    The rows then come from no earlier snapshot by the lineage, but the statement may have selected them from there.
+    """
+    first = list(_ancestors(table))[-1:]
+    return first != [] and (first[0] is None or (first[0].sequence_number or 0) > 1)
+
+
 def replacement(table: Table, job: str, *, may_be_emptied: bool = False) -> str:
     """Describe a snapshot of another writer that removed all earlier files; empty text: there is none.
 

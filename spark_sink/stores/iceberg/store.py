@@ -38,6 +38,7 @@ from kafka_ratchet.spark_sink.stores.iceberg.files import arrow_schema_of, data_
 from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
     commits_of_job,
     inconsistency,
+    is_created_again,
     offsets_of_rows,
     replacement,
     total_rows,
@@ -325,7 +326,9 @@ class IcebergStore(OptimisticStore["Table"]):
         if not self._newest(table) and self._has_own_file(table):
             return None  # offsets were removed, and rows were not
         if not self._replaced(table):
-            return offsets_of_rows(table, self._name, self._topic)
+            found = offsets_of_rows(table, self._name, self._topic)
+            may_be_copied = found == {} and is_created_again(table) and total_rows(table)
+            return None if may_be_copied and (self._has_own_row(table) or not _names_records(table)) else found
         # Without partition and offset in the rows, a change of a single file may look like a replacement of all rows.
         return {} if _names_records(table) or not total_rows(table) else None
 

@@ -36,3 +36,11 @@ def test_a_rewritten_file_keeps_its_partition(tmp_path: Path) -> None:
     assert found.partition == {"who": "a"}
     assert found.new is not None
     assert found.new.rows == 1
+
+
+def test_an_overwrite_of_a_partitioned_table_may_be_of_some_partitions(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), ROWS, partition_by=["who"])
+    write_deltalake(str(tmp_path), ROWS, mode="overwrite")  # Spark's dynamic overwrite names no partition either
+    found = Log(LocalFolder(tmp_path), DeltaTable(str(tmp_path)), "job").break_since(0)
+    assert found is not None
+    assert found.sentence.startswith("all rows of the table, or of some of its partitions, were replaced or removed")

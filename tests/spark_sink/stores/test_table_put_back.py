@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.transaction import AddAction, Transaction
+from pyiceberg.table.update import RemoveSnapshotRefUpdate
 from pyiceberg.typedef import Record
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -218,6 +219,27 @@ def test_an_overwrite_by_another_is_named_and_a_deletion_is_not(tmp_path: Path, 
     assert offsets(lake) == [7, 8, 9]
 
 
+def test_a_table_created_from_its_own_rows_does_not_show_where_to_go_on(tmp_path: Path, frame: Frame) -> None:
+    """As CREATE OR REPLACE TABLE t AS SELECT * FROM t."""
+    lake = LOCAL["iceberg"](tmp_path)
+    holder = lake.make()
+    holder.open(ddl())
+    holder.commit(frame(0, 1), {0: 0}, {0: 2})
+    for rows, found in ((frame(0, 1), None), (frame(8, 9), {})):
+        create_again(lake, to_arrow(rows))
+        refused(lake.make().offsets, match=r"the table was replaced, or rolled back to before this job's first commit")
+        assert lake.make().check().row_offsets == found
+
+
+def create_again(lake: Site, rows: Any) -> None:
+    table = iceberg_table(lake)
+    with table.transaction() as transaction:
+        transaction._apply((RemoveSnapshotRefUpdate(ref_name="main"),))
+    table = iceberg_table(lake)
+    assert table.current_snapshot() is None
+    table.append(rows.cast(arrow_schema_of(table.schema(), with_ids=False)))
+
+
 def overwrite(lake: Site, rows: Any) -> None:
     table = iceberg_table(lake)
     folder = lake.make()._data_folder(table)  # type: ignore[attr-defined]
@@ -347,13 +369,36 @@ def test_a_table_that_was_emptied_or_replaced_is_refused(delta: DeltaSite, frame
         assert delta.make().offsets() == {0: 2}  # rows that somebody deletes are his to delete
         table.delete()
     elif what == "WRITE":
-        write_deltalake(delta.path, table.to_pyarrow_table().slice(0, 1), mode="overwrite")
+        write_deltalake(delta.path, to_arrow(frame(8, 9)), mode="overwrite")
     else:
         DeltaTable.create(delta.path, table.schema(), mode="overwrite")
     refused(
         delta.make().offsets, match=rf"all rows of the table were replaced or removed \(version \d of its log, {what}"
     )
     assert delta.make().check().row_offsets == {}
+
+
+def test_an_overwrite_with_own_rows_does_not_show_where_to_go_on(delta: DeltaSite, frame: Frame) -> None:
+    """As INSERT OVERWRITE t SELECT * FROM t, and as an overwrite of some partitions."""
+    read_on(delta.make(), frame, 2)
+    for kept in (2, 1):
+        write_deltalake(delta.path, DeltaTable(delta.path).to_pyarrow_table().slice(0, kept), mode="overwrite")
+        refused(delta.make().offsets, match=r"WRITE\)\. .* --from earliest or")
+        check = delta.make().check()
+        assert (check.stored, check.row_offsets) == ({0: 2}, None)  # so `--from table` is refused
+    delta.make().reset_offsets({0: 2}, decide("stored", "no row is missing", {0: 2}))
+    assert delta.make().open(ddl()) == {0: 2}
+
+
+def test_an_overwrite_of_totals_does_not_show_where_to_go_on(delta: DeltaSite, frame: Frame) -> None:
+    write_mode = WriteMode("totals", ("who",), ("amount",))
+    holder = delta.make(write_mode=write_mode)
+    holder.open(table_schema(write_mode, ddl()))
+    holder.commit(reduced(frame(0, 1), write_mode), {0: 0}, {0: 2})
+    write_deltalake(delta.path, DeltaTable(delta.path).to_pyarrow_table(), mode="overwrite")
+    assert delta.make(write_mode=write_mode).check().row_offsets is None
+    DeltaTable(delta.path).delete()
+    assert delta.make(write_mode=write_mode).check().row_offsets == {}
 
 
 def test_a_folder_that_was_removed_under_the_holder_gets_no_entry(delta: DeltaSite, frame: Frame) -> None:
