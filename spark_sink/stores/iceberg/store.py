@@ -39,6 +39,7 @@ from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
     commits_of_job,
     inconsistency,
     is_created_again,
+    marks,
     offsets_of_rows,
     replacement,
     total_rows,
@@ -289,10 +290,30 @@ class IcebergStore(OptimisticStore["Table"]):
             what = what or self._replaced(table)
             if what:
                 raise rows_lost(self._catalog, what, self._row_offsets(table) is not None)
-            return
-        if self._has_own_file(table):
+        if what := self._lost_offsets(table):
+            raise rows_ahead(self._catalog, what, self._row_offsets(table) is not None)
+
+    def _lost_offsets(self, table: Table) -> str:
+        """Describe how the table lost the offsets of its rows; empty text: it has them, or no such rows.
+
+        Properties go by UNSET TBLPROPERTIES, one or all, and the rows' snapshots remain.
+        """
+        if total_rows(table) == 0:
+            return ""
+        if not self._newest(table):
+            # A rewrite gives files other names, and expired snapshots leave no marks.
+            has_rows = self._name in (marks(table) or {}) or self._has_own_file(table)
             what = f"the table has rows that job {self._name} wrote, but no offsets of that job"
-            raise rows_ahead(self._catalog, f"{what}: the offsets were removed, or the table is a copy")
+        else:
+            has_rows = self._topic_key not in table.properties and self._last_offsets(table) is not None
+            what = (
+                f"the table has rows that job {self._name} wrote from topic {self._topic}, but no offsets of that topic"
+            )
+        return f"{what}: the offsets were removed, or the table is a copy" if has_rows else ""
+
+    def _last_offsets(self, table: Table) -> dict[int, int] | None:
+        """Return the offsets in the job's newest snapshot that has some of the topic; None: there is no snapshot."""
+        return next((found for _, found in commits_of_job(table, self._name, self._topic) if found), None)
 
     def _has_own_file(self, table: Table) -> bool:
         """Return whether the table still has a file that this job wrote, by the files' names."""
@@ -323,8 +344,8 @@ class IcebergStore(OptimisticStore["Table"]):
             self._refuse(error)
 
     def _row_offsets(self, table: Table) -> dict[int, int] | None:
-        if not self._newest(table) and self._has_own_file(table):
-            return None  # offsets were removed, and rows were not
+        if self._lost_offsets(table):
+            return self._last_offsets(table)
         if not self._replaced(table):
             found = offsets_of_rows(table, self._name, self._topic)
             may_be_copied = found == {} and is_created_again(table) and total_rows(table)

@@ -197,6 +197,41 @@ def test_a_copy_without_the_offsets_of_its_rows_is_not_read_from_the_beginning(t
     assert check.row_offsets is None  # and so is `--from table`
 
 
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("kept", ["ratchet-sink.job.generation", "ratchet-sink.schema"])
+def test_offsets_that_leave_the_properties_of_a_table_are_missed(
+    tmp_path: Path, frame: Frame, kept: str, keyed: bool
+) -> None:
+    """By UNSET TBLPROPERTIES of the topic's entry alone, or of all but the columns; files may have other names."""
+    lake = LOCAL["iceberg"](tmp_path)
+    write_mode = WriteMode("totals", ("who",), ("amount",)) if keyed else WriteMode()
+    schema = table_schema(write_mode, ddl())
+
+    def make(topic: str = "events") -> ResultStore:
+        return lake.make("job", topic, write_mode=write_mode)
+
+    holder = make()
+    holder.open(schema)
+    holder.commit(reduced(frame(0, 1), write_mode) if keyed else frame(0, 1), {0: 0}, {0: 2})
+    of_other_topic = make("more")
+    of_other_topic.open(schema)
+    with iceberg_table(lake).transaction() as transaction:
+        gone = ["ratchet-sink.job.events"]
+        if kept == "ratchet-sink.schema":
+            gone = [key for key in iceberg_table(lake).properties if key.startswith("ratchet-sink") and key != kept]
+        transaction.remove_properties(*gone)
+    if kept == "ratchet-sink.schema":
+        overwrite(lake, iceberg_table(lake).scan().to_arrow())  # as rewrite_data_files: its files name no job
+    refused(make().offsets, lambda: make().open(schema), match=r"rows that job job wrote.* --from table continues")
+    if kept == "ratchet-sink.job.generation":
+        of_other_topic.commit(reduced(frame(7), write_mode) if keyed else frame(7), {}, {0: 8})
+    check = make().check()
+    assert (check.stored, check.row_offsets, check.rows_ahead) == ({}, {0: 2}, True)
+    make().reset_offsets({0: 2}, decide("table", "put right"))
+    assert make().open(schema) == {0: 2}
+    assert make("another").offsets() == {}  # a topic that the job has not read is missed by nobody
+
+
 def test_an_overwrite_by_another_is_named_and_a_deletion_is_not(tmp_path: Path, frame: Frame) -> None:
     """In one snapshot, as Spark's INSERT OVERWRITE does, and with as many rows as before."""
     lake = LOCAL["iceberg"](tmp_path)
