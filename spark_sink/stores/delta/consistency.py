@@ -87,26 +87,32 @@ class ConsistencyCheck:
         raise rows_lost(self._folder, found.sentence, is_known)
 
     def _require_no_traces(self, table: DeltaTable) -> None:
-        """Refuse a table with the job's files, but without a generation of the job.
+        """Refuse a table with the job's files or a clone's rows, but without a generation of the job.
 
         The log of such a table has lost its `txn` actions, or the table is a copy without them.
         """
         names = (FILE_NAME.fullmatch(uri.rpartition("/")[2]) for uri in table.file_uris())
-        found = any(written and written["job"] == self._name for written in names)
-        try:  # a merge's files have other names, but its entries name the job
-            found = found or Log(self._folder, table, self._name).last_of_job() is not None
+        found, clone = any(written and written["job"] == self._name for written in names), None
+        log = Log(self._folder, table, self._name)
+        try:
+            # A merge's files have other names, but its entries name the job. A clone's entries and OPTIMIZE name none.
+            found = found or log.last_of_job() is not None
+            clone = log.clone_of_rows() if not found and table.count() else None
         except OSError as error:
             raise StoreError(
                 f"{self._folder}: its Delta log cannot be read ({first_line(error)}). Check that the files in "
                 "_delta_log are complete and readable"
             ) from None
+        what = f"the table has rows that job {self._name} wrote, but its log has no offsets of that job"
         if found:
-            raise rows_ahead(
-                self._folder,
-                f"the table has rows that job {self._name} wrote, but its log has no offsets of that job: the offsets "
-                "were erased, or the table is a clone",
-                self.row_offsets(table) is not None,
+            what += ": the offsets were erased, or the table is a clone"
+        elif clone is not None:
+            what = (
+                f"the table is a clone (version {clone} of its log), and a clone has the rows of job {self._name} "
+                "without its offsets if the job wrote the original"
             )
+        if found or clone is not None:
+            raise rows_ahead(self._folder, what, self.row_offsets(table) is not None)
 
     def require_same_table(self, table_id: str, version: int) -> None:
         """Refuse a table that replaced the one that the job opened.

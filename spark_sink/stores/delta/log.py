@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -181,20 +182,36 @@ class Log:
             `NO_ENTRY` or `REPLACED` if the table's rows come from no entry of the job; None if the log does not show
             the version.
         """
-        at = self._table.version()
-        while at >= 0:
-            entry = read_entry(self._folder, at)
+        for version, entry in self._entries_of_rows():
             if entry is None:
                 return None
             if entry.user_metadata.get("job") == self._job:
-                return at
+                return version
             if entry.replaces_all:
                 return REPLACED
+        return NO_ENTRY
+
+    def clone_of_rows(self) -> int | None:
+        """Return the version of the CLONE entry with rows in the present table; None: the log shows no such entry."""
+        found = (each for each, entry in self._entries_of_rows() if entry is not None and entry.operation == "CLONE")
+        return next(found, None)
+
+    def _entries_of_rows(self) -> Iterator[tuple[int, Entry | None]]:
+        """Yield version and entry of each commit with rows in the present table, newest first.
+
+        The last entry is None if the log does not show it.
+        """
+        at = self._table.version()
+        while at >= 0:
+            entry = read_entry(self._folder, at)
+            yield at, entry
+            if entry is None or entry.replaces_all:
+                return
             target = self._restored(at, entry) if entry.operation == "RESTORE" else at - 1
             if target is None:
-                return None
+                yield at, None
+                return
             at = target
-        return NO_ENTRY
 
     def as_of(self, version: int) -> DeltaTable | None:
         """Return the table at an older version; None: that version cannot be read any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -487,6 +488,47 @@ def test_rows_without_the_offsets_of_their_job_are_not_doubled(delta: DeltaSite,
     store = delta_store(str(copy), "job", "events")
     refused(store.offsets, lambda: store.open(ddl()), match="rows that job job wrote, but its log has no offsets")
     assert delta_store(str(copy), "other", "events").offsets() == {}
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_clone_is_not_read_from_the_beginning(
+    delta: DeltaSite, frame: Frame, tmp_path: Path, compacted: bool
+) -> None:
+    """A clone has no `txn` actions, and after OPTIMIZE its files do not name the job."""
+    read_on(delta.make(), frame, 2)
+    clone = tmp_path / "clone"
+    make_clone(delta, clone)
+    if compacted:
+        DeltaTable(str(clone)).optimize.compact()
+    store = delta_store(str(clone), "job", "events")
+    refused(store.offsets, lambda: store.open(ddl()), match=r"the table is a clone \(version 0 of its log\)")
+    check = delta_store(str(clone), "job", "events").check()
+    assert (check.stored, check.row_offsets, check.rows_ahead) == ({}, None, True)
+    DeltaTable(str(clone)).delete()
+    assert delta_store(str(clone), "job", "events").offsets() == {}
+    DeltaTable(str(clone)).restore(0)
+    refused(delta_store(str(clone), "job", "events").offsets)
+    delta_store(str(clone), "job", "events").reset_offsets({0: 2}, decide("latest", "rows up to there"))
+    read_on(delta_store(str(clone), "job", "events"), frame, 3)
+    assert len(DeltaTable(str(clone)).to_pyarrow_table()) == 3
+
+
+def make_clone(original: DeltaSite, folder: Path) -> None:
+    """Write what delta-spark's CREATE TABLE ... CLONE writes; delta-rs has no such call."""
+    (folder / "_delta_log").mkdir(parents=True)
+    added = []
+    for number, path in enumerate(Path(original.path).glob("*.parquet")):
+        name = f"part-{number:05d}-of-spark.zstd.parquet"
+        shutil.copy(path, folder / name)
+        added.append({"path": name, "partitionValues": {}, "size": (folder / name).stat().st_size,
+                      "modificationTime": 1, "dataChange": True, "stats": '{"numRecords": 2}'})  # fmt: skip
+    told = {"timestamp": 1, "operation": "CLONE", "operationParameters": {"source": "delta.`a`", "sourceVersion": "3"}}
+    schema = DeltaTable(original.path).schema().to_json()
+    metadata = {"id": "clone", "format": {"provider": "parquet", "options": {}}, "schemaString": schema,
+                "partitionColumns": [], "configuration": {}}  # fmt: skip
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+    lines = [{"commitInfo": told}, {"protocol": protocol}, {"metaData": metadata}, *({"add": each} for each in added)]
+    (folder / "_delta_log" / f"{0:020d}.json").write_text("\n".join(map(json.dumps, lines)), "utf-8")
 
 
 def test_a_table_of_an_earlier_version_is_taken_on_in_place(delta: DeltaSite, frame: Frame) -> None:
