@@ -185,7 +185,11 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _stage_replacement(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
-        """Write rows for `_write_replacement`, so that no reader sees them yet."""
+        """Write rows for `_write_replacement`, so that no reader sees them yet.
+
+        Raises:
+            OptionRefused: the table has rows with null as partition or offset, which a replacement would not find.
+        """
         raise self._replaces_nothing()
 
     def _write_replacement(

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 from kafka_ratchet.spark_sink import topic_ids
 from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, first_after
+from kafka_ratchet.spark_sink.stores.store import rows_without_record
 from kafka_ratchet.spark_sink.topic_ids import StoredTopicId
 
 Database = TypeVar("Database")
@@ -318,8 +319,12 @@ class SqlJobState(Generic[Database]):
             last: offset after the range in each partition.
 
         Raises:
+            OptionRefused: the table has rows that do not name their record.
             StoreError: the table still has some of these rows.
         """
+        unnamed = "SELECT 1 FROM {table} WHERE _kafka_partition IS NULL OR _kafka_offset IS NULL LIMIT 1"
+        if self.run(database, unnamed, table=self.table(name)):
+            raise rows_without_record(f"topic {self._topic}", name)
         for partition, end in sorted(last.items()):
             parts = {
                 "table": self.table(name),

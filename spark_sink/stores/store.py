@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsAhead, RowsLost, SchemaDiffers
-from kafka_ratchet.spark_sink.rows.columns import RECORD_COLUMNS
+from kafka_ratchet.spark_sink.rows.columns import RECORD, RECORD_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -213,7 +213,7 @@ class ResultStore(Protocol):
             Number of new rows, without rejects.
 
         Raises:
-            OptionRefused: the store cannot replace rows.
+            OptionRefused: the store cannot replace rows, or the table has rows that do not name their record.
             Fenced: see `commit`, which also describes further errors of this method.
         """
         ...
@@ -336,6 +336,21 @@ def rows_lost(where: object, what: str, known: bool = True) -> RowsLost:
         f"{where}: {what}. The stored offsets are still those of the last commit, so that the job would silently skip "
         "missing rows. "
         f"Undo that change of the table, or decide with `ratchet sink resume`: {'; '.join(ways)}"
+    )
+
+
+def rows_without_record(where: object, table: str | None = None) -> OptionRefused:
+    """Return the error for a replay in a table with rows that do not name their record.
+
+    Args:
+        where: the table, as messages name it.
+        table: name of the table, where a store has several; None: the path is the table.
+    """
+    named = "the table" if table is None else f"table {table}"
+    return OptionRefused(
+        f"{where}: {named} has rows with null in {' or '.join(RECORD)}, such as those of a job whose sql or transform "
+        "left out these columns. A replay would not find such rows, and would add the rows of their records a second "
+        "time. Nothing was replaced. Fill another table from the topic, or set both columns in these rows"
     )
 
 

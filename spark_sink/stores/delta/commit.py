@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.files.bucket import Folder
 from kafka_ratchet.spark_sink.files.parquet import WrittenFile
+from kafka_ratchet.spark_sink.rows.columns import RECORD
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.delta.actions import rows_key, version_key
 from kafka_ratchet.spark_sink.stores.delta.merge import merge
@@ -133,6 +134,15 @@ def replace_range(table: DeltaTable, folder: Folder, entry: JobEntry, files: Seq
         predicate=_within(records),
         commit_properties=_properties(table, entry, UNKNOWN_ROWS),
     )
+
+
+def has_row_without_record(table: DeltaTable) -> bool:
+    """Return whether a row has null as the partition or offset of its record."""
+    import pyarrow.dataset as ds
+
+    partition, offset = (ds.field(name) for name in RECORD)
+    found = table.to_pyarrow_dataset().head(1, columns=list(RECORD), filter=partition.is_null() | offset.is_null())
+    return bool(found.num_rows)
 
 
 def _within(records: Range) -> str:

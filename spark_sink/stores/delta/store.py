@@ -39,7 +39,13 @@ from kafka_ratchet.spark_sink.stores.delta.actions import (
     version_key,
     write_mode_actions,
 )
-from kafka_ratchet.spark_sink.stores.delta.commit import JobEntry, replace_range, write_actions, write_entry
+from kafka_ratchet.spark_sink.stores.delta.commit import (
+    JobEntry,
+    has_row_without_record,
+    replace_range,
+    write_actions,
+    write_entry,
+)
 from kafka_ratchet.spark_sink.stores.delta.compact import DeltaCompactor, require_plain_files
 from kafka_ratchet.spark_sink.stores.delta.consistency import ConsistencyCheck, require_plain_log
 from kafka_ratchet.spark_sink.stores.delta.log import read_entry
@@ -72,7 +78,7 @@ from kafka_ratchet.spark_sink.stores.location import ENGINE, TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore, Staged
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.sequence_files import FOLDER, SequenceFiles
-from kafka_ratchet.spark_sink.stores.store import require_columns, tuples
+from kafka_ratchet.spark_sink.stores.store import require_columns, rows_without_record, tuples
 from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 from kafka_ratchet.spark_sink.topic_ids import StoredTopicId
 
@@ -459,6 +465,8 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
 
         self._require_own_engine()
         require_plain_files(table, self._folder)
+        if has_row_without_record(table):
+            raise rows_without_record(self._folder)
         inner = [STAGING, f"{self._name}.{generation}"]
         self._folder.make(*inner)
         rows = with_partition_columns(dataframe, self._partition_by)

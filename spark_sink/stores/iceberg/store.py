@@ -60,7 +60,7 @@ from kafka_ratchet.spark_sink.stores.location import ENGINE, TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore, Staged
 from kafka_ratchet.spark_sink.stores.orphans import Orphan, files_of_older_holders
 from kafka_ratchet.spark_sink.stores.sequence_files import FOLDER, SequenceFiles
-from kafka_ratchet.spark_sink.stores.store import rows_ahead, rows_lost, tuples
+from kafka_ratchet.spark_sink.stores.store import rows_ahead, rows_lost, rows_without_record, tuples
 from kafka_ratchet.spark_sink.stores.stored_write_mode import has_key, write_mode_text
 from kafka_ratchet.spark_sink.topic_ids import StoredTopicId
 
@@ -521,6 +521,13 @@ class IcebergStore(OptimisticStore["Table"]):
 
     def _stage_replacement(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
         self._require_own_engine()
+        unnamed = "_kafka_partition is null or _kafka_offset is null"
+        try:
+            found = table.scan(unnamed, ("_kafka_offset",), limit=1).to_arrow()
+        except Exception as error:
+            self._refuse(error)
+        if len(found):
+            raise rows_without_record(f"{self._catalog}, table {self._table_name}")
         return self._stage(table, dataframe, generation)
 
     def _write_replacement(

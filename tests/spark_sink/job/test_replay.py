@@ -30,6 +30,7 @@ from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, sql_transform
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
+from tests.spark_sink.damage import change
 from tests.spark_sink.sites import LOCAL, SERVED, DeltaSite, MysqlSite, PostgresSite, Site, params
 from tests.topic_config import recreate_topic, set_topic_config
 
@@ -171,6 +172,21 @@ def test_ranges_and_tables_that_cannot_be_replayed(
     with pytest.raises(OptionRefused, match=rf"rows of job second \(topic {topic}\), and a row"):
         replay(topic, AFTER, "earliest", "stored")
     assert numbers(site) == there
+
+
+@pytest.mark.parametrize("site", params(*LOCAL, *SERVED, by_default=("iceberg", "duckdb", "postgres")), indirect=True)
+def test_rows_without_their_record_are_not_doubled(site: Site, topic: str, ingest: Ingest, replay: Replay) -> None:
+    """Such as the rows of before a job's sql kept partition and offset."""
+    ingest(topic, BEFORE)
+    there = numbers(site)
+    for column in ("_kafka_offset", "_kafka_partition"):
+        change(site, f"{column} = NULL", "n = 3")
+        with pytest.raises(OptionRefused, match=r"null in _kafka_partition or _kafka_offset.* Nothing was replaced"):
+            replay(topic, AFTER, "0:2", "0:5")
+        assert numbers(site) == there
+        change(site, f"{column} = {0 if column == '_kafka_partition' else 3}", "n = 3")
+    replay(topic, AFTER, "0:2", "0:5")
+    assert numbers(site) == sorted([0, 1, 20, 30, 40, 5, 6, 7, *range(100, 104)])
 
 
 @pytest.mark.parametrize("site", ["delta"], indirect=True)
