@@ -104,7 +104,7 @@ def is_created_again(table: Table) -> bool:
 
 
 def replacement(table: Table, job: str, *, may_be_emptied: bool = False) -> str:
-    """Describe a snapshot of another writer that removed all earlier files; empty text: there is none.
+    """Name a snapshot of another writer that removed all earlier files; empty text: there is none.
 
     A writer that changes one row in a table of a single file makes such a snapshot too. The caller has to find out from
     the table's rows whether all earlier rows were removed.
@@ -121,7 +121,7 @@ def replacement(table: Table, job: str, *, may_be_emptied: bool = False) -> str:
         if may_be_emptied and not added:
             continue
         if operation in {"overwrite", "delete"} and removed >= before > 0:
-            return f"all rows of the table were replaced or removed (snapshot {snapshot.snapshot_id}, {operation})"
+            return f"snapshot {snapshot.snapshot_id}, {operation}"
     return ""
 
 

@@ -326,7 +326,15 @@ class IcebergStore(OptimisticStore["Table"]):
     def _replaced(self, table: Table) -> str:
         """Describe how another writer replaced all rows of the job; empty text: a row of the job remains."""
         found = replacement(table, self._name, may_be_emptied=self.may_be_emptied)
-        return found if found and not self._has_own_row(table) else ""
+        if not found or self._has_own_row(table):
+            return ""
+        if _names_records(table) or not total_rows(table):
+            return f"all rows of the table were replaced or removed ({found})"
+        # An UPDATE of one row replaces its file, which may be the only one.
+        return (
+            f"every file of the table was replaced ({found}), and rows without partition and offset do not show "
+            "whether rows of the job are missing. If that change only altered some rows, none is missing"
+        )
 
     def _has_own_row(self, table: Table) -> bool:
         """Return whether the table still has a row from below the stored offsets.

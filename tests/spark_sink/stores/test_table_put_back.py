@@ -255,6 +255,26 @@ def test_an_overwrite_by_another_is_named_and_a_deletion_is_not(tmp_path: Path, 
     assert offsets(lake) == [7, 8, 9]
 
 
+def test_a_change_of_totals_in_one_file_is_not_called_a_removal_of_all_rows(tmp_path: Path, frame: Frame) -> None:
+    """As Spark's UPDATE in Iceberg's default mode, copy-on-write; rows of totals do not show that some remain."""
+    lake = LOCAL["iceberg"](tmp_path)
+    write_mode = WriteMode("totals", ("who",), ("amount",))
+
+    def make() -> ResultStore:
+        return lake.make(write_mode=write_mode)
+
+    holder = make()
+    holder.open(table_schema(write_mode, ddl()))
+    holder.commit(reduced(frame(0, 1), write_mode), {0: 0}, {0: 2})
+    overwrite(lake, iceberg_table(lake).scan().to_arrow())
+    refused(make().offsets, match=r"every file .* was replaced .snapshot \d+, overwrite.*--from stored continues")
+    assert make().check().row_offsets is None
+    make().reset_offsets({0: 2}, decide("stored", "one row was changed", {0: 2}))
+    assert make().offsets() == {0: 2}
+    iceberg_table(lake).delete()
+    refused(make().offsets, match="all rows of the table were")
+
+
 def test_a_table_created_from_its_own_rows_does_not_show_where_to_go_on(tmp_path: Path, frame: Frame) -> None:
     """As CREATE OR REPLACE TABLE t AS SELECT * FROM t."""
     lake = LOCAL["iceberg"](tmp_path)
