@@ -186,7 +186,9 @@ class ResultStore(Protocol):
             TablePutBack: the table was put back to an earlier state; nothing of this call is visible.
             RowsLost: see `offsets`; nothing of this call is visible.
             SchemaDiffers: the table's columns were changed since `open`; nothing of this call is visible.
-            StoreError: the store cannot be written; nothing of this call is visible.
+            StoreError: the store cannot be written; nothing of this call is visible, unless the error came after the
+                commit: a committed file was removed, or the store did not answer and then could not be read. The next
+                `open` returns the offsets that apply.
         """
         ...
 
@@ -259,7 +261,7 @@ class ResultStore(Protocol):
             Fenced: another job has taken over; nothing of this call is visible.
             RowsLost: see `offsets`; nothing of this call is visible.
             OptionRefused: the store cannot replace rows, or the table has a feature that forbids it.
-            StoreError: the store cannot be written; nothing of this call is visible.
+            StoreError: see `commit`.
         """
         ...
 
