@@ -64,10 +64,10 @@ def write_entry(
     """
     from deltalake.transaction import AddAction, RemoveAction
 
-    merged = write_mode.row_key and written
-    rows = UNKNOWN_ROWS if merged else table.count() + sum(file.rows for file in written)
+    merges = bool(write_mode.row_key and written)
+    rows = UNKNOWN_ROWS if merges else table.count() + sum(file.rows for file in written)
     properties = _properties(table, entry, rows)
-    if write_mode.row_key and written:
+    if merges:
         files = [folder.inside(STAGING, f"{entry.job}.{entry.generation}", file.name) for file in written]
         if merge(table, files, folder.filesystem, write_mode, properties, folder):
             return

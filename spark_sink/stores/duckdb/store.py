@@ -63,7 +63,12 @@ def orphan_folders(path: Path, table: str, staged: list[str], generations: Mappi
 
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from duckdb import DuckDBPyConnection
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from kafka_ratchet.spark_sink.rows.judging.task import Known
 
 
 class _Dialect(PlainDialect):
@@ -134,15 +139,6 @@ def changed_rows(database: DuckDBPyConnection, statement: str) -> int:
     """Execute a statement, and return the number of rows that it changed."""
     [(count,)] = database.execute(statement).fetchall()
     return int(count)
-
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from duckdb import DuckDBPyConnection
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
-
-    from kafka_ratchet.spark_sink.rows.judging.task import Known
 
 
 @dataclass(frozen=True)

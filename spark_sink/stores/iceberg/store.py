@@ -65,7 +65,12 @@ from kafka_ratchet.spark_sink.stores.stored_write_mode import has_key, write_mod
 from kafka_ratchet.spark_sink.topic_ids import StoredTopicId
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyiceberg.table import Table
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 
 
 def orphan_files(table: Table, folder: Folder) -> Iterator[Orphan]:
@@ -84,14 +89,6 @@ def orphan_files(table: Table, folder: Folder) -> Iterator[Orphan]:
     unnamed = [file for file in files if file.name not in named]
     yield from files_of_older_holders(folder, unnamed, partial(newest_generation, table))
 
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyiceberg.table import Table
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-    from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 
 TABLE_NAME = re.compile(r"(?:[A-Za-z0-9_]{1,100}\.){0,3}[A-Za-z0-9_]{1,100}")
 """Pattern of table names. Names become folder names, where the pattern's characters need no escaping. The name may
