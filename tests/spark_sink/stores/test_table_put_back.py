@@ -290,7 +290,7 @@ def test_a_table_created_from_its_own_rows_does_not_show_where_to_go_on(tmp_path
 def create_again(lake: Site, rows: Any) -> None:
     table = iceberg_table(lake)
     with table.transaction() as transaction:
-        transaction._apply((RemoveSnapshotRefUpdate(ref_name="main"),))
+        transaction._apply((RemoveSnapshotRefUpdate.model_validate({"ref-name": "main"}),))
     table = iceberg_table(lake)
     assert table.current_snapshot() is None
     table.append(rows.cast(arrow_schema_of(table.schema(), with_ids=False)))
