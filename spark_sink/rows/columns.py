@@ -15,7 +15,7 @@ from kafka_ratchet.spark_sink.spark.dialect import is_valid_utf8
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, DecimalType, StructType
 
 RECORD = ("_kafka_partition", "_kafka_offset")
 """Columns that identify the record of a row or a reject."""
@@ -74,6 +74,12 @@ MISREAD = {
 }
 """Two patterns for each type with values that Spark misreads. The first matches a misread value. The second matches
 every JSON text with such a value, and few other texts."""
+
+NUMBER_IN_JSON = r'(?s)\G((?:[^"0-9-]|-(?![0-9])|"(?:[^"\\]|\\.)*+")*+)(-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?)'
+"""Pattern of a number in a JSON text, with all text since the number before it. Texts in quotes are passed over."""
+
+WITH_EXPONENT = r"^[+-]?([0-9]*)\.?([0-9]*)[eE](-?)\+?([0-9]{1,4})$"
+"""Pattern of a number with an exponent that a decimal can have: whole digits, fraction, sign and exponent."""
 
 FIRST_YEAR, LAST_YEAR = 1, 9999
 """Years that every store supports, and every reader of a store."""
@@ -290,9 +296,7 @@ def rows(
     whole = whole if fits is None else whole & fits
     judged = records.withColumn("parsed", parsed)
     if misread := _leaves(schema, MISREAD.keys(), lambda leaf: leaf):
-        texts = cast("StructType", _leaves(schema, MISREAD.keys(), lambda leaf: StringType()))
-        present = [may_be for name, (_, may_be) in MISREAD.items() if _leaves(schema, {name}, lambda leaf: leaf)]
-        judged = judged.withColumn("texts", F.when(text.rlike("|".join(present)), F.from_json(text, texts, strict)))
+        judged = judged.withColumn("texts", _texts(text, schema))
         as_meant = _every(F.col("texts"), misread, _as_meant)
         whole = whole if as_meant is None else whole & as_meant
     # This cast cannot fail, whatever the session does about failures, because `_every` has checked the value.
@@ -312,8 +316,9 @@ def rows(
 def _read_as(data_type: DataType) -> DataType:
     """Return the type for from_json that changes no value of a column.
 
-    from_json would round the excess places of a decimal, and would turn the byte 200 into -56. Within an array, a
-    malformed time without a zone would end the job.
+    from_json would round the excess places of a decimal, and would turn the byte 200 into -56. A decimal gets as many
+    places as its digits leave room for; `_has_more` finds the numbers with more. Within an array, a malformed time
+    without a zone would end the job.
     """
     from pyspark.sql.types import (
         ArrayType,
@@ -364,9 +369,63 @@ def _leaves(data_type: DataType, names: Collection[str], replaced: Callable[[Dat
     return replaced(data_type) if data_type.typeName() in names else None
 
 
+def _texts(text: Column, schema: StructType) -> Column:
+    """Return the misreadable values of a JSON text as texts; null for a text that has none for certain."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType
+
+    texts = cast("StructType", _leaves(schema, MISREAD.keys(), lambda leaf: StringType()))
+    present = [may_be for name, (_, may_be) in MISREAD.items() if _leaves(schema, {name}, lambda leaf: leaf)]
+    exact = text
+    if (places := _read_places(schema)) is not None:
+        present.append(_may_have_more(places))
+        # from_json would return a number with a point as text of a double, which has 17 digits at most.
+        exact = F.regexp_replace(text, NUMBER_IN_JSON, '$1"$2"')
+    return F.when(text.rlike("|".join(present)), F.from_json(exact, texts, {"allowSingleQuotes": "false"}))
+
+
 def _as_meant(text: Column, data_type: DataType) -> Column | None:
+    from pyspark.sql.types import DecimalType
+
     odd = MISREAD.get(data_type.typeName())
-    return None if odd is None else ~text.rlike(odd[0])
+    if odd is None:
+        return None
+    as_meant = ~text.rlike(odd[0])
+    return as_meant & ~_has_more(text, data_type.scale) if isinstance(data_type, DecimalType) else as_meant
+
+
+def _read_places(schema: StructType) -> int | None:
+    """Return the fewest places that `_read_as` gives to a decimal; None: the schema has no decimal."""
+    found: list[int] = []
+
+    def note(leaf: DataType) -> DataType:
+        found.append(cast("DecimalType", _read_as(leaf)).scale)
+        return leaf
+
+    _leaves(schema, {"decimal"}, note)
+    return min(found, default=None)
+
+
+def _may_have_more(places: int) -> str:
+    """Return a pattern of JSON texts with decimals of more places; few other texts match."""
+    fraction = rf"\.\p{{Nd}}{{{places}}}0*+[\p{{Nd}}&&[^0]]"
+    exponent = r'[\[:,"\s][-+.\p{Nd}]*+[eE]-\p{Nd}++[\s,\]}"]'
+    return f"{fraction}|{exponent}"
+
+
+def _has_more(number: Column, places: int) -> Column:
+    """Return the condition that a decimal, as text, has more than some places."""
+    from pyspark.sql import functions as F
+
+    whole, fraction, sign, exponent = (F.regexp_extract(number, WITH_EXPONENT, group) for group in (1, 2, 3, 4))
+    shift = F.concat(F.lit("0"), exponent).cast("int")
+    digits = F.concat(whole, fraction)
+    significant = F.regexp_replace(digits, "0+$", "")
+    used = F.length(fraction) - F.length(digits) + F.length(significant) + F.when(sign == "-", shift).otherwise(-shift)
+    plain = number.rlike(rf"^[^eE.]*\.\p{{Nd}}{{{places}}}0*[^0eE][^eE]*$")
+    # An exponent of five digits is beyond every decimal, except for zero.
+    scaled = ~number.rlike(WITH_EXPONENT) | ((significant != "") & (used > places))
+    return F.when(number.rlike("[eE]"), scaled).otherwise(plain)
 
 
 def _unchanged(restricted_values: int, text: Column) -> Callable[[Column, DataType], Column | None]:

@@ -155,7 +155,20 @@ def test_columns_that_the_table_cannot_have_are_refused(spark: SparkSession, col
                 *(r'"1\u002c5"', r'"\u0031,5"', r'"\u0661,\u0665"'),
             ],
         ),
-        ("decimal(38,0)", {"9" * 38: "9" * 38}, ["1" + "0" * 38]),
+        (
+            "decimal(12,2)",
+            {"1.5" + "0" * 40: "1.50", "150e-2": "1.50", "0e-99": "0.00", '"0.015e+2"': "1.50"},
+            ["1." + "0" * 40 + "1", '"1.' + "0" * 28 + '4"', "1e-40", "155e-3", '"1' + "0" * 40 + '1e-41"'],
+        ),
+        (
+            "decimal(38,0)",
+            {"9" * 38: "9" * 38, "2.0": "2", "1.5e1": "15", "-20e-1": "-2", '"3.0"': "3"},
+            [
+                "1" + "0" * 38,
+                *("1.5", "-0.4", '"1.5"', "15e-1", r'"1\u002e5"', '"\u0661.\u0665"', "1" * 37 + ".5"),
+            ],
+        ),
+        ("decimal(38,1)", {"1.5": "1.5", "1.50": "1.5"}, ["1.05", "1.55", "105e-2", '"1.04"']),
     ],
 )
 def test_a_number_that_its_column_cannot_hold_unchanged_is_kept_whole(
@@ -195,6 +208,16 @@ def test_a_number_that_its_column_cannot_hold_unchanged_is_kept_whole(
         found = next((each for each in held if each is not None), None)
         expected = None if kept else whole[number] or (None if number == "null" else number)
         assert (None if found is None else str(found)) == (None if expected is None else str(expected)), value
+
+
+def test_places_in_another_column_are_no_places_of_a_decimal(spark: SparkSession) -> None:
+    value = b'{"n":2.0,"x":1.5,"id":"1.5","list":[1e-3],"other":"a \\"1.5"}'
+    records = spark.createDataFrame(
+        [(0, 0, None, None, bytearray(value))],
+        "partition int, offset long, timestamp timestamp, key binary, value binary",
+    )
+    (row,) = rows(records, "id string, list array<double>, x double, n decimal(38,0)").collect()
+    assert (row.id, row.list, row.x, str(row.n), row._kafka_value) == ("1.5", [0.001], 1.5, "2", None)
 
 
 def test_a_text_with_a_comma_in_another_column_is_no_decimal(spark: SparkSession) -> None:
