@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,9 +17,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
-from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, TablePutBack, TopicRecreated, first_line
+from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, TablePutBack, TopicRecreated
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume, warn_of_missing_beginning
 from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS, Job, records, slices
 from kafka_ratchet.spark_sink.job.start import require_first_job
@@ -31,7 +29,6 @@ from kafka_ratchet.spark_sink.job.unreadable import (
     pieces,
     timestamps_named,
 )
-from kafka_ratchet.spark_sink.rows.distinct import quoted
 from kafka_ratchet.spark_sink.rows.judging.reading import sequence_of
 from kafka_ratchet.spark_sink.rows.partition_by import partition_fields
 from kafka_ratchet.spark_sink.rows.timestamps import MOST_MS
@@ -47,10 +44,11 @@ from kafka_ratchet.spark_sink.spark.micro_batch import (
     require_query_start,
 )
 from kafka_ratchet.spark_sink.spark.session import is_connect, require_release
-from kafka_ratchet.spark_sink.stores.location import ENGINE, TableAddress, TableLocation
+from kafka_ratchet.spark_sink.stores.location import ENGINE, TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import require_options
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.store import NEW_TOPIC, require_local_master
+from kafka_ratchet.spark_sink.targets import location_in_catalog, location_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -69,16 +67,6 @@ PLACE: Final = {"partition": "_kafka_partition", "offset": "_kafka_offset"}
 """Columns with a record's partition and offset: names in result tables, by names in Spark's Kafka source."""
 
 _SEQUENCE_BYTES: Final = "_ratchet_sequence_bytes"
-
-STORES_OF_SERVERS: Final = {"postgresql": "postgres", "mysql": "mysql"}
-"""Kind of the store by the scheme of an address."""
-PROVIDERS: Final = frozenset({"delta"})
-"""Formats of tables in Spark's catalog that Ratchet opens by their location."""
-SESSION_CATALOG: Final = "spark_catalog"
-"""Name of the catalog that each Spark session has."""
-DRIVERS: Final = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mysql+pymysql"}
-"""Scheme of a SQLAlchemy address, by the scheme of a JDBC address."""
-CATALOG_NAME: Final = re.compile(r"[\w`-]+(?:\.[\w`-]+)+\Z")
 
 NOT_ON_CONNECT: Final = (
     "sink.batch: Spark Connect runs foreachBatch in its server, without the micro-batch's offsets. Loop over "
@@ -152,7 +140,9 @@ class Sink:
         self.target, self.job = target, job
         self._write_mode, self._options = write_mode, options
         self._partition_by = partition_fields(tuple(options.get("partition_by", ())))
-        self._location = _location(target, options)
+        self._storage = dict(options.get("storage_options", {}))
+        self._catalog = dict(options.get("catalog", {}))
+        self._location = location_of(target, self._storage, self._catalog, options.get("password"))
         self._engine = _engine(options)
         if self._location is not None:
             self._with_engine(self._location)
@@ -451,7 +441,9 @@ class Sink:
         return self._store
 
     def _make_store(self, spark: SparkSession | None, topic: str, topic_id: int) -> ResultStore:
-        location = self._location if self._location is not None else _of_catalog(self.target, spark, self._options)
+        location = self._location
+        if location is None:
+            location = location_in_catalog(self.target, spark, self._storage, self._catalog)
         location = self._with_engine(location)
         made = store_class(location.kind)
         if self._engine and spark is not None:
@@ -649,121 +641,3 @@ def _engine(options: SinkOptions) -> str:
     if named not in ENGINES:
         raise OptionRefused(f"engine {named!r} is unknown; write one of {', '.join(ENGINES)}")
     return ENGINES[named]
-
-
-def _location(target: str, options: SinkOptions) -> TableLocation | None:
-    """Return the table's location; None for a name in a catalog, which Spark looks up."""
-    found = TableAddress.parse(target)
-    storage = dict(options.get("storage_options", {}))
-    match found.scheme if found is not None else "":
-        case "postgresql" | "mysql" if found is not None:
-            if not found.table:
-                raise OptionRefused(f"{found.scheme}: the address names no table. Add ?table=NAME")
-            kind = STORES_OF_SERVERS[found.scheme]
-            return TableLocation(kind, "", found.table, found.place, options.get("password"))
-        case "duckdb" if found is not None:
-            return TableLocation("duckdb", found.place, found.table or "results")
-        case "iceberg" if found is not None:
-            catalog = dict(options.get("catalog", {}))
-            path = catalog.pop("path", "")
-            return TableLocation("iceberg", path, found.place, storage_options=storage, catalog=catalog)
-        case "delta" if found is not None:
-            return TableLocation("delta", found.place, storage_options=storage)
-    if "/" in target or target in PROVIDERS:
-        return TableLocation("delta", target, storage_options=storage)
-    if not CATALOG_NAME.match(target):
-        raise OptionRefused(
-            f"{target!r} is not a target: write a table such as prod.sales.orders, a path, or an address"
-        )
-    return None
-
-
-def _of_catalog(target: str, spark: SparkSession | None, options: SinkOptions) -> TableLocation:
-    """Return the location of a table that Spark's catalog knows.
-
-    Raises:
-        OptionRefused: the catalog lacks the table, or its format is neither Delta nor Iceberg.
-    """
-    if spark is None:
-        raise OptionRefused(
-            f"{target}: only a running Spark can look this name up in its catalog. Start Spark first, or give the "
-            "table's path or address"
-        )
-    catalog, _, rest = target.replace("`", "").partition(".")
-    settings = _settings_of(spark, f"spark.sql.catalog.{catalog}")
-    if not settings[""] and catalog != SESSION_CATALOG:  # the name begins with a namespace of the current catalog
-        catalog, rest = spark.catalog.currentCatalog(), f"{catalog}.{rest}"
-        settings = _settings_of(spark, f"spark.sql.catalog.{catalog}")
-    if "iceberg" in settings[""].lower():
-        if "." not in rest:
-            raise OptionRefused(f"{target}: write the table with its namespace, as in {catalog}.NAMESPACE.{rest}")
-        properties = _iceberg_catalog(target, catalog, settings) | dict(options.get("catalog", {}))
-        return TableLocation(
-            "iceberg",
-            properties.pop("path", ""),
-            rest,
-            storage_options=dict(options.get("storage_options", {})),
-            catalog=properties,
-            spark_name=".".join(map(quoted, (catalog, *rest.split(".")))),
-        )
-    try:
-        described = spark.sql(f"DESCRIBE TABLE EXTENDED {target}").collect()
-    except Exception as error:
-        raise OptionRefused(
-            f"{target}: Spark's catalog has no such table ({first_line(error)}). Create it, or name a path"
-        ) from None
-    about = {row["col_name"].lower(): row["data_type"] for row in described}
-    provider, place = about.get("provider", "").lower(), about.get("location", "")
-    if provider not in PROVIDERS or not place:
-        raise OptionRefused(
-            f"{target} is a table of {provider or 'no provider'}, but only delta and iceberg are supported. Choose "
-            "another table"
-        )
-    place = re.sub(r"^file:/+", "/", place)
-    return TableLocation(provider, place, storage_options=dict(options.get("storage_options", {})))
-
-
-def _settings_of(spark: SparkSession, prefix: str) -> dict[str, str]:
-    """Return Spark's settings below a prefix, by the rest of their names; "" has the setting named like the prefix."""
-    names = [str(row["key"]) for row in spark.sql("SET").collect()]
-    # SET itself replaces each value with "token" or "password" in its name or text.
-    found = {
-        name[len(prefix) + 1 :]: spark.conf.get(name, None) or "" for name in names if name.startswith(f"{prefix}.")
-    }
-    return {**found, "": spark.conf.get(prefix, None) or ""}
-
-
-def _iceberg_catalog(target: str, name: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Translate the properties of Spark's Iceberg catalog into properties of `IcebergCatalog`.
-
-    Properties of a bucket are left out: Spark's tasks take them from `storage_options`.
-
-    Raises:
-        OptionRefused: pyiceberg does not support this kind of catalog.
-    """
-    kinds: Mapping[str, str] = {"rest": "rest", "hive": "hive", "glue": "glue", "jdbc": "sql"}
-    kind = settings.get("type") or ("rest" if "rest" in settings.get("catalog-impl", "").lower() else "")
-    kind = kind or ("jdbc" if "jdbc" in settings.get("catalog-impl", "").lower() else "")
-    if kind not in kinds:
-        raise OptionRefused(
-            f"{target}: a catalog of type {kind or 'unknown'} is not supported; use one of {', '.join(kinds)}"
-        )
-    left_out = ("catalog-impl", "type", "s3.", "jdbc.")
-    kept = {key: value for key, value in settings.items() if key and not key.startswith(left_out)}
-    if kind == "jdbc":
-        user, password = settings.get("jdbc.user", ""), settings.get("jdbc.password", "")
-        kept |= {"name": name, "uri": _sql_address(kept.get("uri", ""), user, password)}
-    return {"type": kinds[kind], **kept}
-
-
-def _sql_address(jdbc: str, user: str, password: str) -> str:
-    """Translate the address of a database from JDBC's form into SQLAlchemy's."""
-    address = jdbc.removeprefix("jdbc:")
-    if address.startswith("sqlite:"):
-        return "sqlite:///" + address.removeprefix("sqlite:").removeprefix("file:").partition("?")[0]
-    parts = urlsplit(address)
-    query = dict(parse_qsl(parts.query))
-    user, password = user or query.pop("user", ""), password or query.pop("password", "")
-    access = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
-    place = f"{access}@{parts.netloc}" if access else parts.netloc
-    return urlunsplit((DRIVERS.get(parts.scheme, parts.scheme), place, parts.path, urlencode(query), ""))

@@ -43,6 +43,7 @@ ORDER = [
     "spark_sink.rows",
     "spark_sink.stores",
     "spark_sink.job",
+    "spark_sink.targets",
     "spark_sink.library",
     "spark_sink",
     # JSON of documents, which packages below declare.

@@ -31,17 +31,11 @@ from kafka_ratchet.spark_sink.errors import (
     TablePutBack,
     TopicRecreated,
 )
-from kafka_ratchet.spark_sink.library import (
-    Sink,
-    SinkOptions,
-    _iceberg_catalog,
-    _location,
-    _without_stored,
-    with_producer,
-)
+from kafka_ratchet.spark_sink.library import Sink, _without_stored, with_producer
 from kafka_ratchet.spark_sink.stores import optimistic
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.results import read_rows
+from kafka_ratchet.spark_sink.targets import iceberg_catalog, location_of
 from tests.topic_config import recreate_topic
 
 NewTopic = Callable[..., str]
@@ -511,7 +505,7 @@ def test_a_copy_that_is_restored_amid_a_loop(
     assert again.offsets(topic) == {0: 5, 1: 5}
     with again:
         assert run_loop(again, spark, broker, topic) == 20
-    location = _location(target.format(place), {})
+    location = location_of(target.format(place), {}, {})
     assert location is not None
     assert sorted(read_rows(location, ["id"])) == [(number,) for number in range(30)]
 
@@ -563,15 +557,15 @@ class _Outside:
 
 
 def test_addresses_and_catalogs() -> None:
-    access: SinkOptions = {"catalog": {"path": "/w", "type": "sql"}}
-    found = _location("postgresql://me@db:5432/shop?sslmode=require&table=public.t", access)
+    access = {"path": "/w", "type": "sql"}
+    found = location_of("postgresql://me@db:5432/shop?sslmode=require&table=public.t", {}, access)
     assert found is not None
     assert (found.kind, found.table, found.url) == (
         "postgres",
         "public.t",
         "postgresql://me@db:5432/shop?sslmode=require",
     )
-    found = _location("iceberg:sales.orders", access)
+    found = location_of("iceberg:sales.orders", {}, access)
     assert found is not None
     assert (found.kind, found.path, found.table, dict(found.catalog)) == (
         "iceberg",
@@ -579,12 +573,12 @@ def test_addresses_and_catalogs() -> None:
         "sales.orders",
         {"type": "sql"},
     )
-    assert _location("prod.sales.orders", access) is None
+    assert location_of("prod.sales.orders", {}, access) is None
     rest = {"": "org.apache.iceberg.spark.SparkCatalog", "type": "rest", "uri": "http://c:8181", "warehouse": "w"}
-    assert _iceberg_catalog("c.t", "c", rest) == {"type": "rest", "uri": "http://c:8181", "warehouse": "w"}
-    assert _iceberg_catalog("c.t", "c", rest | {"s3.endpoint": "http://s3"}) == _iceberg_catalog("c.t", "c", rest)
+    assert iceberg_catalog("c.t", "c", rest) == {"type": "rest", "uri": "http://c:8181", "warehouse": "w"}
+    assert iceberg_catalog("c.t", "c", rest | {"s3.endpoint": "http://s3"}) == iceberg_catalog("c.t", "c", rest)
     with pytest.raises(OptionRefused, match="of type hadoop"):
-        _iceberg_catalog("c.t", "c", {"type": "hadoop"})
+        iceberg_catalog("c.t", "c", {"type": "hadoop"})
 
 
 @pytest.mark.parametrize(
@@ -598,7 +592,7 @@ def test_addresses_and_catalogs() -> None:
 )
 def test_jdbc_addresses_become_those_of_sqlalchemy(uri: str, address: str) -> None:
     jdbc = {"type": "jdbc", "uri": uri, "jdbc.user": "me", "jdbc.password": "a@b/", "warehouse": "w"}
-    assert _iceberg_catalog("c.t", "c", jdbc) == {"type": "sql", "name": "c", "uri": address, "warehouse": "w"}
+    assert iceberg_catalog("c.t", "c", jdbc) == {"type": "sql", "name": "c", "uri": address, "warehouse": "w"}
 
 
 @pytest.fixture
