@@ -537,6 +537,11 @@ def exactly_once(
     Raises:
         OptionRefused: the target or an option cannot be used.
     """
+    if unknown := sorted(options.keys() - SinkOptions.__optional_keys__):
+        raise OptionRefused(
+            f"job {job}: unknown options: {', '.join(unknown)}. Write one of "
+            f"{', '.join(sorted(SinkOptions.__optional_keys__))}, or leave them out"
+        )
     keys, summed = ((each,) if isinstance(each, str) else tuple(each) for each in (key, sums))
     return Sink(target, job, WriteMode(kind, keys, summed), options)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.aggregates import (
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 Kind = Literal["append", "upsert", "totals"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class WriteMode:
     """Rule for a raw topic that this job deduplicates itself; None: workers have deduplicated the records."""
 
     def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise OptionRefused(f"kind {self.kind!r} is unknown; write one of {', '.join(KINDS)}")
         if self.kind == "append" and (self.key or self.sums):
             raise OptionRefused(
                 "a result of kind append has no key and no sums. Leave them out, or choose upsert or totals"

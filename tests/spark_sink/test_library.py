@@ -544,6 +544,18 @@ def test_partitions_of_files_are_for_rows_that_stay(tmp_path: Path) -> None:
         exactly_once(f"duckdb:{tmp_path}/b.duckdb?table=b", job="orders", partition_by=["who"])
 
 
+@pytest.mark.parametrize("kind", ["Upsert", "merge", ""])
+def test_a_kind_that_does_not_exist_is_refused(kind: Any) -> None:
+    with pytest.raises(OptionRefused, match=rf"kind {kind!r} is unknown; write one of append, upsert, totals"):
+        exactly_once("/t", job="orders", kind=kind, key="id")
+
+
+def test_an_option_that_does_not_exist_is_refused() -> None:
+    misspelled: Any = {"evole": True, "partitionby": "day"}
+    with pytest.raises(OptionRefused, match=r"unknown options: evole, partitionby\. Write .*evolve.*partition_by"):
+        exactly_once("/t", job="orders", **misspelled)
+
+
 def test_targets() -> None:
     for target in ("orders", "", "postgresql://host/db", "mysql://host/db"):
         with pytest.raises(OptionRefused):
