@@ -154,6 +154,8 @@ class Sink:
         self._offsets: dict[int, int] | None = None
         """Stored offsets, once the table is taken over. None after a failed commit, which may be visible
         nevertheless."""
+        self._known: dict[int, int] = {}
+        """Stored offsets as this run first read them, before it took the table over."""
         self._schema: StructType | None = None
         self._generation: int | None = None
         """Number of this run's take-over of the table; None: the run has not taken over yet."""
@@ -222,7 +224,7 @@ class Sink:
             store = self._open_store(spark, topic, topic_id)
             self._job = job
             require_first_job(job, store)
-            stored = store.offsets()
+            stored = self._known = store.offsets()
             # Spark reads by the topic's name, and reads in the commit.
             store.check_before_commit(lambda: planner.require_still_first_topic(stored))
         offset_range = planner.offset_range()
@@ -366,6 +368,8 @@ class Sink:
         if self._offsets is None:
             require_first_job(Job("", topic, self.job, second_job=self._options.get("second_job", False)), store)
         stored = self._offsets if self._offsets is not None else store.offsets()
+        if self._generation is None:
+            self._known = stored
         if stored:
             _require_none_missing(given, number, stored, client)
         else:
@@ -492,7 +496,7 @@ class Sink:
 
         Raises:
             Fenced: another run has taken the table over in the meantime.
-            TablePutBack: the table was put back to a state before this run's take-over.
+            TablePutBack: the table was put back to a state before this run's take-over, or removed since its beginning.
         """
         if self._offsets is not None and self._schema == schema:
             return self._offsets
@@ -506,11 +510,28 @@ class Sink:
                 f"job {self.job}: another run has taken the table over (generation {newest} after "
                 f"{self._generation}). Let that run continue, or fence it by a new loop of `batches`"
             )
+        if self._generation is None:
+            self._require_kept(store.offsets())  # before a new table is made
         held = store.open(schema)
+        if self._generation is None:
+            self._require_kept(held)
         self._generation, self._schema = store.generation(), schema
         if self._offsets is None:
             self._offsets = held
         return self._offsets
+
+    def _require_kept(self, held: Mapping[int, int]) -> None:
+        """Check that the table has no lower offsets than when this run first read them.
+
+        Raises:
+            TablePutBack: it has; the records between would be missing.
+        """
+        if any(held.get(each, -1) < at for each, at in self._known.items()):
+            raise TablePutBack(
+                f"job {self.job}: the table of topic {self._topic[0]} had offsets {self._known} when this run began, "
+                f"and has {dict(held)} now: it was removed, created again or put back to an earlier state. Restore the "
+                "table, or start a new loop of `batches` or a new query, which goes on from the table's offsets"
+            )
 
 
 def exactly_once(

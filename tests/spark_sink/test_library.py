@@ -510,6 +510,39 @@ def test_a_copy_that_is_restored_amid_a_loop(
     assert sorted(read_rows(location, ["id"])) == [(number,) for number in range(30)]
 
 
+@pytest.mark.parametrize("at_once", [False, True], ids=["before the commit", "amid it"])
+def test_a_table_that_is_removed_before_the_first_commit_of_a_loop(
+    at_once: bool,
+    spark: SparkSession,
+    broker: str,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic, path, opened = new_topic(1), tmp_path / "t", DeltaStore.open
+    fill(broker, topic, range(10), partitions=1)
+    with exactly_once(str(path), job="orders") as sink:
+        assert run_loop(sink, spark, broker, topic) == 10
+    fill(broker, topic, range(10, 20), partitions=1)
+    batches = sink.batches(spark, bootstrap=broker, topic=topic)
+    batch = next(batches)
+
+    def open_without_table(self: DeltaStore, *given: Any) -> dict[int, int]:
+        shutil.rmtree(path)
+        return opened(self, *given)
+
+    if at_once:
+        monkeypatch.setattr(DeltaStore, "open", open_without_table)
+    else:
+        shutil.rmtree(path)
+    with pytest.raises(TablePutBack, match=rf"{topic} had offsets {{0: 10}} when this run began, and has {{}} now"):
+        sink.commit(enrich(batch.records), batch)
+    monkeypatch.undo()
+    assert sink.offsets(topic) == {}
+    assert run_loop(sink, spark, broker, topic) == 20
+    assert ids(path) == list(range(20))
+
+
 def test_other_columns_do_not_fence_a_newer_run(
     spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:
