@@ -11,6 +11,7 @@ import json
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -477,6 +478,7 @@ class Sink:
             raise OptionRefused(
                 f"job {self.job}: this batch belongs to another loop of `batches`. Commit the batch that came last"
             )
+        self._require_distinct(dataframe.columns)
         rows = _with_place(dataframe) if self._write_mode.kind == "upsert" else dataframe
         held = self._take_over(self._store, _nullable(table_schema(self._write_mode, rows.schema)))
         expected = {each: at for each, at in start.items() if each in held}
@@ -490,6 +492,19 @@ class Sink:
             count = self._store.commit(reduced(rows, self._write_mode), start, end)
         self._offsets = {**held, **end}
         return count
+
+    def _require_distinct(self, names: Sequence[str]) -> None:
+        """Refuse two columns with one name, as a join may give them. Upper and lower case count as the same."""
+        totals = self._write_mode.kind == "totals"
+        used = {*self._write_mode.key, *self._write_mode.sums} if totals else set(names)
+        counts = Counter(name.lower() for name in names)
+        doubled = {name.lower() for name in used if counts[name.lower()] > 1}
+        if doubled:
+            raise OptionRefused(
+                f"job {self.job}: the rows have two columns of one name "
+                f"({', '.join(name for name in names if name.lower() in doubled)}); the table ignores upper and lower "
+                "case. Rename or drop one of them before the commit"
+            )
 
     def _take_over(self, store: ResultStore, schema: StructType) -> dict[int, int]:
         """Return the stored offsets. Open the table for a first commit, changed columns, or after a failure.

@@ -589,6 +589,26 @@ def test_an_option_that_does_not_exist_is_refused() -> None:
         exactly_once("/t", job="orders", **misspelled)
 
 
+@pytest.mark.parametrize("target", ["{}/t", "duckdb:{}/t.duckdb?table=t"])
+def test_two_columns_of_one_name_are_refused(
+    target: str, spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    fill(broker, topic, range(3), partitions=1)
+    sink = exactly_once(target.format(tmp_path), job="orders")
+    batch = next(sink.batches(spark, bootstrap=broker, topic=topic))
+    rows = enrich(batch.records)
+    for doubled, names in ((rows.select("*", "id"), "id, id"), (rows.select("*", F.lit(1).alias("ID")), "id, ID")):
+        with pytest.raises(OptionRefused, match=rf"the rows have two columns of one name \({names}\)"):
+            sink.commit(doubled, batch)
+    totals = exactly_once(str(tmp_path / "sums"), job="sums", kind="totals", key="town", sums="id")
+    batch = next(totals.batches(spark, bootstrap=broker, topic=topic))
+    rows = enrich(batch.records)
+    with pytest.raises(OptionRefused, match=r"\(town, town\)"):
+        totals.commit(rows.select("*", "town"), batch)
+    assert totals.commit(rows.select("*", "partition"), batch) == 3  # totals do not use this column
+
+
 def test_targets() -> None:
     for target in ("orders", "", "postgresql://host/db", "mysql://host/db"):
         with pytest.raises(OptionRefused):
