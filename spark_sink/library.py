@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -49,7 +49,7 @@ from kafka_ratchet.spark_sink.stores.location import ENGINE, TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import require_options
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.store import NEW_TOPIC, require_local_master
-from kafka_ratchet.spark_sink.targets import location_in_catalog, location_of
+from kafka_ratchet.spark_sink.targets import location_in_catalog, location_of, place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -83,8 +83,30 @@ SENDS_LATER: Final = (
 EARLIEST_OF_SPARK: Final = -2
 """Number that stands for a partition's first offset in options of Spark's Kafka source."""
 
-_LAST_CALL: dict[tuple[str, str, str], int] = {}
-"""Number of the last micro-batch that `Sink.batch` committed, by (id of the query's run, target, job)."""
+MAX_RUNS: Final = 10_000
+"""Number of queries for which the last micro-batch is known; more than run at the same time."""
+
+
+class LastCalls:
+    """Numbers of the last micro-batches that `Sink.batch` has committed, by run of a query, job and place."""
+
+    def __init__(self, limit: int = MAX_RUNS) -> None:
+        self._limit, self._numbers, self._lock = limit, OrderedDict[tuple[str, ...], int](), threading.Lock()
+
+    def of(self, run: tuple[str, ...]) -> int | None:
+        """Return the number of a run's last micro-batch; None: no call is known."""
+        return self._numbers.get(run)
+
+    def note(self, run: tuple[str, ...], number: int) -> None:
+        """Keep the number of a run's last micro-batch, and forget the run that called least recently."""
+        with self._lock:
+            self._numbers[run] = number
+            self._numbers.move_to_end(run)
+            if len(self._numbers) > self._limit:
+                self._numbers.popitem(last=False)
+
+
+_CALLS: Final = LastCalls()
 
 FOLLOW_S: Final = 1.0
 """Seconds between two checks for new records, with `follow`."""
@@ -150,6 +172,8 @@ class Sink:
         self._lock = threading.RLock()
         """Lock held from the choice of the store to the end of a commit: queries of one sink run in several threads."""
         self._store: ResultStore | None = None
+        self._place: tuple[str, ...] = ()
+        """Place of the opened table, see `place_of`."""
         self._topic: tuple[str, int] = ("", 0)
         """Name and id of the topic that the store is open for."""
         self._offsets: dict[int, int] | None = None
@@ -323,21 +347,23 @@ class Sink:
             raise OptionRefused(SENDS_LATER.format(job=self.job))
         if given.skips_loss:
             raise OptionRefused(f"job {self.job}: {SKIPS_LOSS}")
-        run = given.run_id, self.target, self.job
-        if _LAST_CALL.get(run) == number:
-            raise OptionRefused(
-                f"job {self.job}: sink.batch was called twice for micro-batch {number}. The first call has committed "
-                "the micro-batch's offsets, so the rows of this call are not in the table. Make one DataFrame of all "
-                "rows (union) and call sink.batch once, or use a separate table and sink for each DataFrame"
-            )
         with self._lock, given.source_client() as client:
             topic_id = client.topic_id()
+            self._open_store(dataframe.sparkSession, given.topic, topic_id)
+            run = given.run_id, self.job, *self._place
+            if _CALLS.of(run) == number:
+                raise OptionRefused(
+                    f"job {self.job}: sink.batch was called twice for micro-batch {number}. The first call has "
+                    "committed the micro-batch's offsets, so the rows of this call are not in the table. Make one "
+                    "DataFrame of all rows (union) and call sink.batch once, or use a separate table and sink for each "
+                    "DataFrame"
+                )
             if not given.has_isolation:
                 client.refuse_transactions(given.start, given.end)
             is_new = self._commit_micro_batch(dataframe, number, given, client, topic_id)
         if given.has_state and not is_new:
             dataframe.count()  # its operators have to write their state, or the next micro-batch fails
-        _LAST_CALL[run] = number
+        _CALLS.note(run, number)
 
     def _require_same_topic(self, number: int, given: MicroBatch, client: SourceClient, topic_id: int) -> None:
         """Check that the topic of a micro-batch was not created again while Spark read it."""
@@ -441,15 +467,13 @@ class Sink:
             self.close()
             require_release(spark)
             self._store = self._make_store(spark, topic, topic_id)
+            self._place = place_of(self._locate(spark))
             self._topic = topic, topic_id
             require_local_master(self._store, spark.conf.get("spark.master", None))
         return self._store
 
     def _make_store(self, spark: SparkSession | None, topic: str, topic_id: int) -> ResultStore:
-        location = self._location
-        if location is None:
-            location = location_in_catalog(self.target, spark, self._storage, self._catalog)
-        location = self._with_engine(location)
+        location = self._with_engine(self._locate(spark))
         made = store_class(location.kind)
         if self._engine and spark is not None:
             made.require_engine(spark)
@@ -462,6 +486,11 @@ class Sink:
             evolve=self._options.get("evolve", False),
             partition_by=self._partition_by,
         )
+
+    def _locate(self, spark: SparkSession | None) -> TableLocation:
+        if self._location is not None:
+            return self._location
+        return location_in_catalog(self.target, spark, self._storage, self._catalog)
 
     def _with_engine(self, location: TableLocation) -> TableLocation:
         evolve = self._options.get("evolve", False)

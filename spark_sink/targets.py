@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -51,6 +52,19 @@ def location_of(
             f"{target!r} is not a target: write a table such as prod.sales.orders, a path, or an address"
         )
     return None
+
+
+def place_of(location: TableLocation) -> tuple[str, ...]:
+    """Return the parts of a location that identify its table: two spellings of one table have the same."""
+    path = re.sub(r"^file:/+", "/", location.path)
+    if "://" in path:
+        path = re.sub(r"^s3[an]:", "s3:", path).rstrip("/")
+    elif path:
+        path = os.path.realpath(path)
+    table = "" if location.kind == "delta" else location.table
+    servers = [urlsplit(each) for each in (location.url, location.catalog.get("uri", ""))]
+    named = (f"{each.scheme}://{each.netloc.rpartition('@')[2]}{each.path}".rstrip("/") for each in servers)
+    return location.kind, path, table, *named
 
 
 def location_in_catalog(

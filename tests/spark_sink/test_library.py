@@ -31,11 +31,11 @@ from kafka_ratchet.spark_sink.errors import (
     TablePutBack,
     TopicRecreated,
 )
-from kafka_ratchet.spark_sink.library import Sink, _without_stored, with_producer
+from kafka_ratchet.spark_sink.library import LastCalls, Sink, _without_stored, with_producer
 from kafka_ratchet.spark_sink.stores import optimistic
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.results import read_rows
-from kafka_ratchet.spark_sink.targets import iceberg_catalog, location_of
+from kafka_ratchet.spark_sink.targets import iceberg_catalog, location_of, place_of
 from tests.topic_config import recreate_topic
 
 NewTopic = Callable[..., str]
@@ -619,6 +619,29 @@ def test_targets() -> None:
 
 class _Outside:
     sparkSession = None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("s3://b/t", "delta:s3a://b/t/"),
+        ("postgresql://me:secret@db/shop?table=t", "postgres://you@db/shop?table=t&sslmode=require"),
+        ("duckdb:/w/t.duckdb", "duckdb:/w/./t.duckdb?table=results"),
+    ],
+)
+def test_two_spellings_of_one_table_have_one_place(one: str, other: str) -> None:
+    first, second = (place_of(found) for each in (one, other) if (found := location_of(each, {}, {})))
+    assert first == second
+    other_table = location_of("duckdb:/w/t.duckdb?table=other", {}, {})
+    assert other_table is not None
+    assert place_of(other_table) != first
+
+
+def test_the_numbers_of_few_queries_are_kept() -> None:
+    calls = LastCalls(2)
+    for run, number in (("a", 0), ("b", 0), ("a", 1), ("c", 7)):
+        calls.note((run,), number)
+    assert [calls.of((run,)) for run in "abc"] == [1, None, 7]
 
 
 def test_addresses_and_catalogs() -> None:

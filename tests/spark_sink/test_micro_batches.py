@@ -84,15 +84,17 @@ def ids(path: Path) -> list[int]:
     return sorted(DeltaTable(str(path)).to_pyarrow_table(columns=["id"])["id"].to_pylist())
 
 
+@pytest.mark.parametrize("other", ["{}/t", "delta:{}/t", "{}/./t/", "{}/link/t"])
 def test_a_second_call_for_a_micro_batch_is_refused(
-    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+    other: str, spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     topic = new_topic(1)
     fill(broker, topic, range(10))
+    (tmp_path / "link").symlink_to(tmp_path)
 
     def in_parts(frame: DataFrame, number: int) -> None:
         for rest in (0, 1):
-            part = exactly_once(str(tmp_path / "t"), job="orders")
+            part = exactly_once([str(tmp_path / "t"), other.format(tmp_path)][rest], job="orders")
             part.batch(frame.where(F.col("id") % 2 == rest), number)
 
     for _ in range(2):  # also where the table has the offsets of the first call
