@@ -324,7 +324,8 @@ class Sink:
 
         Spark calls the function with the rows and the number of the micro-batch. Rows of records before the stored
         offsets are omitted, so that a lost checkpoint does no harm. To recognise these rows, the function needs the
-        columns partition and offset, or _kafka_partition and _kafka_offset.
+        columns partition and offset, or _kafka_partition and _kafka_offset, of the one record that a row is made of. A
+        row of several records would count those of an earlier commit once more.
 
         Raises:
             OptionRefused: the query, its source or its rows do not allow an exactly-once commit; the message names the
@@ -407,9 +408,10 @@ class Sink:
             log.info("job %s: micro-batch %s is in the table already", self.job, number)
             return False
         end = {each: max(at, begin[each]) for each, at in given.end.items()}
+        rows = _without_stored(dataframe, start, ahead, given.end, self.job) if ahead else dataframe
         with _described(dataframe.sparkSession, f"{self.job}: {topic} {ranges(begin, end)}"):
             with overflow_explained(topic, begin, end):
-                self._commit(_without_stored(dataframe, ahead, self.job) if ahead else dataframe, topic, begin, end)
+                self._commit(rows, topic, begin, end)
         return True
 
     def starting_offsets(self, topic: str, *, bootstrap: str = "", options: Mapping[str, str] | None = None) -> str:
@@ -656,8 +658,18 @@ def _require_none_missing(given: MicroBatch, number: int, stored: Mapping[int, i
             )
 
 
-def _without_stored(dataframe: DataFrame, ahead: Mapping[int, int], job: str) -> DataFrame:
-    """Remove the rows of records that the table already has."""
+def _without_stored(
+    dataframe: DataFrame, start: Mapping[int, int], ahead: Mapping[int, int], end: Mapping[int, int], job: str
+) -> DataFrame:
+    """Remove the rows of records that the table already has.
+
+    Args:
+        dataframe: rows of a micro-batch.
+        start: first offset of each partition in the micro-batch.
+        ahead: stored offset of each partition that is after its first one.
+        end: next offset of each partition after the micro-batch.
+        job: name of the job, for messages.
+    """
     from pyspark.sql import functions as F
 
     names = dataframe.columns
@@ -673,9 +685,15 @@ def _without_stored(dataframe: DataFrame, ahead: Mapping[int, int], job: str) ->
         f"job {job}: the table has a part of this micro-batch, and rows without partition and offset may belong to "
         "that part. Leave such rows out, or start the query where the table ends (sink.starting_offsets)"
     ).cast("boolean")
+    elsewhere = F.raise_error(
+        f"job {job}: the table has a part of this micro-batch, and there are rows whose partition and offset are "
+        f"outside the micro-batch ({ranges(dict(start), dict(end))}). Give each row the partition and offset of the "
+        "record that it is made of, or start the query where the table ends (sink.starting_offsets)"
+    ).cast("boolean")
     known = partition.isNotNull() & offset.isNotNull()
     stored = reduce(or_, [(partition == each) & (offset < at) for each, at in ahead.items()])
-    return dataframe.where(F.when(known, ~stored).otherwise(nowhere))
+    inside = reduce(or_, [(partition == each) & offset.between(start[each], at - 1) for each, at in end.items()])
+    return dataframe.where(F.when(known & inside, ~stored).when(known, elsewhere).otherwise(nowhere))
 
 
 def _with_place(dataframe: DataFrame) -> DataFrame:

@@ -565,9 +565,13 @@ def test_other_columns_do_not_fence_a_newer_run(
 
 def test_rows_without_a_place_are_refused_amid_a_committed_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.createDataFrame([(0, 5, 1), (0, 9, 2), (None, None, 3)], "partition int, offset long, id int")
-    assert [row["id"] for row in _without_stored(frame.where("partition = 0"), {0: 7, 1: 3}, "orders").collect()] == [2]
+    given, start, end = frame.where("partition = 0"), {0: 5, 1: 0}, {0: 10, 1: 3}
+    assert [row["id"] for row in _without_stored(given, start, {0: 7, 1: 3}, end, "orders").collect()] == [2]
     with pytest.raises(Exception, match="rows without partition and offset"):
-        _without_stored(frame, {0: 7}, "orders").collect()
+        _without_stored(frame, start, {0: 7}, end, "orders").collect()
+    for narrow in (({0: 6, 1: 0}, end), (start, {0: 9, 1: 3}), ({1: 0}, {1: 3})):
+        with pytest.raises(Exception, match="whose partition and offset are outside the micro-batch"):
+            _without_stored(given, narrow[0], {0: 7, 1: 3}, narrow[1], "orders").collect()
 
 
 def test_partitions_of_files_are_for_rows_that_stay(tmp_path: Path) -> None:
