@@ -141,8 +141,8 @@ class SinkOptions(TypedDict, total=False):
 
     evolve: bool
     """True: a commit adds missing columns to the table, and widens types."""
-    partition_by: Sequence[str]
-    """Partition columns of the table's files."""
+    partition_by: str | Sequence[str]
+    """Partition column or columns of the table's files."""
     password: str | None
     """Password of a database, if the url has none."""
     storage_options: Mapping[str, str]
@@ -162,7 +162,7 @@ class Sink:
     def __init__(self, target: str, job: str, write_mode: WriteMode, options: SinkOptions) -> None:
         self.target, self.job = target, job
         self._write_mode, self._options = write_mode, options
-        self._partition_by = partition_fields(tuple(options.get("partition_by", ())))
+        self._partition_by = partition_fields(_listed(options.get("partition_by", ())))
         self._storage = dict(options.get("storage_options", {}))
         self._catalog = dict(options.get("catalog", {}))
         self._location = location_of(target, self._storage, self._catalog, options.get("password"))
@@ -609,8 +609,12 @@ def exactly_once(
             f"job {job}: unknown options: {', '.join(unknown)}. Write one of "
             f"{', '.join(sorted(SinkOptions.__optional_keys__))}, or leave them out"
         )
-    keys, summed = ((each,) if isinstance(each, str) else tuple(each) for each in (key, sums))
-    return Sink(target, job, WriteMode(kind, keys, summed), options)
+    return Sink(target, job, WriteMode(kind, _listed(key), _listed(sums)), options)
+
+
+def _listed(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names as a tuple; a text is one name, not its letters."""
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _present_session() -> SparkSession | None:

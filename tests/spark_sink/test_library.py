@@ -613,6 +613,12 @@ def test_two_columns_of_one_name_are_refused(
     assert totals.commit(rows.select("*", "partition"), batch) == 3  # totals do not use this column
 
 
+def test_one_partition_column_may_be_a_text(tmp_path: Path) -> None:
+    one = exactly_once(str(tmp_path / "a"), job="orders", partition_by="day(at)")
+    assert one._partition_by == exactly_once(str(tmp_path / "a"), job="orders", partition_by=["day(at)"])._partition_by
+    assert [field.name for field in one._partition_by] == ["at_day"]
+
+
 def test_targets() -> None:
     for target in ("orders", "", "postgresql://host/db", "mysql://host/db"):
         with pytest.raises(OptionRefused):
