@@ -19,7 +19,14 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
-from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, TablePutBack, TopicRecreated
+from kafka_ratchet.spark_sink.errors import (
+    Fenced,
+    OffsetsLost,
+    OptionRefused,
+    SchemaDiffers,
+    TablePutBack,
+    TopicRecreated,
+)
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume, warn_of_missing_beginning
 from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS, Job, records, slices
 from kafka_ratchet.spark_sink.job.start import require_first_job
@@ -53,7 +60,7 @@ from kafka_ratchet.spark_sink.targets import location_in_catalog, location_of, p
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from kafka_ratchet.spark_sink.stores.store import ResultStore
 
@@ -511,7 +518,7 @@ class Sink:
             )
         self._require_distinct(dataframe.columns)
         rows = _with_place(dataframe) if self._write_mode.kind == "upsert" else dataframe
-        held = self._take_over(self._store, _nullable(table_schema(self._write_mode, rows.schema)))
+        held = self._take_over(self._store, table_schema(self._write_mode, rows.schema))
         expected = {each: at for each, at in start.items() if each in held}
         if any(held[each] != at for each, at in expected.items()):
             raise Fenced(
@@ -558,7 +565,13 @@ class Sink:
             )
         if self._generation is None:
             self._require_kept(store.offsets())  # before a new table is made
-        held = store.open(schema)
+        try:
+            held = store.open(_nullable(schema))
+        except SchemaDiffers:
+            # The table may forbid null within arrays and maps, as these rows do.
+            if (strict := _nullable(schema, within=False)) == _nullable(schema):
+                raise
+            held = store.open(strict)
         if self._generation is None:
             self._require_kept(held)
         self._generation, self._schema = store.generation(), schema
@@ -705,11 +718,24 @@ def _with_place(dataframe: DataFrame) -> DataFrame:
     return dataframe.withColumnsRenamed({each: to for each, to in names.items() if to not in dataframe.columns})
 
 
-def _nullable(schema: StructType) -> StructType:
-    """Return the same columns, all nullable."""
-    from pyspark.sql.types import StructField, StructType
+def _nullable(schema: StructType, *, within: bool = True) -> StructType:
+    """Return the same columns, all nullable.
 
-    return StructType([StructField(each.name, each.dataType, nullable=True) for each in schema.fields])
+    Args:
+        schema: columns of the rows.
+        within: True also allows null within structs, arrays and maps.
+    """
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    def loose(kind: DataType) -> DataType:
+        if isinstance(kind, StructType):
+            return _nullable(kind)
+        if isinstance(kind, ArrayType):
+            return ArrayType(loose(kind.elementType))
+        return MapType(kind.keyType, loose(kind.valueType)) if isinstance(kind, MapType) else kind
+
+    kinds = [loose(each.dataType) if within else each.dataType for each in schema.fields]
+    return StructType([StructField(name, kind) for name, kind in zip(schema.names, kinds, strict=True)])
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -26,12 +27,13 @@ from kafka_ratchet.spark_sink.errors import (
     OffsetsLost,
     OptionRefused,
     RowsLost,
+    SchemaDiffers,
     SparkFailed,
     StoreError,
     TablePutBack,
     TopicRecreated,
 )
-from kafka_ratchet.spark_sink.library import LastCalls, Sink, _without_stored, with_producer
+from kafka_ratchet.spark_sink.library import LastCalls, Sink, SinkOptions, _without_stored, with_producer
 from kafka_ratchet.spark_sink.stores import optimistic
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.results import read_rows
@@ -617,6 +619,42 @@ def test_one_partition_column_may_be_a_text(tmp_path: Path) -> None:
     one = exactly_once(str(tmp_path / "a"), job="orders", partition_by="day(at)")
     assert one._partition_by == exactly_once(str(tmp_path / "a"), job="orders", partition_by=["day(at)"])._partition_by
     assert [field.name for field in one._partition_by] == ["at_day"]
+
+
+@pytest.mark.parametrize("target", ["{}/t", "iceberg:sales.t", "duckdb:{}/t.duckdb?table=t"])
+def test_arrays_without_null_fit_a_table_of_arrays(
+    target: str, spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, options = new_topic(1), SinkOptions(catalog={"path": str(tmp_path)})
+    text = F.col("value").cast("string")
+    strict = F.create_map(F.lit("a"), F.array(F.struct(F.col("offset").alias("n"))))
+    loose = F.from_json(F.lit('{"a": [null, {"n": 7}]}'), "map<string, array<struct<n: long>>>")
+    for number, nested in enumerate((strict, loose, strict)):
+        fill(broker, topic, range(number, number + 1), partitions=1)
+        sink = exactly_once(target.format(tmp_path), job="orders", **options)
+        batch = next(sink.batches(spark, bootstrap=broker, topic=topic))
+        words = F.split(text, ",") if number != 1 else F.array(F.lit(None).cast("string"))
+        assert sink.commit(batch.records.select("offset", words.alias("words"), nested.alias("nested")), batch) == 1
+        sink.close()
+    location = location_of(target.format(tmp_path), {}, options["catalog"])
+    assert location is not None
+    assert [len(words) for _, words in sorted(read_rows(location, ["offset", "words"]))] == [2, 1, 2]
+
+
+def test_a_table_of_arrays_without_null_still_takes_them(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    fill(broker, topic, range(3), partitions=1)
+    element = deltalake.schema.ArrayType("string", contains_null=False)
+    words = deltalake.schema.Field("words", element)
+    DeltaTable.create(str(tmp_path / "t"), deltalake.Schema([words]))
+    sink = exactly_once(str(tmp_path / "t"), job="orders")
+    batch = next(sink.batches(spark, bootstrap=broker, topic=topic))
+    text = F.col("value").cast("string")
+    with pytest.raises(SchemaDiffers, match="column words is"):
+        sink.commit(batch.records.select(F.array(F.when(F.col("offset") > 0, text)).alias("words")), batch)
+    assert sink.commit(batch.records.select(F.split(text, ",").alias("words")), batch) == 3
 
 
 def test_targets() -> None:
