@@ -157,14 +157,16 @@ class _Query:
         )
         before = spark.conf.get(WITHOUT_RECORDS)
         spark.conf.set(WITHOUT_RECORDS, "false")  # a query has the settings of its start
-        query = (
-            rows.writeStream.foreachBatch(self._commit)
-            .outputMode(output_mode)
-            .option("checkpointLocation", f"file://{self._folder}")  # Hadoop takes a path as it is, and no %20
-            .trigger(processingTime=f"{round(interval_s * 1000)} milliseconds")
-            .start()
-        )
-        spark.conf.set(WITHOUT_RECORDS, str(before))
+        try:
+            query = (
+                rows.writeStream.foreachBatch(self._commit)
+                .outputMode(output_mode)
+                .option("checkpointLocation", f"file://{self._folder}")  # Hadoop takes a path as it is, and no %20
+                .trigger(processingTime=f"{round(interval_s * 1000)} milliseconds")
+                .start()
+            )
+        finally:
+            spark.conf.set(WITHOUT_RECORDS, str(before))
         try:
             while query.isActive and not self._stop.wait(LOOK_EVERY_S):
                 continue

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import logging
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows import columns as column_types
@@ -23,6 +24,7 @@ from kafka_ratchet.spark_sink.rows.infer import INFER
 from kafka_ratchet.spark_sink.rows.registry.values import RegistryValues
 from kafka_ratchet.spark_sink.rows.windows import RECORD_TIME
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode, reduced, table_schema
+from kafka_ratchet.spark_sink.spark.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -270,14 +272,50 @@ def sql_transform(text: str) -> Transform:
     from pyspark.errors import AnalysisException, ParseException
 
     def query(rows: DataFrame) -> DataFrame:
-        rows.createOrReplaceTempView(VIEW)
         try:
-            return rows.sparkSession.sql(text)
+            with _view_of(rows):
+                return rows.sparkSession.sql(text)
         except (AnalysisException, ParseException) as error:
             reason = str(error).strip().partition("\n")[0]
             raise OptionRefused(f"sql: {reason} Write a query of the view {VIEW}") from None
 
     return query
+
+
+_VIEW_LOCK: Final = threading.Lock()
+"""Lock held while `VIEW` names rows: jobs of one session run in several threads."""
+
+
+@contextmanager
+def _view_of(rows: DataFrame) -> Iterator[None]:
+    """Give rows the name `VIEW` in the block, and restore a view of that name afterwards.
+
+    Spark Connect reads the view when it runs the query, so that the view stays there.
+    """
+    spark = rows.sparkSession
+    if is_connect():
+        rows.createOrReplaceTempView(VIEW)
+        yield
+        return
+    with _VIEW_LOCK:
+        theirs = _temporary_view(spark)
+        rows.createOrReplaceTempView(VIEW)
+        try:
+            yield
+        finally:
+            spark.catalog.dropTempView(VIEW)
+            if theirs is not None:
+                theirs.createTempView(VIEW)
+
+
+def _temporary_view(spark: SparkSession) -> DataFrame | None:
+    """Return the session's temporary view of the name `VIEW`; None: there is none."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.table(VIEW) if spark.catalog.getTable(VIEW).isTemporary else None
+    except AnalysisException:
+        return None
 
 
 def described(error: BaseException) -> str:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from threading import Event
+from typing import cast
 
+import pytest
 from pyspark.sql import SparkSession
 
+from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
+from kafka_ratchet.spark_sink.job.structured import WITHOUT_RECORDS, OutputMode, run_structured
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, sql_transform
 from kafka_ratchet.spark_sink.spark.session import ROW_SETTINGS, existing_session, spark_session
 from tests.spark_sink.sites import delta_store
 
@@ -47,3 +53,34 @@ def test_the_active_one_is_taken_in_place_of_another_and_goes_on(spark: SparkSes
     finally:
         spark.conf.set(key, "UTC")
     assert spark.range(1).count() == 1
+
+
+def test_a_query_that_does_not_start_leaves_its_setting(
+    broker: str, spark: SparkSession, new_topic: Callable[..., str], table: str
+) -> None:
+    planner = TopicPlanner(broker, topic := new_topic(partitions=1), {})
+    store = delta_store(table, "job", topic, planner.topic_id())
+    job = Job(broker, topic, "job", RowPipeline("n long"))
+    before = spark.conf.get(WITHOUT_RECORDS)
+    with pytest.raises(Exception, match="mode"):
+        run_structured(
+            job, planner, store, lambda: nullcontext(spark), 0, Event(), output_mode=cast("OutputMode", "no mode")
+        )
+    assert spark.conf.get(WITHOUT_RECORDS) == before == "true"
+
+
+def test_sql_leaves_the_views_of_the_session(spark: SparkSession) -> None:
+    rows = spark.range(5).toDF("n")
+    query = sql_transform("SELECT n + 1 AS n FROM records WHERE n > 2")
+    assert [row.n for row in query(rows).collect()] == [4, 5]
+    assert not spark.catalog.tableExists("records")
+    spark.range(2).toDF("theirs").createTempView("records")
+    try:
+        made = query(rows)
+        assert [row.theirs for row in spark.table("records").collect()] == [0, 1]
+        with pytest.raises(OptionRefused, match="Write a query of the view records"):
+            sql_transform("SELECT missing FROM records")(rows)
+        assert [row.theirs for row in spark.table("records").collect()] == [0, 1]
+        assert [row.n for row in made.collect()] == [4, 5]
+    finally:
+        spark.catalog.dropTempView("records")
