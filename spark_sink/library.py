@@ -193,6 +193,8 @@ class Sink:
         """Number of this run's take-over of the table; None: the run has not taken over yet."""
         self._job: Job | None = None
         """Job of the last loop; None: no loop has begun."""
+        self._loop: Job | None = None
+        """Job of a loop that has not ended; None: there is none."""
         self._unreadable: dict[tuple[str, int], UnreadableRanges] = {}
         """Ranges that Spark cannot read, by name and id of the topic; each loop adds to them."""
 
@@ -259,21 +261,32 @@ class Sink:
             stored = self._known = store.offsets()
             # Spark reads by the topic's name, and reads in the commit.
             store.check_before_commit(lambda: planner.require_still_first_topic(stored))
-        offset_range = planner.offset_range()
-        warn_of_missing_beginning(offset_range, stored)
-        start = resume(offset_range, stored)
-        while True:
-            yield from self._up_to(spark, job, planner, offset_range, start)
-            if not follow:
-                return
-            start = offset_range.end
-            while start == offset_range.end:
-                time.sleep(FOLLOW_S)
-                offset_range = planner.offset_range()
-                stored = store.offsets() if self._offsets is None else self._offsets
-                if offset_range.end.keys() - start.keys():  # partitions were added
-                    warn_of_missing_beginning(offset_range, {**start, **stored})
-                start = resume(offset_range, stored)
+        with self._looping(job):
+            offset_range = planner.offset_range()
+            warn_of_missing_beginning(offset_range, stored)
+            start = resume(offset_range, stored)
+            while True:
+                yield from self._up_to(spark, job, planner, offset_range, start)
+                if not follow:
+                    return
+                start = offset_range.end
+                while start == offset_range.end:
+                    time.sleep(FOLLOW_S)
+                    offset_range = planner.offset_range()
+                    stored = store.offsets() if self._offsets is None else self._offsets
+                    if offset_range.end.keys() - start.keys():  # partitions were added
+                        warn_of_missing_beginning(offset_range, {**start, **stored})
+                    start = resume(offset_range, stored)
+
+    @contextmanager
+    def _looping(self, job: Job) -> Iterator[None]:
+        """Keep queries of other topics from this sink during a loop: they would open the table for their topic."""
+        self._loop = job
+        try:
+            yield
+        finally:
+            if self._loop is job:  # no other loop has begun since
+                self._loop = None
 
     def _up_to(
         self, spark: SparkSession, job: Job, planner: TopicPlanner, offset_range: OffsetRange, start: dict[int, int]
@@ -357,6 +370,11 @@ class Sink:
             raise OptionRefused(f"job {self.job}: {SKIPS_LOSS}")
         with self._lock, given.source_client() as client:
             topic_id = client.topic_id()
+            if self._loop is not None and self._loop.topic != given.topic:
+                raise OptionRefused(
+                    f"job {self.job}: a loop over topic {self._loop.topic} uses this sink, so micro-batch {number} of "
+                    f"topic {given.topic} is not committed. Give the query a sink of its own"
+                )
             self._open_store(dataframe.sparkSession, given.topic, topic_id)
             run = given.run_id, self.job, *self._place
             if _CALLS.of(run) == number:

@@ -545,6 +545,23 @@ def test_a_table_that_is_removed_before_the_first_commit_of_a_loop(
     assert ids(path) == list(range(20))
 
 
+def test_a_query_of_another_topic_does_not_take_the_sink_of_a_loop(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, other, path = new_topic(1), new_topic(1), tmp_path / "t"
+    for each in (topic, other):
+        fill(broker, each, range(10), partitions=1)
+    sink = exactly_once(str(path), job="orders")
+    for number, batch in enumerate(sink.batches(spark, bootstrap=broker, topic=topic, max_records=5)):
+        if number:
+            with pytest.raises(Exception, match=rf"a loop over topic {topic} uses this sink"):
+                run_query(stream(spark, broker, other), sink, tmp_path / "a")
+        sink.commit(enrich(batch.records).select("partition", "offset", "id", "town"), batch)
+    assert ids(path) == list(range(10))
+    run_query(stream(spark, broker, other), sink, tmp_path / "a")  # the loop has ended
+    assert len(ids(path)) == 20
+
+
 def test_other_columns_do_not_fence_a_newer_run(
     spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:
