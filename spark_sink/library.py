@@ -323,7 +323,9 @@ class Sink:
         Raises:
             Fenced: another run of the job has taken over, or the table already has the batch; nothing of this call is
                 visible.
-            TablePutBack: the table was put back to an earlier state; nothing of this call is visible.
+            TablePutBack: the table was put back to an earlier state, or removed; nothing of this call is visible.
+            RowsLost: the rows no longer match the table's offsets; nothing of this call is visible.
+            WriteModeDiffers: the job's earlier commits have another kind, key or sums.
             SchemaDiffers: the table has other columns.
             TopicRecreated: the topic was deleted and created again; nothing of this call is visible.
             KafkaUnavailable: Kafka does not answer about the topic; nothing of this call is visible.

@@ -25,6 +25,9 @@ DRIVERS: Final = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", 
 """Scheme of a SQLAlchemy address, by the scheme of a JDBC address."""
 CATALOG_NAME: Final = re.compile(r"[\w`-]+(?:\.[\w`-]+)+\Z")
 
+IN_BACKQUOTES: Final = re.compile(r"`[^`.]*\.[^`]*`")
+"""Pattern of a quoted name with a dot."""
+
 
 def location_of(
     target: str, storage: Mapping[str, str], catalog: Mapping[str, str], password: str | None = None
@@ -73,7 +76,8 @@ def location_in_catalog(
     """Return the location of a table that Spark's catalog knows.
 
     Raises:
-        OptionRefused: the catalog lacks the table, or its format is neither Delta nor Iceberg.
+        OptionRefused: the catalog has no such table, its format is neither Delta nor Iceberg, or its name cannot be
+            read. An Iceberg table need not exist: the first commit creates it.
     """
     if spark is None:
         raise OptionRefused(
@@ -86,6 +90,11 @@ def location_in_catalog(
         name, rest = spark.catalog.currentCatalog(), f"{name}.{rest}"
         settings = _settings_of(spark, f"spark.sql.catalog.{name}")
     if "iceberg" in settings[""].lower():
+        if IN_BACKQUOTES.search(target):
+            raise OptionRefused(
+                f"{target}: a name with a dot in backquotes is not supported, because pyiceberg separates names by "
+                "dots. Choose another table"
+            )
         if "." not in rest:
             raise OptionRefused(f"{target}: write the table with its namespace, as in {name}.NAMESPACE.{rest}")
         properties = iceberg_catalog(target, name, settings) | dict(catalog)

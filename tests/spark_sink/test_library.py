@@ -792,6 +792,8 @@ def test_a_table_of_an_iceberg_catalog_over_jdbc(
     assert sorted(prod.load_table("sales.orders").scan().to_arrow()["id"].to_pylist()) == list(range(14))
     with pytest.raises(OptionRefused, match=r"as in prod\.NAMESPACE\.orders"):
         commit_to("prod.orders")
+    with pytest.raises(OptionRefused, match=r"a name with a dot in backquotes"):
+        commit_to("prod.`a.b`.orders")
     named = exactly_once("prod.sales.orders", job="orders")
     assert named.offsets(topic) == {0: 7, 1: 7}
     assert json.loads(named.starting_offsets(topic)) == {topic: {"0": 7, "1": 7}}
