@@ -91,7 +91,7 @@ EARLIEST_OF_SPARK: Final = -2
 """Number that stands for a partition's first offset in options of Spark's Kafka source."""
 
 MAX_RUNS: Final = 10_000
-"""Number of queries for which the last micro-batch is known; more than run at the same time."""
+"""Number of queries whose last micro-batch is known; more than run at the same time."""
 
 
 class LastCalls:

@@ -663,7 +663,7 @@ def test_a_table_of_arrays_without_null_still_takes_them(
 ) -> None:
     topic = new_topic(1)
     fill(broker, topic, range(3), partitions=1)
-    element = deltalake.schema.ArrayType("string", contains_null=False)
+    element = deltalake.schema.ArrayType(deltalake.schema.PrimitiveType("string"), contains_null=False)
     words = deltalake.schema.Field("words", element)
     DeltaTable.create(str(tmp_path / "t"), deltalake.Schema([words]))
     sink = exactly_once(str(tmp_path / "t"), job="orders")
