@@ -62,11 +62,6 @@ def is_repartition_topic(topic: str, app: str) -> bool:
     return topic.startswith(repartition_topic(app, ""))
 
 
-def transactional_id(app: str, input_topic: str, partition: int) -> str:
-    """Return the transactional id of the lane that processes an input partition."""
-    return f"{app}-lane/{input_topic}/{partition}"
-
-
 OF_A_STREAM: Final = (changelog_name, replayed_topic)
 
 

@@ -55,6 +55,7 @@ from kafka_ratchet.transport.client.retry import Attempts
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH, READ_UNCOMMITTED, TopicState, id_text
 from kafka_ratchet.transport.correlation import correlate
 from kafka_ratchet.transport.delivery import BatchLimit, Delivery, ProcessingLimit, Processor, Ticks, tick
+from kafka_ratchet.transport.former import restore_fenced
 from kafka_ratchet.transport.input_time import InputEnd, PendingTimestamps
 from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState, LaneStatus, letters_in
 from kafka_ratchet.transport.measures import StreamMeasures
@@ -64,6 +65,7 @@ from kafka_ratchet.transport.rest import IdleWait
 from kafka_ratchet.transport.resumption import (
     agreed_owner,
     agreed_position,
+    begins_anew,
     foreign_offset,
     known_position,
     with_duplicates,
@@ -334,11 +336,9 @@ class Lane:
         restoring_since = asyncio.get_running_loop().time()
         committed = await self.cluster.committed(spec.group, spec.topic, spec.partition, self._asking)
         await in_thread(state.open)
-        try:
-            restored = await self._changelog.restore(is_fenced=True)
-        except TransactionError:
-            await self._producer.still_owns()  # otherwise a successor works in that transaction
-            raise
+        restored = await restore_fenced(
+            self._changelog, self._producer, spec.app, lambda owner: begins_anew(state, spec.topic)
+        )
         self._restored_at = asyncio.get_running_loop().time()
         self.status.restored += restored
         self.measures.restored += restored

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from kafka_ratchet.errors import LogTruncated, PositionLost, TransactionError
+from kafka_ratchet.errors import LogTruncated, PositionLost
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.changelog import Changelog
 from kafka_ratchet.transport.client.cluster import Cluster, CommittedPosition
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH
+from kafka_ratchet.transport.former import restore_fenced
 from kafka_ratchet.transport.owner import INPUT, Owner
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.resumption import known_position
@@ -47,6 +48,7 @@ class PartitionMove:
         *,
         topic: str,
         partition: int,
+        app: str,
         group: str,
         transactional_id: str,
         writes: tuple[str, ...],
@@ -60,6 +62,7 @@ class PartitionMove:
             state: empty table partition, in its own folder.
             topic: input topic.
             partition: number of its partition.
+            app: name of the application.
             group: consumer group with the committed offset.
             transactional_id: the lane's transactional id.
             writes: topics that the lane writes to, in the partition of this number.
@@ -67,6 +70,7 @@ class PartitionMove:
             timeout_ms: timeout of the transaction.
         """
         self.cluster, self.state, self.topic, self.partition, self.group = cluster, state, topic, partition, group
+        self._app = app
         self._connection = ("move", topic, partition)
         partitions = list(dict.fromkeys((*((name, partition) for name in writes), *shared)))
         self._producer = TransactionalProducer(cluster, transactional_id, group, timeout_ms, partitions)
@@ -90,12 +94,13 @@ class PartitionMove:
         self._committed = await self.cluster.committed(self.group, self.topic, self.partition, self._connection)
         self.state.open()
         changelog = Changelog(self.cluster, self.state, self.partition, self._connection)
-        try:
-            # Before `take_over` the lane may have a transaction open.
-            await changelog.restore(is_fenced=self._producer.state is State.READY)
-        except TransactionError:
-            await self._producer.still_owns()  # otherwise the lane works in that transaction
-            raise
+        if self._producer.state is State.READY:
+            # `ratchet resume` may change the input of a partition with records too.
+            await restore_fenced(
+                changelog, self._producer, self._app, lambda owner: owner.topics[INPUT].name != self.topic
+            )
+        else:
+            await changelog.restore()  # the lane may have a transaction open
 
     def comparable(self, now: Owner) -> Owner | None:
         """Return the changelog's owner as a lane compares it with the present one; None: no entry names an owner."""

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 
-from kafka_ratchet.app.names import changelog_name, policy_topic, transactional_id
+from kafka_ratchet.app.names import changelog_name, policy_topic
 from kafka_ratchet.app.operations.missing_topics import remedy_for
 from kafka_ratchet.app.operations.policy_topic import read_policies
 from kafka_ratchet.app.operations.recounting import (
@@ -61,6 +61,7 @@ from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.client.topic_id import READ_UNCOMMITTED, id_text
 from kafka_ratchet.transport.lane_spec import letters_in
 from kafka_ratchet.transport.move import PartitionMove
+from kafka_ratchet.transport.names import transactional_id
 from kafka_ratchet.transport.owner import (
     INPUT,
     OUTPUT,
@@ -487,6 +488,7 @@ class Resume:
             state,
             topic=stream.input,
             partition=number,
+            app=app,
             group=app,
             transactional_id=transactional_id(app, stream.input, number),
             writes=(*stream.writes, self.changelog),

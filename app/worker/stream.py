@@ -12,7 +12,7 @@ from kafka_ratchet.agents.deduplicate import Deduplicator, Then, form_check, for
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.agents.sends import router
-from kafka_ratchet.app.names import is_repartition_topic, policy_topic, transactional_id
+from kafka_ratchet.app.names import is_repartition_topic, policy_topic
 from kafka_ratchet.app.repartition import RepartitionSettings, arrives_in, is_judged
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.worker.claim_check import ClaimCheck
@@ -34,6 +34,7 @@ from kafka_ratchet.transport.delivery import SHARE_AT_FIRST
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.measures import StreamMeasures
+from kafka_ratchet.transport.names import transactional_id
 from kafka_ratchet.transport.owner import AGENTS
 from kafka_ratchet.transport.policy import AlwaysOff
 from kafka_ratchet.transport.sent_topics import SentTopic, SentTopics

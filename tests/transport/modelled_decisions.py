@@ -115,7 +115,9 @@ class Decided(CommitPath):
         state = SequencePartition(folder, CHANGELOG, 0, self.kind, 1_000_000)
         link: Any = Link(self.kafka)
         writes = (OUTPUT, DEAD, CHANGELOG)
-        move = PartitionMove(link, state, topic=INPUT, partition=0, group=GROUP, transactional_id="id", writes=writes)
+        move = PartitionMove(
+            link, state, topic=INPUT, partition=0, app="app", group=GROUP, transactional_id="id", writes=writes
+        )
         try:
             for left in reversed(range(TRIES)):
                 try:

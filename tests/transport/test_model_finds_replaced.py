@@ -173,7 +173,14 @@ def test_a_store_of_before_a_decision(monkeypatch: pytest.MonkeyPatch, tmp_path:
         log = path.kafka.logs[CHANGELOG, 0]
         link: Any = Link(path.kafka)
         move = PartitionMove(
-            link, state, topic=INPUT, partition=0, group=GROUP, transactional_id="id", writes=(OUTPUT, DEAD, CHANGELOG)
+            link,
+            state,
+            topic=INPUT,
+            partition=0,
+            app="app",
+            group=GROUP,
+            transactional_id="id",
+            writes=(OUTPUT, DEAD, CHANGELOG),
         )
         path._append([sent(1), sent(2)], "none")
         path.go_on(2)

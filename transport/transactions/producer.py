@@ -138,6 +138,13 @@ class TransactionalProducer:
         self._joining: asyncio.Task[None] | None = None
         self._sent: list[asyncio.Task[AppendedBatch]] = []
 
+    def of(self, transactional_id: str, partitions: Iterable[TopicPartition]) -> TransactionalProducer:
+        """Return a producer of another id, for the partitions of this one and further ones."""
+        places = dict.fromkeys((*self.partitions, *partitions))
+        return TransactionalProducer(
+            self.cluster, transactional_id, self._requests.group, self.timeout_ms, places, self._asking
+        )
+
     async def initialise(self) -> None:
         """Fence the former owner of this id and end its open transaction.
 

@@ -50,7 +50,9 @@ def state_of(model: CommitPath, folder: Path) -> Iterator[tuple[Any, SequencePar
     link: Any = Link(model.kafka)
     state = SequencePartition(folder / uuid.uuid4().hex, CHANGELOG, 0, Identity.PRODUCER, 1_000_000)
     writes = (OUTPUT, DEAD, CHANGELOG)
-    move = PartitionMove(link, state, topic=INPUT, partition=0, group=GROUP, transactional_id="id", writes=writes)
+    move = PartitionMove(
+        link, state, topic=INPUT, partition=0, app="app", group=GROUP, transactional_id="id", writes=writes
+    )
     run(model.loop, move.read())
     try:
         yield link, state

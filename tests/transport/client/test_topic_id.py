@@ -191,6 +191,7 @@ async def test_an_input_that_lost_its_end_halts_the_lane_however_long_it_grows_a
         state,
         topic=site.input,
         partition=0,
+        app="app",
         group=f"group-{site.input}",
         transactional_id=f"id-{site.input}",
         writes=(site.output, site.dead, site.changelog),

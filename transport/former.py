@@ -1,0 +1,75 @@
+"""Fencing of a partition's former owners, also of one with another input.
+
+A transactional id contains the name of the input, so initialising it fences only owners with that input. But the input
+may change before the first record, and later with `ratchet resume`. A former owner that was suspended in between would
+still commit to changelog and output, with the id of its own input. So its id is initialised too: the owner entry names
+that input.
+
+One owner remains: a worker suspended in a first start, before its first commit, is in no entry. Its first commit brings
+its owner entry, and the present lane then starts again or halts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from kafka_ratchet.errors import Aborted, TransactionError
+from kafka_ratchet.transport.changelog import Changelog
+from kafka_ratchet.transport.names import transactional_id
+from kafka_ratchet.transport.owner import INPUT, OUTPUT, Owner
+from kafka_ratchet.transport.transactions.producer import TransactionalProducer
+
+log = structlog.get_logger(__name__)
+
+
+async def restore_fenced(
+    changelog: Changelog, producer: TransactionalProducer, app: str, is_former: Callable[[Owner], bool]
+) -> int:
+    """Replay the changelog, and replay it again after fencing an owner with another input.
+
+    Args:
+        changelog: changelog with the state that it is replayed into.
+        producer: producer of the partition, already initialised.
+        app: name of the application.
+        is_former: function that returns True if an owner entry is of a former owner with another input.
+
+    Returns:
+        number of entries applied
+
+    Raises:
+        Fenced: another owner has taken over the producer's id, or a former owner's id.
+        RatchetError: as `Changelog.restore`.
+    """
+    restored, fenced = 0, set[str]()
+    while True:
+        failure: TransactionError | None = None
+        try:
+            restored += await changelog.restore(is_fenced=True)
+        except TransactionError as error:
+            if isinstance(error, Aborted):
+                await producer.still_owns()
+                raise
+            # Perhaps the open transaction is a former owner's; without its entries, the replay shows the owner.
+            failure, restored = error, restored + await changelog.restore()
+        owner = changelog.state.owner
+        former = owner.topics[INPUT].name if owner is not None and owner.app == app and INPUT in owner.topics else ""
+        if owner is None or not former or former in fenced or not is_former(owner):
+            if failure is not None:
+                await producer.still_owns()  # otherwise a successor works in that transaction
+                raise failure
+            return restored
+        fenced.add(former)
+        await _fence(owner, changelog.partition, producer)
+
+
+async def _fence(owner: Owner, partition: int, producer: TransactionalProducer) -> None:
+    """Initialise the transactional id of a former owner, which ends its open transaction."""
+    name = transactional_id(owner.app, owner.topics[INPUT].name, partition)
+    log.info("fencing the former owner of the partition, which had another input", id=name, partition=partition)
+    places: list[tuple[str, int]] = []
+    if output := owner.topics.get(OUTPUT):
+        found = await producer.cluster.found([], besides=[output.name])  # one that is gone would never answer
+        places = [(topic, partition) for topic, there in found.items() if partition < there.partitions]
+    await producer.of(name, places).initialise()
