@@ -13,7 +13,7 @@ from kafka_ratchet.errors import Aborted, StateError, StoreDamaged
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.rule.windows import StateOptions
 from kafka_ratchet.tables.activity import ActivityCounter
-from kafka_ratchet.tables.edits import Edits, remaining_entries
+from kafka_ratchet.tables.edits import IMPORT, Edits, remaining_entries
 from kafka_ratchet.tables.known import KnownIdentities
 from kafka_ratchet.tables.map.map import LastSequence
 from kafka_ratchet.tables.policy_intervals import PolicyIntervals
@@ -92,8 +92,8 @@ class CommittedPartition:
 
     @property
     def has_processed(self) -> bool:
-        """Return True if a record was processed, judged or not, or identities were imported."""
-        return self._passed() is not None or len(self) > 0
+        """Return True if a record was processed, judged or not, or state was imported."""
+        return self._passed() is not None or len(self) > 0 or any(edit.kind == IMPORT for edit in self.edits)
 
     def _passed(self) -> int | None:
         """Return the next input offset; None: no record was processed yet."""

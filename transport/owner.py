@@ -187,7 +187,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
 
         Args:
             now: owner with the present topics and rule.
-            has_processed: True if the partition has processed a record, or identities were imported.
+            has_processed: True if the partition has processed a record, or state was imported.
         """
         if has_processed or self.decisions:
             return self

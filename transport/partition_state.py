@@ -31,7 +31,7 @@ class PartitionState(ChangelogReader, Protocol):
 
     @property
     def has_processed(self) -> bool:
-        """Return True if a record was processed, judged or not, or identities were imported."""
+        """Return True if a record was processed, judged or not, or state was imported."""
 
     @property
     def policy_position(self) -> int:

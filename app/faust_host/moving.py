@@ -310,7 +310,7 @@ class _TakeOver:
 def _is_used(state: SequencePartition) -> bool:
     """Return True if a partition has processed records, imported state or an operator's decision."""
     is_decided = state.owner is not None and bool(state.owner.decisions)
-    return state.has_processed or is_decided or any(each.kind == IMPORT for each in state.edits)
+    return state.has_processed or is_decided
 
 
 def _waiting(place: tuple[str, int], offset: int, reached: int | None, group: str) -> str:

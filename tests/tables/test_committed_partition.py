@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.errors import StateError, StateFolderInUse
 from kafka_ratchet.rule.identity import Identity
+from kafka_ratchet.tables.edits import FORGET, IMPORT, Edit
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.snapshots import SNAPSHOT_EVERY_S
 from kafka_ratchet.tables.store import Store
-from kafka_ratchet.tables.totals import EvictedTotals, Progress
+from kafka_ratchet.tables.totals import PROGRESS, EvictedTotals, Progress
 from kafka_ratchet.transport.batch.encoding import pack_entries
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.changelog import KnownPosition
@@ -214,6 +215,17 @@ def test_a_commit_without_records_makes_no_files(state: SequencePartition) -> No
     state.committed(log.append(state, work(state, 0, 5)))
     state.save()
     assert state.is_made
+
+
+def test_an_import_without_identities_counts_as_processed(state: SequencePartition) -> None:
+    """`ratchet state import --faust` brings tables only, at an offset that holds for the present input alone."""
+    entries = [(PROGRESS, Progress(1_000, 0, 0, 0).pack())]
+    state.apply(pack_entries(CHANGELOG, PARTITION, entries))
+    assert not state.has_processed
+    for number, kind in enumerate([FORGET, IMPORT]):
+        entries = [Edit("id", kind, "2026-11-30T00:00:00Z", "eve", "a test", 1_000).pack(number)]
+        state.apply(pack_entries(CHANGELOG, PARTITION, entries))
+        assert state.has_processed == (kind == IMPORT)
 
 
 def test_an_identity_ahead_of_its_progress_is_kept(tmp_path: Path) -> None:
