@@ -68,6 +68,7 @@ from kafka_ratchet.transport.resumption import (
     begins_anew,
     foreign_offset,
     known_position,
+    may_be_unread,
     with_duplicates,
     with_judging,
 )
@@ -347,8 +348,12 @@ class Lane:
         if not self._limits_known:
             await self._ask_for_limits()
         crash_point("restored")
+        place = spec.topic, spec.partition
+        first: int | None = None
+        if may_be_unread(state, spec.topic, committed):
+            first = await self.cluster.offset(*place, EARLIEST, self._asking)
         try:
-            position = agreed_position(spec, state, committed, id_text(self._topics[spec.topic]))
+            position = agreed_position(spec, state, committed, id_text(self._topics[spec.topic]), first)
         except ChangelogLost:
             # Perhaps a successor has committed in between, and the changelog lacks the end marker of that commit.
             await self._producer.still_owns()
@@ -357,13 +362,12 @@ class Lane:
             if committed is None:
                 raise
             known = group_log(self.cluster, spec.group)
-            place = spec.topic, spec.partition
             commit = await known.commit(self.cluster, *place, committed.offset, self._fetching)
             own = known_position(state, spec.topic)
             raise ForeignOffset(foreign_offset(spec, own, committed, commit)) from None
         is_new = position is None
         if position is None:
-            position = await self.cluster.offset(spec.topic, spec.partition, EARLIEST, self._asking)
+            position = await self.cluster.offset(*place, EARLIEST, self._asking)
             if spec.begins_at_0 and position > 0:
                 raise PositionLost(
                     f"{spec.topic}, partition {spec.partition}: the topic begins at offset {position}, and this "

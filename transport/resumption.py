@@ -140,8 +140,23 @@ def foreign_offset(
     return f"{text}and `--from {committed.offset}` accepts its offset"
 
 
+def may_be_unread(state: PartitionState, topic: str, committed: CommittedPosition | None) -> bool:
+    """Return True if the committed offset may be one of a first start, without a record read.
+
+    Streams share the offsets of their application. So another stream may have committed it, or this stream before a
+    change of its input.
+
+    topic: name of the present input
+    """
+    return committed is not None and (state.owner is None or begins_anew(state, topic))
+
+
 def agreed_position(
-    spec: LaneSpec, state: PartitionState, committed: CommittedPosition | None, input_id: str
+    spec: LaneSpec,
+    state: PartitionState,
+    committed: CommittedPosition | None,
+    input_id: str,
+    first: int | None = None,
 ) -> int | None:
     """Return the next input offset; None for a partition unknown to group and changelog.
 
@@ -150,6 +165,7 @@ def agreed_position(
         state: table partition, replayed to the changelog's end.
         committed: committed offset of the group.
         input_id: id of the present input topic, as text.
+        first: earliest offset of the input, if the committed one `may_be_unread`; None: unknown.
 
     Raises:
         TopicReplaced: the offset belongs to another topic of the same name.
@@ -174,8 +190,8 @@ def agreed_position(
         raise ForeignOffset(foreign_offset(spec, known, committed))
     if found["topic"] != input_id:
         raise replaced(spec.topic, found["topic"], input_id)
-    if begins_anew(state, spec.topic) and int(found["epoch"]) == NO_EPOCH:
-        # The stream had this input before the one that the changelog names, and has read nothing of it either.
+    if known is None and first is not None and committed.offset <= first and int(found["epoch"]) == NO_EPOCH:
+        # A first start has committed it, and nothing is skipped. Records deleted since then are noticed at this offset.
         return committed.offset
     # Otherwise both were committed in one transaction, and if they differ one of them has changed.
     if known is None or known < committed.offset:
@@ -184,8 +200,10 @@ def agreed_position(
             f"{state.changelog}, partition {spec.partition}: the changelog covers {spec.topic} below offset "
             f"{known or 0}, but the group {spec.group} has committed offset {committed.offset}. If the changelog was "
             "deleted and created again, or lost its end, restore the changelog: going on would let duplicates pass. If "
-            "another client has committed a copy of Ratchet's metadata, the records between these offsets were never "
-            f"judged, and `ratchet resume --from {start}` reads them. See docs/reference/halted.md"
+            "another stream of this application has read the topic before, or another client has committed a copy of "
+            "Ratchet's metadata, this stream never judged the records between these offsets, and `ratchet resume "
+            f"--stream {spec.stream} --partition {spec.partition} --from {start}` reads them. See "
+            "docs/reference/halted.md"
         )
     if known > committed.offset:
         # For a moment after an unclean restart, while its coordinator still reads its log, Kafka 4.3 answers with

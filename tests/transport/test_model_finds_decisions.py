@@ -52,10 +52,12 @@ def passed(model: Decided) -> list[int]:
     return [int(record.value or b"-1") for record in model.kafka.logs[OUTPUT, 0].committed()]
 
 
-def any_offset(spec: LaneSpec, state: PartitionState, committed: CommittedPosition | None, input_id: str) -> int | None:
+def any_offset(
+    spec: LaneSpec, state: PartitionState, committed: CommittedPosition | None, input_id: str, first: int | None
+) -> int | None:
     if committed is not None and OURS.fullmatch(committed.metadata) is None:
         return committed.offset
-    return resumption.agreed_position(spec, state, committed, input_id)
+    return resumption.agreed_position(spec, state, committed, input_id, first)
 
 
 @pytest.mark.parametrize(("what", "came_out"), [(RESTORE, [1, 2, 3, 4, 5]), (ACCEPT, [1, 2, 3, 5])])

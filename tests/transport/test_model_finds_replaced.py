@@ -95,10 +95,14 @@ def offsets_mean_nothing(patch: Patch) -> None:
     """Go on from a group offset that is ahead of the changelog."""
 
     def trusting(
-        spec: LaneSpec, state: PartitionState, committed: CommittedPosition | None, input_id: str
+        spec: LaneSpec,
+        state: PartitionState,
+        committed: CommittedPosition | None,
+        input_id: str,
+        first: int | None = None,
     ) -> int | None:
         try:
-            return agreed_position(spec, state, committed, input_id)
+            return agreed_position(spec, state, committed, input_id, first)
         except ChangelogLost:
             return committed.offset if committed is not None else None
 
@@ -109,10 +113,14 @@ def offsets_of_others(patch: Patch) -> None:
     """Go on from an offset that another client has committed."""
 
     def trusting(
-        spec: LaneSpec, state: PartitionState, committed: CommittedPosition | None, input_id: str
+        spec: LaneSpec,
+        state: PartitionState,
+        committed: CommittedPosition | None,
+        input_id: str,
+        first: int | None = None,
     ) -> int | None:
         try:
-            return agreed_position(spec, state, committed, input_id)
+            return agreed_position(spec, state, committed, input_id, first)
         except (ForeignOffset, ChangelogLost):
             return committed.offset if committed is not None else None
 

@@ -25,8 +25,14 @@ from kafka_ratchet.transport.owner import (
     Topic,
     states_its_form,
 )
-from kafka_ratchet.transport.resumption import agreed_owner, agreed_position, with_duplicates, with_judging
-from kafka_ratchet.transport.transactions.requests import offset_metadata
+from kafka_ratchet.transport.resumption import (
+    agreed_owner,
+    agreed_position,
+    may_be_unread,
+    with_duplicates,
+    with_judging,
+)
+from kafka_ratchet.transport.transactions.requests import DECIDED, offset_metadata
 
 HERE, ELSEWHERE = "A" * 22, "B" * 22
 SPEC = LaneSpec("in", 0, "out", "dead", "group", "id", app="app", stream="events", claimed={"in": HERE})
@@ -239,8 +245,27 @@ def test_the_offset_of_a_misspelt_input_is_not_taken_for_one_of_the_right_input(
     with pytest.raises(ChangelogLost, match="covers in below offset 0"):
         agreed_position(SPEC, state, CommittedPosition(7, OURS), HERE)
     back = CommittedPosition(5, offset_metadata(HERE, NO_EPOCH))  # the input was the right one before
-    assert agreed_position(SPEC, state, back, HERE) == 5
+    assert agreed_position(SPEC, state, back, HERE, 5) == 5
     assert agreed_position(SPEC, changelog(7, owner), back, HERE) == 7
+
+
+@pytest.mark.parametrize("owner", [None, Owner("app", "events", {}, {"input": Topic("misspelt", ELSEWHERE)})])
+def test_the_offset_of_another_streams_first_start_is_accepted_where_it_skips_nothing(owner: Owner | None) -> None:
+    state = changelog(7 if owner else None, owner, has_processed=False)
+    started = CommittedPosition(5, offset_metadata(HERE, NO_EPOCH))
+    assert may_be_unread(state, "in", started)
+    assert not may_be_unread(state, "in", None)
+    assert agreed_position(SPEC, state, started, HERE, 5) == 5
+    assert agreed_position(SPEC, state, started, HERE, 6) == 5  # the lane halts there: offset 5 was deleted unread
+    for offset, metadata in ((500, NO_EPOCH), (5, 0), (5, DECIDED)):
+        committed = CommittedPosition(offset, offset_metadata(HERE, metadata))
+        with pytest.raises(ChangelogLost, match=r"another stream of this application.*--stream events --partition 0"):
+            agreed_position(SPEC, state, committed, HERE, 5)
+
+
+def test_the_offset_of_a_partition_with_records_is_not_asked_whether_it_is_unread() -> None:
+    owner = Owner("app", "events", {}, {"input": Topic("in", HERE)})
+    assert not may_be_unread(changelog(7, owner), "in", CommittedPosition(7, OURS))
 
 
 def test_only_an_output_without_agents_becomes_one_with_agents_before_the_first_record() -> None:

@@ -53,6 +53,11 @@ The metadata contains the id of the offset's topic, and the leader epoch of the 
 write no such metadata. So an offset that an operator has set can be distinguished from a lane's, which the changelog
 must contain.
 """
+DECIDED: Final = -2
+"""Epoch in the metadata of an offset that an operator's command has committed, if the leader epoch is unknown.
+
+A lane at its first start commits `NO_EPOCH` instead.
+"""
 OURS: Final = re.compile(r"ratchet 1 (?P<topic>[\w-]{22}) (?P<epoch>-?\d+)")
 NEWER: Final = re.compile(r"ratchet (?P<format>(?!1\b)\d+)\b.*")
 """Pattern for the metadata of a newer version of Ratchet. A match shows that no operator has set the offset."""
