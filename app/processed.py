@@ -16,6 +16,7 @@ from kafka_ratchet.producers import admin_client
 from kafka_ratchet.tables.edits import EDIT, FORGET_ALL_KEY, IMPORT, Edit
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.tables.totals import PROGRESS, Progress
+from kafka_ratchet.tables.values.table_partition import PREFIX as TABLE_PREFIX
 from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_counts
 from kafka_ratchet.topic_log.reading import records
 from kafka_ratchet.transport import owner as owners
@@ -52,7 +53,10 @@ def processed_partitions(settings: Settings, bootstrap: str, stream: str) -> set
 
 
 def shows_work(message: Message) -> bool:
-    """Return True if a changelog entry is more than an idle lane writes.
+    """Return True if a changelog entry is more than a lane without records writes.
+
+    A table's entry shows nothing: a stream's timer may have written it. After a record or an import, another entry of
+    the same transaction shows it.
 
     Raises:
         StateError, OwnerDiffers: a newer version or another program wrote the entry.
@@ -70,4 +74,4 @@ def shows_work(message: Message) -> bool:
     except (OwnerDiffers, StateError) as error:
         place = f"{message.topic()}, partition {message.partition()}, offset {message.offset()}"
         raise type(error)(f"{place}: {error}") from None
-    return key != FORGET_ALL_KEY and message.value() is not None
+    return key != FORGET_ALL_KEY and not key.startswith(TABLE_PREFIX) and message.value() is not None
