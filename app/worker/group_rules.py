@@ -23,6 +23,10 @@ EARLIER: Final = "faust"
 """Name of the group protocol of earlier versions, which did not contain rules."""
 SHOWN: Final = 200
 """Maximum number of characters of another member's setting in an error text: a member may send any text."""
+WAY: Final = (
+    "Until it joins, this worker gets no partition; partitions that it still has go on until a member takes them over. "
+    "Give it the members' settings. Or, to change those, stop all members: this worker joins when the last has left"
+)
 
 
 def rules_of(settings: Settings, program: App | None = None) -> dict[str, str]:
@@ -52,7 +56,7 @@ async def refusal(bootstrap: str, settings: Settings, program: App | None = None
     if sentence := sentence_of_strangers(bootstrap, settings.app, group):
         return sentence
     ours = rules_of(settings, program)
-    return why(ours, group) if group.members and group.protocol != protocol_of(ours) else ""
+    return f"{why(ours, group)}. {WAY}" if group.members and group.protocol != protocol_of(ours) else ""
 
 
 def works_otherwise(ours: Mapping[str, str], group: Group) -> bool:
@@ -74,22 +78,18 @@ def _members_rules(group: Group) -> dict[str, str] | None:
 
 
 def why(ours: Mapping[str, str], group: Group) -> str:
-    """Return the error text that names the differences between a worker's rules and its group's."""
-    way = (
-        "This worker reads and writes nothing until it joins. Give it the members' settings. Or, to change those, "
-        "stop all members: this worker joins when the last has left"
-    )
+    """Return the clause that names the differences between our rules and a group's."""
     if group.protocol == EARLIER:
-        return f"its {group.members} members run an earlier version of Ratchet, which does not show its rules. {way}"
+        return f"its {group.members} members run an earlier version of Ratchet, which does not show its rules"
     theirs = _members_rules(group)
     if theirs is None:
-        return f"its members use other settings than this worker. {way}"
+        return "its members use other settings, and none shows which"
     differences = [
         f"{name} is {_shown(theirs.get(name))} there and {_shown(ours.get(name))} here"
         for name in sorted(theirs.keys() | ours.keys())
         if theirs.get(name) != ours.get(name)
     ]
-    return f"its members use other settings: {'; '.join(differences) or 'none differs any more'}. {way}"
+    return f"its members use other settings: {'; '.join(differences) or 'none differs any more'}"
 
 
 def _shown(value: str | None) -> str:

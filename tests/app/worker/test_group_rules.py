@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.settings_sections import StreamSettings
 from kafka_ratchet.app.status.group import Group
+from kafka_ratchet.app.worker import group_rules
 from kafka_ratchet.app.worker.group_rules import rules_of, why, works_otherwise
 from kafka_ratchet.transport.assignor import protocol_of
 from tests.app.worker_process import Site, WorkerProcess, read_all
@@ -94,6 +95,23 @@ def test_another_stream_and_an_earlier_version_are_named() -> None:
     group = Group("Stable", members=2, protocol=protocol_of(theirs), rules=[theirs])
     assert "streams.s.input is 'in' there and not set here" in why(ours, group)
     assert "its 2 members run an earlier version" in why(theirs, Group("Stable", members=2, protocol="faust"))
+
+
+async def test_a_refused_worker_is_told_about_partitions_that_it_still_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A former member's lanes go on, and a command has no partitions."""
+    theirs = rules_of(settings(forward=False))
+    group = Group("Stable", members=1, protocol=protocol_of(theirs), rules=[theirs])
+
+    async def described(*_: object) -> Group:
+        return group
+
+    monkeypatch.setattr(group_rules, "describe_group", described)
+    monkeypatch.setattr(group_rules, "sentence_of_strangers", lambda *_: "")
+    said = await group_rules.refusal("nowhere", settings())
+    assert "streams.s.forward is 'False' there and not set here. Until it joins, this worker gets no partition" in said
+    assert "go on until a member takes them over" in said
+    assert "this worker" not in why(rules_of(settings()), group)
+    assert "this worker" not in why(rules_of(settings()), Group("Stable", members=1, protocol="ratchet-0123456789ab"))
 
 
 def test_rules_that_are_not_those_of_the_protocol_are_not_believed() -> None:
