@@ -1,6 +1,6 @@
-"""Faults of the Spark job: over every store it is killed, frozen and started twice.
+"""Fault runs of the Spark job, over every store.
 
-At the end its rows are counted.
+A run kills, freezes and starts the job twice, and at the end counts its rows.
 """
 
 from __future__ import annotations

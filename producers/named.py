@@ -59,8 +59,8 @@ ENDED_BY_USER = (KeyboardInterrupt, SystemExit, CancelledError)
 ENDING_S = 6.0
 """Maximum seconds that an interrupted producer waits for Kafka, to store its progress.
 
-Otherwise the stored position would be up to `store_s` seconds old, and the next run would accept a change of lines that
-are already in Kafka, and send them again under numbers that the worker drops.
+Otherwise the stored position would be up to `store_s` seconds old. The next run would accept a change of lines already
+in Kafka, and send them again under numbers that the worker drops.
 """
 
 POLL_S = 0.1

@@ -312,7 +312,7 @@ class ProgressStore:
                     raise refusal(error, self._where) from failure
                 if time.monotonic() >= deadline:
                     raise BrokerUnavailable(
-                        f"{self._where}: the name could not be taken over within {self._timeout_s:g} s "
+                        f"{self._where}: Kafka did not fence the former owner of the name within {self._timeout_s:g} s "
                         f"({error.str()}). Check that Kafka runs; kafka_timeout_s sets the limit"
                     ) from failure
                 self._say(f"producer {self.name!r} waits for Kafka to take over its name ({error.str()})")

@@ -91,7 +91,7 @@ EARLIEST_OF_SPARK: Final = -2
 """Number that stands for a partition's first offset in options of Spark's Kafka source."""
 
 MAX_RUNS: Final = 10_000
-"""Number of queries whose last micro-batch is known; more than run at the same time."""
+"""Maximum number of queries with a known last micro-batch; more than run at the same time."""
 
 
 class LastCalls:
@@ -194,7 +194,7 @@ class Sink:
         self._job: Job | None = None
         """Job of the last loop; None: no loop has begun."""
         self._loop: Job | None = None
-        """Job of a loop that has not ended; None: there is none."""
+        """Job of a running loop; None: no loop runs."""
         self._unreadable: dict[tuple[str, int], UnreadableRanges] = {}
         """Ranges that Spark cannot read, by name and id of the topic; each loop adds to them."""
 

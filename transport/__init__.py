@@ -1,4 +1,6 @@
-"""Lanes from fetch to commit: one transaction per input partition, over record batches as columns.
+"""Lanes: each carries the records of one input partition from fetch to commit.
+
+A lane holds record batches as columns, and commits state, offsets and output in one Kafka transaction.
 
 Start reading at: `lane.py` (one partition from fetch to commit), `transactions/producer.py` (Kafka transactions),
 `batch/chunk.py` and `batch/kernels.py` (bytes to columns), `batch/encoding.py` (columns to bytes),

@@ -1,12 +1,12 @@
 """Fencing of a partition's former owners, also of one with another input.
 
 A transactional id contains the name of the input, so initialising it fences only owners with that input. But the input
-may change before the first record, and later with `ratchet resume`. A former owner that was suspended in between would
-still commit to changelog and output, with the id of its own input. So its id is initialised too: the owner entry names
-that input.
+may change before the first record, and later with `ratchet resume`. A former owner, suspended in between, would still
+commit to changelog and output, with the id of its own input. So the lane initialises that id too; the owner entry names
+the input.
 
-One owner remains: a worker suspended in a first start, before its first commit, is in no entry. Its first commit brings
-its owner entry, and the present lane then starts again or halts.
+One owner remains: no entry names a worker that was suspended before its very first commit. That commit would write its
+owner entry, and the present lane would then start again or halt.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ async def restore_fenced(
         changelog: changelog with the state that it is replayed into.
         producer: producer of the partition, already initialised.
         app: name of the application.
-        is_former: function that returns True if an owner entry is of a former owner with another input.
+        is_former: function that tells if an owner entry is from a former owner with another input.
 
     Returns:
-        number of entries applied
+        Number of entries applied.
 
     Raises:
         Fenced: another owner has taken over the producer's id, or a former owner's id.
@@ -51,7 +51,7 @@ async def restore_fenced(
             if isinstance(error, Aborted):
                 await producer.still_owns()
                 raise
-            # Perhaps the open transaction is a former owner's; without its entries, the replay shows the owner.
+            # A former owner may hold the open transaction. The entries before it name that owner.
             failure, restored = error, restored + await changelog.restore()
         owner = changelog.state.owner
         former = owner.topics[INPUT].name if owner is not None and owner.app == app and INPUT in owner.topics else ""
@@ -70,6 +70,6 @@ async def _fence(owner: Owner, partition: int, producer: TransactionalProducer) 
     log.info("fencing the former owner of the partition, which had another input", id=name, partition=partition)
     places: list[tuple[str, int]] = []
     if output := owner.topics.get(OUTPUT):
-        found = await producer.cluster.found([], besides=[output.name])  # one that is gone would never answer
+        found = await producer.cluster.found([], besides=[output.name])  # a deleted topic would never answer
         places = [(topic, partition) for topic, there in found.items() if partition < there.partitions]
     await producer.of(name, places).initialise()

@@ -54,7 +54,7 @@ def _restores() -> Histogram:
 class StreamMeasures:
     """Measures of all lanes of one stream in this worker, since its start.
 
-    commit: durations from the changelog entries of a transaction until its state is persisted.
+    commit: durations of commits, from writing a transaction's changelog entries to persisting its state.
     fetch: durations of fetches of existing records; waiting for new records does not count.
     restore: durations from fencing the former owner to the lane's first fetch.
     restored: number of changelog entries replayed.

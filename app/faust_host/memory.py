@@ -130,7 +130,7 @@ def _through_calls(
 
 
 def _changed_by(function: Function, held: set[str], of: str) -> Iterator[str]:
-    """Yield the variables outside a function that it changes.
+    """Yield the names of outer variables that a function changes.
 
     Args:
         function: function that the loop calls

@@ -40,7 +40,7 @@ class StreamPolicy(Document):
 
 @dataclass(frozen=True, slots=True)
 class GlobalPolicy(Document):
-    """Policy and setting for streams without a policy and setting of their own. None: not set."""
+    """Policy and setting for all streams without one of their own. None: not set."""
 
     policy: bool | None
     setting: bool | None

@@ -6,7 +6,7 @@ Columns of a slot:
     HASH    seeded hash of the identity, 64 bits; 0: empty slot
     CLOCK   clock of the partition at the identity's last record, in ms; 0 without a timestamp
     OFFSET  offset of the identity's last record
-    WHAT    upper 32 bits: upper half of the hash of the identity's first key and value; lower 32 bits: the identity's
+    WHAT    upper 32 bits: upper half of the hash of the identity's first key and value. Lower 32 bits: the identity's
             partition, or SEVERAL.
 
 Equal hashes count as equal identities: `kafka_ratchet.app.survey.report.mistaken` returns how often that is wrong. An

@@ -216,7 +216,7 @@ class DecidedPartition:
         edits: Sequence[Edit],
         owner: Owner | None,
     ) -> Baseline:
-        """Return the known state before the first record of a leg.
+        """Return the state known before the first record of a leg.
 
         Args:
             leg: leg of the partition.

@@ -1,4 +1,7 @@
-"""Question about a record, from the page's address, with the equal `ratchet why` command."""
+"""Question about one record.
+
+The page reads it from its address, and shows the `ratchet why` command that asks the same.
+"""
 
 from __future__ import annotations
 

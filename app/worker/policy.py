@@ -326,9 +326,8 @@ class PolicyFollower:
         if reading != self._reading or not self._complete:
             raise Aborted(
                 f"{self.policies.changelog}: the topic was replaced or truncated, or this worker could not read it for "
-                "too long. The worker reads the topic again from its beginning, and does not know until then whether "
-                "to deduplicate. The partition waits, and then continues without an operator, unless the topic was "
-                "replaced or lost records"
+                "too long. Until the worker has read it again, it does not know whether to deduplicate, and the "
+                "partition waits. It continues by itself, unless the topic was replaced or lost records"
             )
         return self.policies
 

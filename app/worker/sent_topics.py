@@ -37,7 +37,7 @@ def check_topics(program: App, settings: Settings) -> None:
             )
         if is_ratchets_own(topic, settings.app, list(settings.streams)):
             raise SettingsError(
-                f"topic {topic} of the program: Ratchet or Kafka writes it for itself. Name another topic"
+                f"topic {topic} of the program is an internal topic of Ratchet or Kafka. Name another topic"
             )
         for name, stream in settings.streams.items():
             if topic == stream.output:

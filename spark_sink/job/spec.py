@@ -246,8 +246,8 @@ class JobSpec:
             raise OptionRefused("columns cannot be combined with a registry that gives the columns. Remove columns")
         if self.mode == "structured" and (self.sql is not None or self.transform is not None):
             raise OptionRefused(
-                "a streaming query with sql or transform starts before its records are read, and so before the "
-                "registry's schemas are known. Choose mode stream"
+                "mode structured cannot combine a schema registry with sql or transform: the registry's schemas are "
+                "known only after the query has read records. Choose mode stream"
             )
 
     # -- between processes

@@ -71,7 +71,8 @@ class RowPipeline:
             raise OptionRefused("Avro values have the columns of their schema. Remove columns from the settings")
         if self.registry is not None and (self.columns is None or self.avro is not None):
             raise OptionRefused(
-                "values of a schema registry need columns, and take no other format. Set columns, and remove the format"
+                "a schema registry was given without columns, or together with Avro's format. Set columns, and remove "
+                "the format"
             )
         if self.registry is not None and self.paths:
             raise OptionRefused("FROM works only with JSON values without a schema registry. Remove FROM, or use sql")

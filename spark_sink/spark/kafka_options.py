@@ -1,4 +1,7 @@
-"""Kafka options for two clients: librdkafka plans in the driver, and Java's client reads in the executors."""
+"""Kafka options of the sink's two clients.
+
+The driver plans with librdkafka; the executors read with Java's client.
+"""
 
 from __future__ import annotations
 

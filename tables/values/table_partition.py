@@ -233,7 +233,7 @@ class TablePartition:
             self.lent.pop((self.prefix, kept), None)
 
     def get_many(self, keys: Sequence[Any]) -> dict[Any, Any]:
-        """Return the values of keys in the order of first occurrence; ABSENT: there is no value."""
+        """Return the value of each key, in the order of the keys; ABSENT if a key has no value."""
         if not self.direct.issuperset(map(type, keys)):
             return {key: self.get(key) for key in keys}
         value_of = self.values.get

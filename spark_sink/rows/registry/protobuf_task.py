@@ -167,7 +167,7 @@ def _of_message(kind: Any, restricted_values: int) -> Convert:
         found = within(raw)
         seconds, nanos = found["seconds"], found["nanos"]
         if nanos % 1000 or not 0 <= nanos < 1_000_000_000 or not -62_135_596_800 <= seconds <= 253_402_300_799:
-            raise ValueError("a time outside the whole microseconds of the years 1 to 9999")
+            raise ValueError("a time that is not a whole number of microseconds, or is outside the years 1 to 9999")
         return int(seconds * 1_000_000 + nanos // 1000)
 
     return time

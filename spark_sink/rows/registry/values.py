@@ -182,7 +182,7 @@ class RegistryValues:
         return map_batches(framed, made, schema)
 
     def _plans(self, seen: Mapping[bytes | None, int], columns: StructType) -> dict[Any, Any]:
-        """Return the decoding plans of the schemas in use; log why other values do not parse."""
+        """Return the decoding plan of each schema in use; log why a schema's values do not parse."""
         if len(seen) > MAX_KEYS:
             raise OptionRefused(
                 f"topic {self.topic}: the records of one commit name more than {MAX_KEYS} schemas, so their values "

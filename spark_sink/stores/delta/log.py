@@ -176,7 +176,7 @@ class Log:
         return None
 
     def version_of_rows(self) -> int | None:
-        """Return the version of the job's newest entry that has rows in the present table.
+        """Return the version of the job's newest entry with rows in the present table.
 
         Returns:
             `NO_ENTRY` or `REPLACED` if the table's rows come from no entry of the job; None if the log does not show

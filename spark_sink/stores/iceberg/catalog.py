@@ -39,7 +39,7 @@ class IcebergCatalog:
         for name in catalog:
             if name.startswith("s3."):
                 raise OptionRefused(
-                    f"catalog property {name!r}: give it as a storage option instead, because Spark's tasks need it too"
+                    f"catalog property {name!r} is not read by Spark's tasks. Give it as a storage option instead"
                 )
         if "://" in path:
             if not catalog:

@@ -201,7 +201,7 @@ class Commit:
             self._note(table, transaction, properties, mark, total)
 
     def _merge(self, table: Table, transaction: Transaction, rows: pa.Table, summary: dict[str, str]) -> int:
-        """Merge `rows` into the table: rewrite the files that `touched` returns.
+        """Merge `rows` into the table, by rewriting the data files that hold their keys.
 
         The driver holds `rows` and one group of these files at a time, see `touched.GROUP_BYTES`.
 

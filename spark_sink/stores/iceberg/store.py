@@ -309,7 +309,7 @@ class IcebergStore(OptimisticStore["Table"]):
         return f"{what}: the offsets were removed, or the table is a copy" if has_rows else ""
 
     def _last_offsets(self, table: Table) -> dict[int, int] | None:
-        """Return the offsets in the job's newest snapshot that has some of the topic; None: there is no snapshot."""
+        """Return the offsets in the job's newest snapshot with offsets of the topic; None: there is none."""
         return next((found for _, found in commits_of_job(table, self._name, self._topic) if found), None)
 
     def _has_own_file(self, table: Table) -> bool:

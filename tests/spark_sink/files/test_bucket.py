@@ -186,7 +186,7 @@ def test_iceberg_in_a_bucket_with_a_catalog_of_ones_own(
 def test_a_catalog_that_cannot_be_is_named(lake: LakeSite) -> None:
     for path, catalog, sentence in [
         (lake.path, {}, "a bucket cannot contain the SQLite file"),
-        (lake.path, {"s3.endpoint": "http://x"}, "give it as a storage option instead"),
+        (lake.path, {"s3.endpoint": "http://x"}, "Give it as a storage option instead"),
         ("gs://bucket/x", lake.catalog, "write s3://bucket/folder"),
     ]:
         with pytest.raises(OptionRefused, match=sentence):
