@@ -24,7 +24,7 @@ from kafka_ratchet.app.inspect.dead_letters import DroppedPage, LetterRecord, le
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.own_tables import AskedPartition, TableEntry, TablePage, TableQuery, TableValue
 from kafka_ratchet.app.status.result_view import ResultPartition, Results, standstill_sentence
-from kafka_ratchet.app.verify.findings import ResultsReport
+from kafka_ratchet.app.verify.findings import ResultsReport, SourceFinding, SourceReport
 from kafka_ratchet.app.verify.proofs import proof_of
 from kafka_ratchet.app.verify.report import Report, counts_sentence
 from kafka_ratchet.app.web.paging import paged
@@ -214,3 +214,11 @@ def test_a_proof_counts_the_findings_of_the_table_too(templates: jinja2.Environm
     )
     assert "Compared: topics, delta /lake/orders." in shown
     assert "has no row" in shown
+
+
+def test_a_proof_counts_a_missing_record_of_the_files_as_lost() -> None:
+    report = Report("events", fresh=4_000, compared_to={0: (10, 9)}, source=SourceReport("tills"))
+    assert report.source is not None
+    report.source.add(SourceFinding("missing", "a.jsonl", 7, 7, "is in no topic"))
+    made = proof_of(report)
+    assert (made.verdict, made.counts["lost"], made.compared) == ("wrong", 1, ["topics", "files of producer tills"])
