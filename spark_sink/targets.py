@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 from kafka_ratchet.spark_sink.errors import OptionRefused, first_line
 from kafka_ratchet.spark_sink.rows.distinct import quoted
 from kafka_ratchet.spark_sink.stores.location import TableAddress, TableLocation
+from kafka_ratchet.spark_sink.stores.registry import store_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +65,7 @@ def place_of(location: TableLocation) -> tuple[str, ...]:
         path = re.sub(r"^s3[an]:", "s3:", path).rstrip("/")
     elif path:
         path = os.path.realpath(path)
-    table = "" if location.kind == "delta" else location.table
+    table = location.table if store_class(location.kind).has_tables else ""
     servers = [urlsplit(each) for each in (location.url, location.catalog.get("uri", ""))]
     named = (f"{each.scheme}://{each.netloc.rpartition('@')[2]}{each.path}".rstrip("/") for each in servers)
     return location.kind, path, table, *named
