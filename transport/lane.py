@@ -75,7 +75,7 @@ from kafka_ratchet.transport.resumption import (
 from kafka_ratchet.transport.stalls import STALLED_AFTER_S, Stall, failure_of, stall_of
 from kafka_ratchet.transport.transactions.crash_points import crash_point, not_counted
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
-from kafka_ratchet.transport.transactions.requests import AppendedBatch, offset_metadata
+from kafka_ratchet.transport.transactions.requests import UNKNOWN_EPOCH, AppendedBatch, offset_metadata
 from kafka_ratchet.transport.transactions.states import State
 from kafka_ratchet.transport.turns import StartLimit
 from kafka_ratchet.transport.until_stopped import done_before, in_thread
@@ -751,7 +751,8 @@ class Lane:
             self._prove(at_ms)
         if state.is_bounded:
             logged += await self._log(state.evictions(at_ms, await self._judged_until_ms(at_ms)))
-        metadata = offset_metadata(id_text(self._topics[spec.topic]), self._epoch)
+        epoch = UNKNOWN_EPOCH if self._epoch == NO_EPOCH and state.has_processed else self._epoch
+        metadata = offset_metadata(id_text(self._topics[spec.topic]), epoch)
         await producer.commit(spec.topic, spec.partition, self._position, metadata)
         self._ended += 1
         self.measures.committed += 1

@@ -15,7 +15,7 @@ from kafka_ratchet.transport.owner import INPUT, Owner
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.resumption import known_position
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
-from kafka_ratchet.transport.transactions.requests import DECIDED, OURS, offset_metadata
+from kafka_ratchet.transport.transactions.requests import OURS, UNKNOWN_EPOCH, offset_metadata
 from kafka_ratchet.transport.transactions.states import State
 
 
@@ -192,7 +192,7 @@ class PartitionMove:
         self._producer.begin([(changelog, self.partition)])
         for each in entries:
             await self._producer.produce(changelog, self.partition, each)
-        metadata = offset_metadata(input_id, DECIDED if epoch == NO_EPOCH else epoch)
+        metadata = offset_metadata(input_id, UNKNOWN_EPOCH if epoch == NO_EPOCH else epoch)
         await self._producer.commit(self.topic, self.partition, position, metadata)
 
     def close(self) -> None:

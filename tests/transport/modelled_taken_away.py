@@ -74,8 +74,8 @@ class TakenAway(CommitPath):
     def take_away(self, data: st.DataObject) -> None:
         """While nobody works: what a worker has read before may still come out after."""
         what = data.draw(self.kinds)
-        if what in (RULE, PROGRAM) and not self._has_judged():
-            what = APP  # another rule is no loss as long as no record was judged
+        if what in (RULE, PROGRAM, CHANGELOG, FILLED, CHANGELOGS_END) and not self._has_judged():
+            what = APP  # another rule or an empty changelog is no loss as long as no record was judged
         self.what = what
         for slot in self._running():
             if data.draw(st.booleans()):

@@ -17,7 +17,7 @@ from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.owner import (
     AGENTS,
     RECORDS,
-    UNDECIDED,
+    UNUNKNOWN_EPOCH,
     Decision,
     DuplicatesFrom,
     JudgingFrom,
@@ -32,7 +32,7 @@ from kafka_ratchet.transport.resumption import (
     with_duplicates,
     with_judging,
 )
-from kafka_ratchet.transport.transactions.requests import DECIDED, offset_metadata
+from kafka_ratchet.transport.transactions.requests import UNKNOWN_EPOCH, offset_metadata
 
 HERE, ELSEWHERE = "A" * 22, "B" * 22
 SPEC = LaneSpec("in", 0, "out", "dead", "group", "id", app="app", stream="events", claimed={"in": HERE})
@@ -177,7 +177,7 @@ def test_how_records_are_judged_is_said_with_the_offset_it_holds_from() -> None:
 def test_an_output_that_is_not_known_yet_is_no_difference() -> None:
     """`ratchet resume` does not know the program: it listed a difference that was none."""
     records, agents = (Owner("app", "events", {"output": output}, {}) for output in (RECORDS, AGENTS))
-    unknown = Owner("app", "events", {"output": UNDECIDED}, {})
+    unknown = Owner("app", "events", {"output": UNUNKNOWN_EPOCH}, {})
     assert records.differences(unknown) == unknown.differences(records) == []
     assert len(records.differences(agents)) == 1
 
@@ -257,7 +257,7 @@ def test_the_offset_of_another_streams_first_start_is_accepted_where_it_skips_no
     assert not may_be_unread(state, "in", None)
     assert agreed_position(SPEC, state, started, HERE, 5) == 5
     assert agreed_position(SPEC, state, started, HERE, 6) == 5  # the lane halts there: offset 5 was deleted unread
-    for offset, metadata in ((500, NO_EPOCH), (5, 0), (5, DECIDED)):
+    for offset, metadata in ((500, NO_EPOCH), (5, 0), (5, UNKNOWN_EPOCH)):
         committed = CommittedPosition(offset, offset_metadata(HERE, metadata))
         with pytest.raises(ChangelogLost, match=r"another stream of this application.*--stream events --partition 0"):
             agreed_position(SPEC, state, committed, HERE, 5)

@@ -53,10 +53,10 @@ The metadata contains the id of the offset's topic, and the leader epoch of the 
 write no such metadata. So an offset that an operator has set can be distinguished from a lane's, which the changelog
 must contain.
 """
-DECIDED: Final = -2
-"""Epoch in the metadata of an offset that an operator's command has committed, if the leader epoch is unknown.
+UNKNOWN_EPOCH: Final = -2
+"""Epoch in the metadata of an offset behind processed records or an operator's command, if the leader epoch is unknown.
 
-A lane at its first start commits `NO_EPOCH` instead.
+`NO_EPOCH` in the metadata thus shows that nothing was processed before the offset.
 """
 OURS: Final = re.compile(r"ratchet 1 (?P<topic>[\w-]{22}) (?P<epoch>-?\d+)")
 NEWER: Final = re.compile(r"ratchet (?P<format>(?!1\b)\d+)\b.*")
