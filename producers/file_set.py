@@ -37,7 +37,7 @@ that copies or compresses a file changes sizes or times all the while, so it doe
 """
 
 QUIET_S = 2.0
-"""Seconds without a write after which a renamed log counts as finished, once its successor has content.
+"""Seconds without a write after which a renamed log counts as finished, once its successor has content or is renamed.
 
 A program continues writing to a renamed log until it opens the new one. If the log grows later nevertheless, reading
 fails.
@@ -49,8 +49,9 @@ class _Unit:
     """File of a `FileSet`. Its index in the list is its number, which stays when the file is renamed or compressed."""
 
     file: FileSource | None
-    """Reader of the file; None: the file is finished, and rotation has removed it."""
+    """Reader of the file; None: the file is finished and acknowledged, and rotation has removed it."""
     found: PresentFile | None
+    """File as listed last; None: rotation has removed it."""
     finished: Finished | None = None
 
 
@@ -107,6 +108,8 @@ class FileSet:
         self._recognised = FileRecogniser(self.label)
         self._is_tracked = False
         self._at = 0
+        self._marked = 0
+        """Number of the file with the newest mark: later files may still have to give one."""
         self._seen: list[tuple[str, int, int]] = []
         self._unclear: tuple[object, float] | None = None
         self._still: tuple[object, float] = (None, 0.0)
@@ -117,12 +120,12 @@ class FileSet:
     @property
     def size_bytes(self) -> int:
         """Return the size of all files on disk, at the last listing."""
-        return sum(unit.file.size_bytes for unit in self._units if unit.file)
+        return sum(unit.file.size_bytes for unit in self._units if unit.file and unit.found)
 
     @property
     def position_bytes(self) -> int:
         """Return the bytes on disk that `read` has passed, in all files together."""
-        files = [unit.file for unit in self._units]
+        files = [unit.file if unit.found else None for unit in self._units]
         return sum(file.size_bytes for file in files[: self._at] if file) + sum(
             file.position_bytes for file in files[self._at : self._at + 1] if file
         )
@@ -163,7 +166,7 @@ class FileSet:
                 self._there(unit).check_rows(0 if index else byte)
         while True:
             stopped, self._at = self._stop.is_set(), number
-            if self._follow and not self._find_changes(number, byte, stopped):
+            if self._follow and not self._find_changes(number, stopped):
                 self._pause()
                 continue
             if number < len(self._units):
@@ -230,6 +233,7 @@ class FileSet:
         mark = self._there(units[number]).file_mark(byte)
         if mark is None:
             return FileSource.NO_MARK
+        self._marked = number
         before = [self._finish(each) for each in range(number)]
         chain = ""
         for finished in before[:-BEFORE]:
@@ -286,7 +290,7 @@ class FileSet:
             SourceError: rotation has removed a file, or a file differs.
         """
         self.check(sequence, mark)
-        gone = [unit.finished.name for unit in self._units if unit.file is None and unit.finished]
+        gone = [unit.finished.name for unit in self._units if unit.found is None and unit.finished]
         if gone:
             raise SourceError(
                 f"{self.label}: {len(gone)} of the files published under this producer name are missing "
@@ -332,11 +336,13 @@ class FileSet:
 
     def _there(self, unit: _Unit) -> FileSource:
         if unit.file is None:
-            name = unit.finished.name if unit.finished else "a file"
-            raise SourceError(
-                f"{self.label}: {name} was published and is missing: it cannot be published again. Put it back"
-            )
+            raise self._missing(unit.finished.name if unit.finished else "a file")
         return unit.file
+
+    def _missing(self, name: str) -> SourceError:
+        return SourceError(
+            f"{self.label}: {name} was published and is missing: it cannot be published again. Put it back"
+        )
 
     def _is_over(self, number: int, stopped: bool) -> bool:
         """Return True if no more lines will be added to a file."""
@@ -348,8 +354,10 @@ class FileSet:
         if self._still[0] != (number, this.state):
             self._still = (number, this.state), time.monotonic()
         is_old = time.time() - this.changed_ns / 1e9 > 60
-        # An empty successor rotated in its turn proves nothing.
+        # An empty successor rotated in its turn proves nothing, unless it is newer: then the program wrote nothing to
+        # this file for a whole period. Otherwise rotation would remove a quiet log's lines before it counts as read.
         is_begun = any(unit.found and unit.found.size for unit in self._units[number + 1 :])
+        is_begun |= following.tag is not None and this.changed_ns <= following.changed_ns
         return is_begun and (stopped or is_old or time.monotonic() - self._still[1] >= QUIET_S)
 
     def _listed(self) -> list[PresentFile]:
@@ -358,14 +366,14 @@ class FileSet:
         known = {unit.found.base for unit in self._units if unit.found}
         return list_folder(self._folder, known, self._log)
 
-    def _find_changes(self, number: int, byte: int, stopped: bool) -> bool:
+    def _find_changes(self, number: int, stopped: bool) -> bool:
         """Search for moved and new files.
 
         Returns:
             False while a rotation is in progress.
 
         Raises:
-            SourceError: the rotation does not end.
+            SourceError: the rotation does not end, or a file is missing that is to be sent again.
         """
         try:
             if self._seems_unmoved(self._listed(), number):
@@ -373,12 +381,25 @@ class FileSet:
         except RotationUnclear:
             pass  # `_settle` waits for the end of it
         before = [self._finish(each) for each in range(min(number, len(self._units)))]
-        place = FilePosition(0, "", "", 0, 0)
-        if byte and number < len(self._units):
-            file = self._there(self._units[number])
+        # Files of an earlier run, to be sent again, keep their numbers too.
+        for unit in self._units[number:]:
+            if unit.finished is None:
+                break
+            before.append(unit.finished)
+        reached, place = len(before), FilePosition(0, "", "", 0, 0)
+        if reached < len(self._units):
+            unit = self._units[reached]
+            file = self._there(unit)
             digest = file.digest
             place = FilePosition(digest.size, digest.text, file.path.name, file.device, file.inode)
-        return self._settle(number, before, 0, "", place, stopped)
+            if not place.end and unit.found:
+                place = replace(place, unread=unit.found.place)
+        if not self._settle(reached, before, 0, "", place, stopped):
+            return False
+        for unit in self._units[number:reached]:
+            if unit.found is None and unit.finished:
+                raise self._missing(unit.finished.name)
+        return True
 
     def _seems_unmoved(self, found: list[PresentFile], number: int) -> bool:
         """Return True if the files are as at the last listing, apart from added lines.
@@ -440,7 +461,7 @@ class FileSet:
         units = [self._unit(each, at, known) for at, (each, known) in enumerate(zip(places, finished, strict=True))]
         if place.end and place.mark is None:
             current = self._units[number]
-            self._there(current).moved_to(found[index].path)
+            self._move(self._there(current), found[index].path)
             current.found = found[index]
             units.append(current)
             index += 1
@@ -460,9 +481,21 @@ class FileSet:
     def _unit(self, found: PresentFile | None, number: int, finished: Finished) -> _Unit:
         if number < len(self._units):
             unit = self._units[number]
+            if unit.file and unit.finished is finished:  # this run has numbered the file
+                if found is None:
+                    # Records in flight still need its digests.
+                    return _Unit(unit.file if number >= self._marked else None, None, finished)
+                self._move(unit.file, found.path)
+                return _Unit(unit.file, found, finished)
             if unit.file and found and unit.found and unit.found.path == found.path:
                 return _Unit(unit.file, found, finished)
         return _Unit(self._source(found) if found else None, found, finished)
+
+    def _move(self, file: FileSource, path: Path) -> None:
+        try:
+            file.moved_to(path)
+        except SourceError as error:  # renamed once more since it was listed
+            raise RotationUnclear(str(error)) from None
 
     def _source(self, found: PresentFile) -> FileSource:
         if self._folder and not found.path.exists():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kafka_ratchet.errors import SourceError
 from kafka_ratchet.producers.compression import compression_of
-from kafka_ratchet.producers.file_mark import ContentDigest, FileMark, Finished, chained, compare
+from kafka_ratchet.producers.file_mark import ContentDigest, FileMark, Finished, Place, chained, compare
 from kafka_ratchet.producers.files import FileSource
 from kafka_ratchet.producers.folder import PresentFile, RotationUnclear, tag_of
 
@@ -24,6 +24,8 @@ class FilePosition:
     inode: int
     mark: FileMark | None = None
     """Mark that identifies the file; None: this run has read the file itself."""
+    unread: Place | None = None
+    """Place of the file, if nothing of it was read; None: unknown."""
 
 
 class FileRecogniser:
@@ -61,7 +63,9 @@ class FileRecogniser:
         places, index = self._finished(found, before, older, chain)
         gone = [each for each, at in zip(before, places[older:], strict=True) if at is None]
         if not place.end:
-            if places and places[-1] is None:
+            # With an unchanged file of which nothing was read, no other file can have come and gone.
+            is_known = index < len(found) and found[index].place == place.unread
+            if places and places[-1] is None and not is_known:
                 raise RotationUnclear(self._changed(None, before[-1], found))
             self._refuse_published(found[index:], gone)
             return places, index

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from kafka_ratchet.errors import SourceError
 from kafka_ratchet.producers import FileSet, Record, file_set
 from kafka_ratchet.producers.file_mark import FORM, FileMark
+from kafka_ratchet.producers.file_set import BYTE_BITS
 
 OPERATIONS = ["append", "append", "half", "rename", "copy", "compress", "gzip begins", "remove", "late", "kill", "look"]
 
@@ -378,3 +379,67 @@ def resumed(path: Path, sequence: int, mark: str) -> Iterator[Record]:
     source = FileSet([path], follow=True)
     source.check(sequence, mark)
     yield from source.read(sequence + 1)
+
+
+def rotate(log: Path, content: bytes, *, keep: int) -> None:
+    """Rotate a log as logrotate does with `rotate keep`, and begin a new one."""
+    names = [log, *(log.with_name(f"{log.name}.{number}") for number in range(1, keep + 1))]
+    for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
+        if newer.exists():
+            os.replace(newer, older)
+    log.write_bytes(content)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("keep", [2, 3])
+def test_a_rotation_before_files_are_sent_again_does_not_renumber_them(tmp_path: Path, keep: int) -> None:
+    log = tmp_path / "app.log"
+    for content in (b"a\n", b"b\n", b"c\n"):
+        if log.exists():
+            rotate(log, content, keep=2)
+        else:
+            log.write_bytes(content)
+    before = FileSet([log], follow=True)
+    before.stop()
+    last = list(before.read(0))[-1].sequence
+    source = FileSet([log], follow=True)
+    source.require_all_files(last, before.mark(last))
+    rotate(log, b"d\n", keep=keep)
+    source.stop()
+    if keep == 2:
+        with pytest.raises(SourceError, match=r"app\.log\.2 was published and is missing"):
+            list(source.read(0))
+    else:
+        again = [(record.sequence >> BYTE_BITS, record.value) for record in source.read(0)]
+        assert again == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_file_may_be_removed_before_its_records_are_acknowledged(tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_bytes(b"a\n")
+    source = FileSet([log], follow=True)
+    source.mark(-1)
+    reading = source.read(0)
+    records = [next(reading)]
+    for content in (b"b\n", b"c\n"):
+        rotate(log, content, keep=1)
+        records.append(next(reading))
+    assert [record.value for record in records] == [b"a", b"b", b"c"]
+    for record in (records[0], *records):
+        made = FileMark.decode(source.mark(record.sequence))
+        assert made is not None
+        assert made.number == record.sequence >> BYTE_BITS
+    rotate(log, b"d\n", keep=1)
+    assert next(reading).value == b"d"
+    assert source.size_bytes == 4
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_quiet_log_may_be_rotated_until_its_last_lines_are_removed(tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_bytes(b"a\n")
+    published = list[bytes | None]()
+    steps = [partial(rotate, log, content, keep=3) for content in [b""] * 8 + [b"b\n"]]
+    publish_through(log, [*steps, lambda: None], published)
+    assert published == [b"a", b"b"]
