@@ -112,7 +112,8 @@ class FileSet:
         """Number of the file with the newest mark: later files may still have to give one."""
         self._seen: list[tuple[str, int, int]] = []
         self._unclear: tuple[object, float] | None = None
-        self._still: tuple[object, float] = (None, 0.0)
+        self._since: dict[object, float] = {}
+        """Time of the listing since which a file has not changed, by its state."""
         self._units = [_Unit(self._source(file), file) for file in self._listed()]
         if not self._units and (self._log or not follow):
             raise SourceError(f"{self.label}: {'there is no such file' if self._log else 'has no files'}")
@@ -351,20 +352,20 @@ class FileSet:
         this, following = self._units[number].found, self._units[number + 1].found
         if not self._follow or this is None or following is None or this.base != following.base:
             return True
-        if self._still[0] != (number, this.state):
-            self._still = (number, this.state), time.monotonic()
-        is_old = time.time() - this.changed_ns / 1e9 > 60
         # An empty successor rotated in its turn proves nothing, unless it is newer: then the program wrote nothing to
         # this file for a whole period. Otherwise rotation would remove a quiet log's lines before it counts as read.
         is_begun = any(unit.found and unit.found.size for unit in self._units[number + 1 :])
         is_begun |= following.tag is not None and this.changed_ns <= following.changed_ns
-        return is_begun and (stopped or is_old or time.monotonic() - self._still[1] >= QUIET_S)
+        return is_begun and (stopped or time.monotonic() - self._since.get(this.state, time.monotonic()) >= QUIET_S)
 
     def _listed(self) -> list[PresentFile]:
         if self._folder is None:
             return list_files(self._paths)
         known = {unit.found.base for unit in self._units if unit.found}
-        return list_folder(self._folder, known, self._log)
+        found, now = list_folder(self._folder, known, self._log), time.monotonic()
+        # Not by the files' times: the clock of a file server may be behind.
+        self._since = {file.state: self._since.get(file.state, now) for file in found}
+        return found
 
     def _find_changes(self, number: int, stopped: bool) -> bool:
         """Search for moved and new files.

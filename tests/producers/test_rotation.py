@@ -443,3 +443,20 @@ def test_a_quiet_log_may_be_rotated_until_its_last_lines_are_removed(tmp_path: P
     steps = [partial(rotate, log, content, keep=3) for content in [b""] * 8 + [b"b\n"]]
     publish_through(log, [*steps, lambda: None], published)
     assert published == [b"a", b"b"]
+
+
+def test_the_clock_of_a_file_server_ends_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, renamed = tmp_path / "app.log", tmp_path / "app.log.1"
+    renamed.write_bytes(b"a\nhalf")
+    os.utime(renamed, (0, 0))
+    log.write_bytes(b"b\n")
+
+    def write_on() -> None:
+        with renamed.open("ab") as file:
+            file.write(b" whole\n")
+        monkeypatch.setattr(file_set, "QUIET_S", 0.0)
+
+    monkeypatch.setattr(file_set, "QUIET_S", 1e9)
+    published = list[bytes | None]()
+    publish_through(log, [lambda: None, write_on, lambda: None], published)
+    assert published == [b"a", b"half whole", b"b"]
