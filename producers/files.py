@@ -115,8 +115,8 @@ class FileLines:
 
     def origin(self) -> str:
         """Return file, line and byte of the newest record, as text."""
-        line = self._line_number(max(0, self.behind - 1))
-        return f"{self.path}: line {line} (before byte {self.behind})"
+        line, byte = self._line_number(max(0, self.behind - 1)), f"before byte {self.behind}"
+        return f"{self.path}: {byte if line is None else f'line {line} ({byte})'}"
 
     def place(self, sequence: int) -> str:
         """Return the place of a sequence in the source, as text for a message."""
@@ -351,7 +351,8 @@ class FileLines:
         return self._bad(offset, what or f"cannot be read: {error}")
 
     def _bad(self, offset: int, what: str) -> SourceError:
-        return SourceError(f"{self.path}: line {self._line_number(offset)} (byte {offset}): {what}")
+        line, byte = self._line_number(offset), f"byte {offset}"
+        return SourceError(f"{self.path}: {byte if line is None else f'line {line} ({byte})'}: {what}")
 
     def _too_short(self, sequence: int) -> SourceError:
         return SourceError(
@@ -359,10 +360,14 @@ class FileLines:
             "name: it is shorter than it was. Publish it under another producer name"
         )
 
-    def _line_number(self, offset: int) -> int:
-        """Return the number of the line at an offset, by counting from the beginning of the file."""
+    def _line_number(self, offset: int) -> int | None:
+        """Return the number of the line at an offset, by counting from the file's beginning; None: it is gone."""
         lines, left = 1, offset
-        with self.path.open("rb") as raw:
+        try:
+            raw = self.path.open("rb")
+        except OSError:
+            return None
+        with raw:
             stream = decompressed(raw, self.compression)
             while left > 0:
                 try:

@@ -117,3 +117,15 @@ def test_a_file_shorter_than_what_was_published(write: Write) -> None:
         source.mark(5000)
     with pytest.raises(SourceError, match="another producer name"):
         list(source.read(5000))
+
+
+def test_a_file_that_is_gone_is_named_without_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "f.txt"
+    path.write_bytes(b"one\ntwo\n")
+    source = FileSource(path)
+    records = source.read(0)
+    next(records)
+    path.unlink()
+    with pytest.raises(SourceError, match=r"f\.txt: byte 0: cannot be read: .*No such file"):
+        list(source.read(4))
+    assert source.origin() == f"{path}: before byte 4"

@@ -460,3 +460,22 @@ def test_the_clock_of_a_file_server_ends_no_line(tmp_path: Path, monkeypatch: py
     published = list[bytes | None]()
     publish_through(log, [lambda: None, write_on, lambda: None], published)
     assert published == [b"a", b"half whole", b"b"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_log_may_be_renamed_between_listing_and_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "app.log"
+    log.write_bytes(b"a\n")
+    whole_list = FileSet._find_changes
+
+    def list_then_rename(self: FileSet, number: int, stopped: bool) -> bool:
+        listed = whole_list(self, number, stopped)
+        if not log.with_name("app.log.1").exists():
+            os.replace(log, log.with_name("app.log.1"))
+        return listed
+
+    monkeypatch.setattr(FileSet, "_find_changes", list_then_rename)
+    monkeypatch.setattr(file_set, "UNCLEAR_FOR_S", 1e9)
+    published = list[bytes | None]()
+    publish_through(log, [partial(write_day, log, 1, b"b\n"), lambda: None], published)
+    assert published == [b"a", b"b"]
