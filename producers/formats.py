@@ -79,9 +79,10 @@ _NULS = bytes(8)
 """NUL bytes in a row, which no line of text contains."""
 _HOLE = (
     "has NUL bytes where text is expected: the file was truncated while its writer went on at its old position, so "
-    "the text there is lost. Have the writer append (O_APPEND, or >> in a shell), or rotate by renaming instead of "
-    "truncating (logrotate without copytruncate). To publish the rest, copy the file without these bytes "
-    "(tr -d '\\000') and publish the copy under another producer name"
+    "the text there is lost. On a network file system, run the command again first, because a file may show NUL bytes "
+    "until another host's lines arrive. Else have the writer append (O_APPEND, or >> in a shell), or rotate by "
+    "renaming instead of truncating (logrotate without copytruncate). To publish the rest, copy the file without these "
+    "bytes (tr -d '\\000') and publish the copy under another producer name"
 )
 
 
