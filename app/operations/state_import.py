@@ -40,7 +40,7 @@ from kafka_ratchet.transport.batch.encoding import encode_entries
 from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH
 from kafka_ratchet.transport.move import PartitionMove
-from kafka_ratchet.transport.owner import INPUT
+from kafka_ratchet.transport.owner import INPUT, Owner
 from kafka_ratchet.transport.policy import ForgetRequest
 
 TIMEOUT_MS: Final = 600_000
@@ -166,7 +166,7 @@ class StateImport:
         """Import rows, and return the result by partition. dry_run: True: change nothing, return the plan.
 
         Raises:
-            SettingsError: workers run, or the partition of an identity is unknown.
+            SettingsError: workers run, the partition of an identity is unknown, or `ratchet resume` is needed first.
             RatchetError: Kafka refuses a request. Partitions imported before are complete; run the import again.
         """
         seeds = self.placed(rows)
@@ -227,11 +227,12 @@ class StateImport:
         resume = self._resume
         policies = await asyncio.to_thread(read_policies, resume.settings, resume.bootstrap)
         self._forgets = policies.requests.of(resume.name).forgets
-        found = []
+        wanted = [(number, rows) for number, rows in enumerate(seeds) if rows]
         async with self._resume.connected() as cluster:
-            for number, wanted in enumerate(seeds):
-                if wanted:
-                    found.append(await self._import(cluster, number, wanted, dry_run=dry_run))
+            # All partitions first, so that the refusal of one leaves none imported.
+            found = [await self._import(cluster, *each, fences=not dry_run, writes=False) for each in wanted]
+            if not dry_run:
+                found = [await self._import(cluster, *each, fences=True, writes=True) for each in wanted]
         return found
 
     async def _refuse_workers(self) -> None:
@@ -243,26 +244,31 @@ class StateImport:
                 "state in their memory. Stop all workers, then run the import again"
             )
 
-    async def _import(self, cluster: Cluster, number: int, wanted: Seeds, *, dry_run: bool) -> ImportResult:
+    async def _import(
+        self, cluster: Cluster, number: int, wanted: Seeds, *, fences: bool, writes: bool
+    ) -> ImportResult:
         with tempfile.TemporaryDirectory(prefix="ratchet-import-") as folder:
             state = self._resume.state_of(number, Path(folder))
             timeout_ms = TIMEOUT_MS if len(wanted) > MANY else 60_000
             move = self._resume.move_of(cluster, number, state, timeout_ms)
             try:
-                if not dry_run:
+                if fences:
                     await move.take_over()
                 await move.read()
                 done, entries = self._compared(state, number, wanted)
                 if entries and (uncounted := move.uncounted):
                     done = msgspec.structs.replace(done, uncounted=(uncounted.start, uncounted.stop))
-                if entries and self._forgets:
-                    topic = (await self._resume.owner_now(cluster)).topics[INPUT].id
+                if not entries:
+                    return done
+                owner = await self._resume.owner_now(cluster)
+                self._refuse_other_owner(move, number, owner)
+                if self._forgets:
                     imported = {key[1:]: wanted[key[1:]].sequence for key, _ in entries}
-                    where = Where(number, topic, move.position)
+                    where = Where(number, owner.topics[INPUT].id, move.position)
                     done = msgspec.structs.replace(done, superseded=superseded(self._forgets, state, imported, where))
-                if entries and not dry_run:
+                if writes:
                     await self._refuse_workers()
-                    await self._write(cluster, move, state, done, entries)
+                    await self._write(cluster, move, state, owner, done, entries)
                 return done
             finally:
                 move.close()
@@ -283,27 +289,35 @@ class StateImport:
             entries.append((bytes([ENTRY_PREFIX]) + identity, row.sequence.to_bytes(8, "big")))
         return ImportResult(number, added, raised, replaced, len(wanted) - len(entries)), entries
 
-    async def _write(
-        self,
-        cluster: Cluster,
-        move: PartitionMove,
-        state: SequencePartition,
-        done: ImportResult,
-        entries: list[tuple[bytes, bytes | None]],
-    ) -> None:
-        owner = await self._resume.owner_now(cluster)
+    def _refuse_other_owner(self, move: PartitionMove, number: int, owner: Owner) -> None:
+        """Refuse a partition whose changelog or committed offset is not of the present stream.
+
+        Raises:
+            SettingsError: owner, topic id or offset differs.
+        """
         kept = move.comparable(owner)
         differs = kept.differences(owner) if kept is not None else []
-        input_id = owner.topics["input"].id
+        input_id = owner.topics[INPUT].id
         if move.committed_in not in (None, input_id):
             differs.append(f"the group's offset is of the topic of id {move.committed_in}, and not of {input_id}")
         if (foreign := move.foreign_offset) is not None:
             differs.append(f"the group's offset {foreign} was committed by another client")
         if differs:
             raise SettingsError(
-                f"{state.changelog}, partition {done.partition}: {'; '.join(differs)}. Resolve that with `ratchet "
+                f"{self._resume.changelog}, partition {number}: {'; '.join(differs)}. Resolve that with `ratchet "
                 "resume`, then import"
             )
+
+    async def _write(
+        self,
+        cluster: Cluster,
+        move: PartitionMove,
+        state: SequencePartition,
+        owner: Owner,
+        done: ImportResult,
+        entries: list[tuple[bytes, bytes | None]],
+    ) -> None:
+        kept = move.comparable(owner)
         position = move.position
         if position is None:
             position = await cluster.offset(self._stream.input, done.partition, EARLIEST, "import")
@@ -316,4 +330,4 @@ class StateImport:
         # From the import on, a lane compares the entry of a start without records as well.
         corrected = [kept.pack()] if kept is not None and kept != state.owner else []
         whole = [*corrected, (PROGRESS, progress.pack()), *entries, *packed]
-        await move.commit(encode_entries(whole, CHANGELOG_BYTES), position, input_id, epoch)
+        await move.commit(encode_entries(whole, CHANGELOG_BYTES), position, owner.topics[INPUT].id, epoch)

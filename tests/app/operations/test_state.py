@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -133,6 +133,29 @@ def test_rule_and_input_are_corrected_before_an_import(place: Site, worker: Work
     worker.stop()
     out = [message.value() for each in read_all(place.broker, f"{place.app}.out").values() for message in each]
     assert (sorted(out), "halted" in worker.text()) == ([b"1", b"6"], False)
+
+
+def test_a_refusal_in_one_partition_is_planned_and_leaves_none_imported(
+    place: Site, worker: WorkerProcess, tmp_path: Path
+) -> None:
+    worker.start()
+    worker.wait_for(lambda: worker.text().count("lane runs") == 2, "the lanes")
+    worker.stop()
+    topic, changelog = f"{place.app}.in", f"{place.app}-changelog.events"
+    group = Consumer({"bootstrap.servers": place.broker, "group.id": place.app})
+    group.commit(offsets=[TopicPartition(topic, 1, 0)], asynchronous=False)
+    group.close()
+    names = [str(number) for number in range(20)]
+    assert {Partitioner.MURMUR2.place(name.encode(), 2) for name in names} == {0, 1}
+    seeds = tmp_path / "seeds.ndjson"
+    seeds.write_text("".join(f'{{"identity":"{name}","sequence":5}}\n' for name in names))
+    before = {number: len(found) for number, found in read_all(place.broker, changelog).items()}
+    for arguments in (["--dry-run"], []):
+        refused = place.command("state", "import", str(seeds), *arguments)
+        assert refused.returncode == 2, refused.stdout
+        said = f"{changelog}, partition 1: the group's offset 0 was committed by another client"
+        assert said in " ".join(refused.stderr.split())
+    assert {number: len(found) for number, found in read_all(place.broker, changelog).items()} == before
 
 
 @pytest.mark.matrix
