@@ -22,6 +22,7 @@ from kafka_ratchet.app.faust_host.program import ConvertedProgram, switch_off
 from kafka_ratchet.app.faust_host.store import LaneStore
 from kafka_ratchet.app.faust_host.transport import GROUP_S, hosted_app, prepare_changelogs
 from kafka_ratchet.app.local.connectivity import wait_until_reachable
+from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.operations.resume import CHANGELOG_BYTES, Resume, ResumeOptions
 from kafka_ratchet.app.processed import READ_S, processed_partitions
 from kafka_ratchet.app.settings import Settings
@@ -44,6 +45,7 @@ EXPIRED: Final = (
     "count once more. Nothing was imported. Set the offset that Faust had reached with kafka-consumer-groups "
     "--reset-offsets, or give faust.App another version="
 )
+NEW_VERSION: Final = "Give faust.App another version=, so that Ratchet builds the tables from the inputs"
 
 Entries = dict[bytes, bytes]
 
@@ -93,10 +95,11 @@ class _TakeOver:
         tables = {name: self._read(name, store) for name, store in self._hosted.stores.items()}
         plan = self._plan(group, tables)
         self._refuse_waiting(group)
+        self._require_offsets(group)
         if not dry_run:
             prepare_changelogs(self._hosted, self._settings, self._bootstrap)
             prepare(self._settings, self._bootstrap, self._hosted.engine)
-            self._group()
+            self._require_offsets(group)
             asyncio.run(self._write(plan))
         return [taken for taken, _ in plan]
 
@@ -108,6 +111,23 @@ class _TakeOver:
                 "Faust commits its work, then run the import again"
             )
         return group
+
+    def _require_offsets(self, group: Group) -> None:
+        """Require the offsets of the group to be those from before the tables were read.
+
+        Raises:
+            SettingsError: workers run, or an offset differs.
+        """
+        before = group.foreign | group.committed
+        after = (now := self._group()).foreign | now.committed
+        for topic, number in sorted({*before, *after}):
+            place = topic, number
+            if before.get(place) != after.get(place):
+                raise SettingsError(
+                    f"{topic}, partition {number}: the group's offset was {before.get(place, 'missing')} before the "
+                    f"tables were read, and is {after.get(place, 'missing')} now, so the tables may not fit it. "
+                    "Nothing was imported. Keep all workers of Faust stopped, then run the import again"
+                )
 
     def _refuse_waiting(self, group: Group) -> None:
         """Refuse to import while records wait between two steps of a Faust agent.
@@ -153,8 +173,9 @@ class _TakeOver:
         those without rows of Faust where a worker has committed an offset, even without a record.
 
         Raises:
-            SettingsError: nothing is left to import; offsets have expired in a partition with rows, or in its inputs;
-                or a changelog has another partition count than the stream of its table.
+            SettingsError: nothing is left to import; Ratchet has processed a partition with an offset of Faust; offsets
+                have expired in a partition with rows, or in its inputs; or a changelog has another partition count
+                than the stream of its table.
         """
         plan = []
         for name, stream in self._settings.streams.items():
@@ -176,6 +197,8 @@ class _TakeOver:
                     for key, value in entries.get(number, {}).items()
                 }
                 position = group.foreign.get((stream.input, number))
+                if position is not None and number in processed:
+                    raise self._already_processed(name, number, position)
                 # A worker's first start commits an offset before any record.
                 lacks_rows = number not in processed or (stream.input, number) not in group.committed
                 if position is not None or (rows and lacks_rows):
@@ -190,6 +213,14 @@ class _TakeOver:
                 "to import. Nothing was imported; start the worker"
             )
         return plan
+
+    def _already_processed(self, name: str, number: int, position: int) -> SettingsError:
+        topic = self._settings.streams[name].input
+        return SettingsError(
+            f"{changelog_name(self._settings.app, name)}, partition {number}: a worker of Ratchet has already "
+            f"processed records of {topic}, and another client has committed offset {position} since. Nothing was "
+            f"imported. {NEW_VERSION}"
+        )
 
     async def _write(self, plan: list[tuple[TakenState, Entries]]) -> None:
         """Commit a plan, partition by partition.
@@ -288,8 +319,7 @@ class _TakeOver:
                         raise SettingsError(
                             f"{state.changelog}, partition {number}: a worker of Ratchet has already processed the "
                             f"input up to offset {state.input_position}. This partition and later ones were not "
-                            "imported; earlier ones stay imported. Give faust.App another version=, so that Ratchet "
-                            "builds the tables from the inputs"
+                            f"imported; earlier ones stay imported. {NEW_VERSION}"
                         )
                     at = await _position(cluster, resume, number) if position is None else position
                     who = secrets.token_hex(8), IMPORT, now(), this_user(), "Faust's changelogs"

@@ -165,3 +165,15 @@ def test_keys_are_not_imported_into_other_partitions(program: HostedProgram, mon
     done = program.run(*IMPORT)
     assert done.returncode == 0, done.stderr
     check_totals(program, 2)
+
+
+def test_a_partition_that_ratchet_has_processed_is_refused_in_the_plan(program: HostedProgram) -> None:
+    program.create("orders", "done")
+    check_totals(program, 1)
+    places = [TopicPartition(program.topic("orders"), number, 1) for number in range(2)]
+    admin = AdminClient({"bootstrap.servers": program.broker})
+    [changed] = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(program.id, places)]).values()
+    changed.result()
+    refused = " ".join(refusal_to_import(program).split())
+    assert f"already processed records of {program.topic('orders')}, and another client has committed" in refused
+    assert "Nothing was imported" in refused
