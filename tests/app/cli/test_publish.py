@@ -457,6 +457,7 @@ def test_bad_producer_names(publish: Publish, new_topic: NewTopic, tmp_path: Pat
         (("missing.txt", "--producer", "p", "--topic", "t"), "missing.txt: there is no such file"),
         ((".", "--producer", "p", "--topic", "t"), "has no files"),
         (("missing.txt", "--producer", "p"), "the topic is not named, and the settings have no stream"),
+        (("missing.txt", "--producer", "p", "--topic", "t", "--stream", "x"), "no stream 'x' in the settings"),
         (("missing.txt", "--producer", "p", "--topic", "t", "--format", "x"), "write ndjson, lines or csv"),
         (("missing.txt", "--follow", "--producer", "p", "--topic", "t"), "there is no such file"),
         (("-", "--producer", "p", "--topic", "t"), "cannot be read again after a crash"),
