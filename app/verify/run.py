@@ -407,6 +407,8 @@ class Run:
         )
         report.pending += max(0, end - max(begin, committed_to))
         if partition in ranges.uncommitted:
+            if begin > 0:
+                report.never_judged.append(UnjudgedInput(partition, 0, begin, deleted=True))
             if end > begin:
                 report.never_judged.append(UnjudgedInput(partition, begin, end, deleted=False))
         elif committed_to < begin:

@@ -129,6 +129,16 @@ def test_input_that_was_deleted_before_a_worker_read_it_was_never_judged(stage: 
     assert (report.ok, report.pending, report.exit_code(pending_ok=True)) == (True, 4, ExitCode.NOT_ALL_PROVEN)
 
 
+@pytest.mark.parametrize("begin", [6, len(FRESH)])
+def test_deleted_input_of_a_partition_without_a_commit_is_named(stage: Stage, begin: int) -> None:
+    stage.write(INPUT, 0, FRESH)
+    delete_before(stage, INPUT, begin)
+    report = stage.verify()
+    waiting = [UnjudgedInput(0, begin, len(FRESH), deleted=False)] if begin < len(FRESH) else []
+    assert report.never_judged == [UnjudgedInput(0, 0, begin, deleted=True), *waiting]
+    assert report.exit_code(pending_ok=True) is ExitCode.NOT_ALL_PROVEN
+
+
 def retained_amid(monkeypatch: pytest.MonkeyPatch, retain: Callable[[], None]) -> None:
     """Have records deleted once, after the offsets to compare were read and before any record is."""
     whole, left = TopicReader.offset_ranges, [retain]
