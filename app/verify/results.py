@@ -175,7 +175,6 @@ class ResultTable:
             self._rejects.add(scan(self._location, partition_and_offset(), rejects=True))
 
     def _read_keyed(self) -> None:
-
         write_mode = self._pipeline.write_mode
         made = write_mode.aggregates if write_mode.kind == "totals" else []
         compared = [each.name for each in made] or ["_kafka_partition", "_kafka_offset"]
