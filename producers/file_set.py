@@ -363,7 +363,7 @@ class FileSet:
             return list_files(self._paths)
         known = {unit.found.base for unit in self._units if unit.found}
         found, now = list_folder(self._folder, known, self._log), time.monotonic()
-        # Not by the files' times: the clock of a file server may be behind.
+        # Not by the files' times: a file server's clock may be slow.
         self._since = {file.state: self._since.get(file.state, now) for file in found}
         return found
 
@@ -374,7 +374,7 @@ class FileSet:
             False while a rotation is in progress.
 
         Raises:
-            SourceError: the rotation does not end, or a file is missing that is to be sent again.
+            SourceError: the rotation does not end, or a file to send again is missing.
         """
         try:
             if self._seems_unmoved(self._listed(), number):

@@ -361,7 +361,7 @@ class FileLines:
         )
 
     def _line_number(self, offset: int) -> int | None:
-        """Return the number of the line at an offset, by counting from the file's beginning; None: it is gone."""
+        """Count the lines from the file's beginning to an offset; None: the file was removed."""
         lines, left = 1, offset
         try:
             raw = self.path.open("rb")

@@ -63,7 +63,7 @@ class FileRecogniser:
         places, index = self._finished(found, before, older, chain)
         gone = [each for each, at in zip(before, places[older:], strict=True) if at is None]
         if not place.end:
-            # With an unchanged file of which nothing was read, no other file can have come and gone.
+            # If the file is unchanged and unread, no other file can have come and gone.
             is_known = index < len(found) and found[index].place == place.unread
             if places and places[-1] is None and not is_known:
                 raise RotationUnclear(self._changed(None, before[-1], found))

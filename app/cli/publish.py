@@ -131,7 +131,7 @@ def publish(
     bootstrap_of(settings)  # refused here: an embedded Kafka would be deleted with the published records
     if topic is None and stream is None and not settings.streams:
         raise SettingsError("the topic is not named, and the settings have no stream with an input. Give --topic NAME")
-    if topic is None or stream is not None:  # a misspelled stream is refused beside a topic too
+    if topic is None or stream is not None:  # a misspelled stream is refused with a topic too
         name = settings.stream(stream)[0]
         topic = topic or arrives_in(settings.streams, name)
     fields = _Fields(format, key, sequence_field, delimiter)

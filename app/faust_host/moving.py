@@ -173,9 +173,9 @@ class _TakeOver:
         those without rows of Faust where a worker has committed an offset, even without a record.
 
         Raises:
-            SettingsError: nothing is left to import; Ratchet has processed a partition with an offset of Faust; offsets
-                have expired in a partition with rows, or in its inputs; or a changelog has another partition count
-                than the stream of its table.
+            SettingsError: nothing is left to import. Or Ratchet has processed a partition with an offset of Faust. Or
+                offsets have expired in a partition with rows, or in its inputs. Or a changelog has another partition
+                count than the stream of its table.
         """
         plan = []
         for name, stream in self._settings.streams.items():

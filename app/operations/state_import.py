@@ -290,7 +290,7 @@ class StateImport:
         return ImportResult(number, added, raised, replaced, len(wanted) - len(entries)), entries
 
     def _refuse_other_owner(self, move: PartitionMove, number: int, owner: Owner) -> None:
-        """Refuse a partition whose changelog or committed offset is not of the present stream.
+        """Refuse a partition if its changelog or committed offset belongs to another stream.
 
         Raises:
             SettingsError: owner, topic id or offset differs.

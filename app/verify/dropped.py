@@ -32,7 +32,7 @@ END = 1 << 63
 
 
 class DroppedRecords:
-    """Records of one input partition that had to be dropped, in order.
+    """Records of one input partition to be dropped, in order.
 
     Each takes 48 bytes of memory.
     """

@@ -17,7 +17,7 @@ from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.owner import (
     AGENTS,
     RECORDS,
-    UNUNKNOWN_EPOCH,
+    UNDECIDED,
     Decision,
     DuplicatesFrom,
     JudgingFrom,
@@ -177,7 +177,7 @@ def test_how_records_are_judged_is_said_with_the_offset_it_holds_from() -> None:
 def test_an_output_that_is_not_known_yet_is_no_difference() -> None:
     """`ratchet resume` does not know the program: it listed a difference that was none."""
     records, agents = (Owner("app", "events", {"output": output}, {}) for output in (RECORDS, AGENTS))
-    unknown = Owner("app", "events", {"output": UNUNKNOWN_EPOCH}, {})
+    unknown = Owner("app", "events", {"output": UNDECIDED}, {})
     assert records.differences(unknown) == unknown.differences(records) == []
     assert len(records.differences(agents)) == 1
 

@@ -54,7 +54,7 @@ write no such metadata. So an offset that an operator has set can be distinguish
 must contain.
 """
 UNKNOWN_EPOCH: Final = -2
-"""Epoch in the metadata of an offset behind processed records or an operator's command, if the leader epoch is unknown.
+"""Epoch in the metadata of an offset after processed records or an operator's command, if no leader epoch is known.
 
 `NO_EPOCH` in the metadata thus shows that nothing was processed before the offset.
 """
