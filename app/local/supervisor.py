@@ -33,6 +33,21 @@ GRACE_S = 20.0
 _PR_SET_PDEATHSIG = 1
 
 
+WAKE_S = 1.0
+"""Seconds after which the main thread looks for signals. One that arrives just before a blocking wait does not end the
+wait, and Python would run its handler only after the command's end.
+"""
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Wait until the command ends, and return its code."""
+    while True:
+        try:
+            return process.wait(WAKE_S)
+        except subprocess.TimeoutExpired:
+            continue
+
+
 def main(command: list[str]) -> int:
     """Run the command until it ends; return the exit code of this process."""
     supervisor = os.getpid()
@@ -77,7 +92,7 @@ def main(command: list[str]) -> int:
 
     threading.Thread(target=stop_with_owner, daemon=True).start()
     print(process.pid, flush=True)
-    code = process.wait()
+    code = _wait(process)
     ended.set()
     return code if code >= 0 else 128 - code
 
