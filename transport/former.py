@@ -5,6 +5,10 @@ may change before the first record, and later with `ratchet resume`. A former ow
 commit to changelog and output, with the id of its own input. So the lane initialises that id too; the owner entry names
 the input.
 
+The former owner may start again after this, while the changelog still names it. So the first commit initialises its id
+once more, after the new owner entry was written and before the transaction ends: an owner that starts later waits for
+that end, and then finds the entry.
+
 One owner remains: no entry names a worker that was suspended before its very first commit. That commit would write its
 owner entry, and the present lane would then start again or halt.
 """
@@ -43,6 +47,7 @@ async def restore_fenced(
         RatchetError: as `Changelog.restore`.
     """
     restored, fenced = 0, set[str]()
+    producer.formers.clear()
     while True:
         failure: TransactionError | None = None
         try:
@@ -65,11 +70,13 @@ async def restore_fenced(
 
 
 async def _fence(owner: Owner, partition: int, producer: TransactionalProducer) -> None:
-    """Initialise the transactional id of a former owner, which ends its open transaction."""
+    """Initialise the transactional id of a former owner, which ends its open transaction, now and at our commit."""
     name = transactional_id(owner.app, owner.topics[INPUT].name, partition)
     log.info("fencing the former owner of the partition, which had another input", id=name, partition=partition)
     places: list[tuple[str, int]] = []
     if output := owner.topics.get(OUTPUT):
         found = await producer.cluster.found([], besides=[output.name])  # a deleted topic would never answer
         places = [(topic, partition) for topic, there in found.items() if partition < there.partitions]
-    await producer.of(name, places).initialise()
+    former = producer.of(name, places)
+    await former.initialise()
+    producer.formers.append(former)

@@ -17,6 +17,7 @@ from kafka_ratchet.transport.move import PartitionMove
 from kafka_ratchet.transport.names import transactional_id
 from kafka_ratchet.transport.owner import INPUT as INPUT_ROLE
 from kafka_ratchet.transport.owner import Decision, Topic
+from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from tests.transport.batch.known_batches import Source, encode
 from tests.transport.memory_link import Link
 from tests.transport.modelled_commit_path import CommitPath
@@ -24,6 +25,7 @@ from tests.transport.modelled_input import Sent
 from tests.transport.modelled_worker import CHANGELOG, DEAD, GROUP, INPUT, OUTPUT, SPEC, Worker, run
 from tests.transport.test_model_finds import FIRST, OUT, nothing, one_lane, sent
 
+PRESENT = replace(SPEC, transactional_id=transactional_id("app", INPUT, 0))
 OTHER = replace(SPEC, topic="other", transactional_id=transactional_id("app", "other", 0))
 
 
@@ -74,6 +76,40 @@ def test_one_that_was_suspended_before_the_input_was_corrected(
     wakes_up(model, before)
     records = [sent(number) for number in (1, 2, 3)]
     model._append(records, "none")
+    model.start(slot=1)
+    model.go_on(2)
+    assert (model.kafka.logs[OUT].committed() == [each.record for each in records]) == fixed
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_one_that_started_before_the_owner_entry_of_its_successor(
+    monkeypatch: pytest.MonkeyPatch, model: CommitPath, fixed: bool
+) -> None:
+    """It was fenced, and took its id back before the changelog named the new owner."""
+    if not fixed:
+        monkeypatch.setattr(TransactionalProducer, "_fence_formers", nothing)
+    model._stop(0)
+    model.spec = PRESENT
+    model.start(slot=1)
+    after = model.workers[1]
+    assert after is not None
+    after.freeze_at = "restored"
+    model.go_on(2)
+    model.spec = OTHER
+    model.start(slot=0)
+    before = model.workers[0]
+    assert before is not None
+    before.freeze_at = "judged"
+    to_other(model, sent(1, b"other"), sent(2, b"other"))
+    model.go_on(1)
+    after.link.awake.set()
+    model.go_on(2)
+    assert after.lane.status.state is LaneState.RUNNING
+    model._stop(1)
+    wakes_up(model, before)
+    records = [sent(number) for number in (1, 2, 3)]
+    model._append(records, "none")
+    model.spec = PRESENT
     model.start(slot=1)
     model.go_on(2)
     assert (model.kafka.logs[OUT].committed() == [each.record for each in records]) == fixed

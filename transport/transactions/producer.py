@@ -135,6 +135,8 @@ class TransactionalProducer:
         """Hanging transaction that this producer has to end, with the end that Kafka forgets at the take-over."""
         self._written: set[TopicPartition] = set()
         """Partitions that the last transaction wrote records to."""
+        self.formers: list[TransactionalProducer] = []
+        """Producers of former owners' ids, which the next `commit` initialises; see `transport/former.py`."""
         self._joining: asyncio.Task[None] | None = None
         self._sent: list[asyncio.Task[AppendedBatch]] = []
 
@@ -379,6 +381,7 @@ class TransactionalProducer:
             if isinstance(outcome, BaseException):
                 raise outcome
         crash_point("offered")
+        await self._fence_formers()
         # Kafka may have recorded the commit from here on: it is permanent, whether or not the answer arrives.
         await self._guard(self._requests.end(commit=True))
         if self._requests.in_doubt:
@@ -392,6 +395,11 @@ class TransactionalProducer:
         if self._requests.ends_raise_epoch:
             self._sequences.clear()
         self._to(State.SPENT if self._requests.spent else State.READY)
+
+    async def _fence_formers(self) -> None:
+        """Fence former owners that started again after the first time. A later start waits for our transaction."""
+        while self.formers:
+            await self.formers.pop().initialise()
 
     async def _send_offset(self, topic: str, partition: int, offset: int, metadata: str) -> None:
         # The request is made here: a task that is cancelled before its first step would leave it unawaited.
