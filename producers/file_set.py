@@ -16,7 +16,7 @@ from kafka_ratchet.errors import SettingsError, SourceError
 from kafka_ratchet.producers.file_mark import BEFORE, FileMark, Finished, chained
 from kafka_ratchet.producers.files import ANOTHER_NAME, FileSource, SequenceRefused
 from kafka_ratchet.producers.folder import PresentFile, RotationUnclear, list_files, list_folder
-from kafka_ratchet.producers.formats import Format, RisingSequences, field_mark, require_field_mark
+from kafka_ratchet.producers.formats import FIELD_MARK, Format, RisingSequences, field_mark, require_field_mark
 from kafka_ratchet.producers.headers import NOTHING_YET
 from kafka_ratchet.producers.source import Record
 from kafka_ratchet.producers.units import FilePosition, FileRecogniser
@@ -250,7 +250,7 @@ class FileSet:
             SourceError: a file differs; the error names it, and the bytes that contain the change.
         """
         self._track()
-        if self._field is not None or sequence < 0 or mark.startswith("field:"):
+        if self._field is not None or sequence < 0 or mark.startswith(FIELD_MARK):
             return require_field_mark(self.label, mark, self._field, self._key) if sequence >= 0 else None
         number, byte = divmod(sequence, 1 << BYTE_BITS)
         made = FileMark.decode(mark)

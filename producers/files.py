@@ -25,6 +25,7 @@ from kafka_ratchet.producers.file_mark import (
     read_digest,
 )
 from kafka_ratchet.producers.formats import (
+    FIELD_MARK,
     MAX_LINE_BYTES,
     Format,
     LineFormat,
@@ -466,7 +467,7 @@ class FileSource(FileLines):
             SourceError: the file differs; the error names the bytes that contain the change.
         """
         self.is_tracked = True
-        if self._lines.sequence_field is not None or mark.startswith("field:"):
+        if self._lines.sequence_field is not None or mark.startswith(FIELD_MARK):
             field = self._lines.sequence_field
             return require_field_mark(str(self.path), mark, field, self._lines.key) if sequence >= 0 else None
         if sequence < 0:

@@ -75,6 +75,9 @@ class ParsedRecord:
         self.value, self.key, self.sequence = value, key, sequence
 
 
+FIELD_MARK = "field:"
+"""Prefix of the mark of a source with sequences in its records."""
+
 _NULS = bytes(8)
 """NUL bytes in a row, which no line of text contains."""
 _HOLE = (
@@ -287,7 +290,7 @@ def field_mark(field: str, key: str | None) -> str:
 
     The mark includes the key field, because with another key the records would go to other partitions.
     """
-    return f"field:{field};key={key}"
+    return f"{FIELD_MARK}{field};key={key}"
 
 
 def require_field_mark(source: str, mark: str, field: str | None, key: str | None) -> str | None:
@@ -305,13 +308,14 @@ def require_field_mark(source: str, mark: str, field: str | None, key: str | Non
     Raises:
         SourceError: the mark has another field or key, or byte offsets as sequences.
     """
-    if field is not None and mark == f"field:{field}":
+    with_key = f"{FIELD_MARK}{field};"
+    if field is not None and mark == f"{FIELD_MARK}{field}":
         return f"{source}: an earlier version published it and did not store --key. Give the same --key as then"
-    if field is not None and mark.startswith(f"field:{field};") and mark != field_mark(field, key):
+    if field is not None and mark.startswith(with_key) and mark != field_mark(field, key):
         raise SourceError(
-            f"{source}: was published with another --key ({mark[len(field) + 7 :][:100]}; this run has key={key}), so "
-            "that records sent again would go to other partitions and count twice. Use the earlier option, or publish "
-            "under another producer name"
+            f"{source}: was published with another --key ({mark.removeprefix(with_key)[:100]}; this run has "
+            f"key={key}), so that records sent again would go to other partitions and count twice. Use the earlier "
+            "option, or publish under another producer name"
         )
     if field is None or mark != field_mark(field, key):
         raise SourceError(

@@ -10,13 +10,11 @@ from typing import Any
 from kafka_ratchet.errors import RatchetError, RecordTooLarge, SourceError
 from kafka_ratchet.producers.file_set import FileSet
 from kafka_ratchet.producers.files import FileLines
+from kafka_ratchet.producers.formats import FIELD_MARK
 from kafka_ratchet.producers.headers import NOTHING_YET
 from kafka_ratchet.producers.named import NamedProducer
 from kafka_ratchet.producers.producer import Producer
 from kafka_ratchet.producers.source import Source
-
-FIELD_MARK = "field:"
-"""Prefix of the mark of a source with sequences in its records."""
 
 MIN_PAUSE_S = 0.005
 """Minimum seconds that a throttled publisher sleeps: shorter sleeps cost more than they wait."""
