@@ -703,7 +703,7 @@ def _without_stored(
     Args:
         dataframe: rows of a micro-batch.
         start: first offset of each partition in the micro-batch.
-        ahead: stored offset of each partition that is after its first one.
+        ahead: stored offset of each partition that begins below it.
         end: next offset of each partition after the micro-batch.
         job: name of the job, for messages.
     """

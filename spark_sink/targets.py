@@ -60,7 +60,7 @@ def location_of(
 
 def place_of(location: TableLocation) -> tuple[str, ...]:
     """Return the parts of a location that identify its table: two spellings of one table have the same."""
-    path = re.sub(r"^file:/+", "/", location.path)
+    path = _without_file(location.path)
     if "://" in path:
         path = re.sub(r"^s3[an]:", "s3:", path).rstrip("/")
     elif path:
@@ -120,8 +120,12 @@ def location_in_catalog(
             f"{target} is a table of {provider or 'no provider'}, but only delta and iceberg are supported. Choose "
             "another table"
         )
-    place = re.sub(r"^file:/+", "/", place)
-    return TableLocation(provider, place, storage_options=storage)
+    return TableLocation(provider, _without_file(place), storage_options=storage)
+
+
+def _without_file(path: str) -> str:
+    """Return a path without the scheme `file:`."""
+    return re.sub(r"^file:/+", "/", path)
 
 
 def _settings_of(spark: SparkSession, prefix: str) -> dict[str, str]:

@@ -370,7 +370,7 @@ def _leaves(data_type: DataType, names: Collection[str], replaced: Callable[[Dat
 
 
 def _texts(text: Column, schema: StructType) -> Column:
-    """Return the misreadable values of a JSON text as texts; null for a text that has none for certain."""
+    """Return the misreadable values of a JSON text as texts; null if the text certainly lacks such values."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers
 from kafka_ratchet.spark_sink.job.run_state import RunSummary
@@ -210,21 +210,20 @@ def test_a_number_that_its_column_cannot_hold_unchanged_is_kept_whole(
         assert (None if found is None else str(found)) == (None if expected is None else str(expected)), value
 
 
-def test_places_in_another_column_are_no_places_of_a_decimal(spark: SparkSession) -> None:
-    value = b'{"n":2.0,"x":1.5,"id":"1.5","list":[1e-3],"other":"a \\"1.5"}'
-    records = spark.createDataFrame(
+def record_of(spark: SparkSession, value: bytes) -> DataFrame:
+    return spark.createDataFrame(
         [(0, 0, None, None, bytearray(value))],
         "partition int, offset long, timestamp timestamp, key binary, value binary",
     )
-    (row,) = rows(records, "id string, list array<double>, x double, n decimal(38,0)").collect()
+
+
+def test_places_in_another_column_are_no_places_of_a_decimal(spark: SparkSession) -> None:
+    value = b'{"n":2.0,"x":1.5,"id":"1.5","list":[1e-3],"other":"a \\"1.5"}'
+    (row,) = rows(record_of(spark, value), "id string, list array<double>, x double, n decimal(38,0)").collect()
     assert (row.id, row.list, row.x, str(row.n), row._kafka_value) == ("1.5", [0.001], 1.5, "2", None)
 
 
 def test_a_text_with_a_comma_in_another_column_is_no_decimal(spark: SparkSession) -> None:
     value = b'{"id":"1,5","list":["1,5"],"n":2}'
-    records = spark.createDataFrame(
-        [(0, 0, None, None, bytearray(value))],
-        "partition int, offset long, timestamp timestamp, key binary, value binary",
-    )
-    (row,) = rows(records, "id string, list array<string>, n decimal(2,1)").collect()
+    (row,) = rows(record_of(spark, value), "id string, list array<string>, n decimal(2,1)").collect()
     assert (row.id, row.list, str(row.n), row._kafka_value) == ("1,5", ["1,5"], "2.0", None)
