@@ -261,14 +261,14 @@ class StateImport:
                 if not entries:
                     return done
                 owner = await self._resume.owner_now(cluster)
-                self._refuse_other_owner(move, number, owner)
+                kept = self._owner_before(move, number, owner)
                 if self._forgets:
                     imported = {key[1:]: wanted[key[1:]].sequence for key, _ in entries}
                     where = Where(number, owner.topics[INPUT].id, move.position)
                     done = msgspec.structs.replace(done, superseded=superseded(self._forgets, state, imported, where))
                 if writes:
                     await self._refuse_workers()
-                    await self._write(cluster, move, state, owner, done, entries)
+                    await self._write(cluster, move, state, owner, kept, done, entries)
                 return done
             finally:
                 move.close()
@@ -289,11 +289,11 @@ class StateImport:
             entries.append((bytes([ENTRY_PREFIX]) + identity, row.sequence.to_bytes(8, "big")))
         return ImportResult(number, added, raised, replaced, len(wanted) - len(entries)), entries
 
-    def _refuse_other_owner(self, move: PartitionMove, number: int, owner: Owner) -> None:
-        """Refuse a partition if its changelog or committed offset belongs to another stream.
+    def _owner_before(self, move: PartitionMove, number: int, owner: Owner) -> Owner | None:
+        """Return the changelog's owner as a lane compares it; None: no entry names an owner.
 
         Raises:
-            SettingsError: owner, topic id or offset differs.
+            SettingsError: changelog or committed offset belongs to another stream, topic or client.
         """
         kept = move.comparable(owner)
         differs = kept.differences(owner) if kept is not None else []
@@ -307,6 +307,7 @@ class StateImport:
                 f"{self._resume.changelog}, partition {number}: {'; '.join(differs)}. Resolve that with `ratchet "
                 "resume`, then import"
             )
+        return kept
 
     async def _write(
         self,
@@ -314,10 +315,10 @@ class StateImport:
         move: PartitionMove,
         state: SequencePartition,
         owner: Owner,
+        kept: Owner | None,
         done: ImportResult,
         entries: list[tuple[bytes, bytes | None]],
     ) -> None:
-        kept = move.comparable(owner)
         position = move.position
         if position is None:
             position = await cluster.offset(self._stream.input, done.partition, EARLIEST, "import")
