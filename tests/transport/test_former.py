@@ -41,6 +41,14 @@ def model() -> Iterator[CommitPath]:
         yield model
 
 
+@pytest.fixture(params=[True, False])
+def fixed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Run a test with and without the fencing."""
+    if not request.param:
+        monkeypatch.setattr(former, "_fence", nothing)
+    return bool(request.param)
+
+
 def to_other(model: CommitPath, *records: Sent) -> None:
     sources = [Source(each.record.key, each.record.value, each.record.headers) for each in records]
     model.kafka.logs["other", 0].append(encode(sources, 0))
@@ -61,12 +69,7 @@ def wakes_up(model: CommitPath, worker: Worker) -> None:
     model._bury()
 
 
-@pytest.mark.parametrize("fixed", [True, False])
-def test_one_that_was_suspended_before_the_input_was_corrected(
-    monkeypatch: pytest.MonkeyPatch, model: CommitPath, fixed: bool
-) -> None:
-    if not fixed:
-        monkeypatch.setattr(former, "_fence", nothing)
+def test_one_that_was_suspended_before_the_input_was_corrected(model: CommitPath, fixed: bool) -> None:
     before = asleep(model)
     model.spec = SPEC
     model.start(slot=1)
@@ -115,12 +118,7 @@ def test_one_that_started_before_the_owner_entry_of_its_successor(
     assert (model.kafka.logs[OUT].committed() == [each.record for each in records]) == fixed
 
 
-@pytest.mark.parametrize("fixed", [True, False])
-def test_one_that_was_killed_in_the_transaction_of_its_first_records(
-    monkeypatch: pytest.MonkeyPatch, model: CommitPath, fixed: bool
-) -> None:
-    if not fixed:
-        monkeypatch.setattr(former, "_fence", nothing)
+def test_one_that_was_killed_in_the_transaction_of_its_first_records(model: CommitPath, fixed: bool) -> None:
     before = model.workers[0]
     assert before is not None
     before.crash_at = ("logged", 1)
@@ -144,12 +142,9 @@ async def move_to_the_input(move: PartitionMove, state: SequencePartition, model
     await move.write(msgspec.structs.replace(state.owner, topics=topics, decisions=(decision,)), 0, forget=False)
 
 
-@pytest.mark.parametrize("fixed", [True, False])
 def test_one_that_was_suspended_before_an_operator_gave_the_partition_another_input(
-    monkeypatch: pytest.MonkeyPatch, model: CommitPath, fixed: bool
+    model: CommitPath, fixed: bool
 ) -> None:
-    if not fixed:
-        monkeypatch.setattr(former, "_fence", nothing)
     to_other(model, sent(1, b"other"))
     model.go_on(2)
     before = model.workers[0]
